@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import plotext
 from rich.text import Text
 
 Curve = Sequence[tuple[int, float]]
@@ -27,6 +26,8 @@ def curve(points: Curve, *, title: str, width: int, height: int) -> Text:
     good = [(step, value) for step, value in points if math.isfinite(value)]
     if len(good) < 2:
         return Text()
+    import plotext  # only now: a fifth of the start of a command, most of which draw nothing
+
     figure = plotext.figure.clear()
     figure.theme("colorless")
     figure.plot_size(width, height - 1)

@@ -33,6 +33,7 @@ class ProcessSettings(BaseSettings):
         env_file=".env",
         env_file_encoding="utf-8",
         env_ignore_empty=True,
+        defer_build=True,
     )
 
     home: Path = Field(default=Path("~/.tunefleet"), validation_alias=variable("TUNEFLEET_HOME"))

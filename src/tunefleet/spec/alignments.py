@@ -35,7 +35,7 @@ class AlignmentTaskSpec(AdaptableTaskSpec):
 
     data: SeparatedRows
     """What it is trained on."""
-    training: PreferenceTrainingSpec = PreferenceTrainingSpec()
+    training: PreferenceTrainingSpec = Field(default_factory=PreferenceTrainingSpec)
     """How it is trained."""
 
     @classmethod
@@ -56,7 +56,7 @@ class DpoSpec(AlignmentTaskSpec, FederableTaskSpec):
     """`dpo`"""
     data: PairData
     """What it is trained on."""
-    training: DpoTrainingSpec = DpoTrainingSpec()
+    training: DpoTrainingSpec = Field(default_factory=DpoTrainingSpec)
     """How it is trained."""
 
 
@@ -69,7 +69,7 @@ class KtoSpec(AlignmentTaskSpec, FederableTaskSpec):
     """`kto`"""
     data: JudgedData
     """What it is trained on."""
-    training: KtoTrainingSpec = KtoTrainingSpec()
+    training: KtoTrainingSpec = Field(default_factory=KtoTrainingSpec)
     """How it is trained."""
 
 
@@ -80,7 +80,7 @@ class OrpoSpec(AlignmentTaskSpec, FederableTaskSpec):
     """`orpo`"""
     data: PairData
     """What it is trained on."""
-    training: OrpoTrainingSpec = OrpoTrainingSpec()
+    training: OrpoTrainingSpec = Field(default_factory=OrpoTrainingSpec)
     """How it is trained."""
 
 
@@ -91,7 +91,7 @@ class RewardSpec(AlignmentTaskSpec):
     """`reward`"""
     data: PairData
     """What it is trained on."""
-    training: RewardTrainingSpec = RewardTrainingSpec()
+    training: RewardTrainingSpec = Field(default_factory=RewardTrainingSpec)
     """How it is trained."""
 
 
@@ -100,13 +100,13 @@ class RewardedTaskSpec(AlignmentTaskSpec):
 
     data: AskedData
     """The prompts."""
-    training: GroupTrainingSpec = GroupTrainingSpec()
+    training: GroupTrainingSpec = Field(default_factory=GroupTrainingSpec)
     """How it is trained."""
     rewards: Annotated[tuple[Reward, ...], Field(max_length=20)] = ()
     """What rewards an answer by rules; several are added."""
     reward_model: RewardModelSpec | None = None
     """A sequence classifier that rewards answers, beside or instead of `rewards`."""
-    generation: DrawingSpec = DrawingSpec()
+    generation: DrawingSpec = Field(default_factory=DrawingSpec)
     """How answers are drawn."""
 
     @property
@@ -135,7 +135,7 @@ class GrpoSpec(RewardedTaskSpec):
 
     task_type: Literal["grpo"] = Field(default="grpo", alias="taskType")
     """`grpo`"""
-    training: GrpoTrainingSpec = GrpoTrainingSpec()
+    training: GrpoTrainingSpec = Field(default_factory=GrpoTrainingSpec)
     """How it is trained."""
 
 
@@ -144,5 +144,5 @@ class RlooSpec(RewardedTaskSpec):
 
     task_type: Literal["rloo"] = Field(default="rloo", alias="taskType")
     """`rloo`"""
-    training: RlooTrainingSpec = RlooTrainingSpec()
+    training: RlooTrainingSpec = Field(default_factory=RlooTrainingSpec)
     """How it is trained."""

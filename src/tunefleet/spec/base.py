@@ -34,7 +34,8 @@ class Block(BaseModel):
     """A mapping in a document: frozen, unknown keys refused, a key without a value counts as not given.
 
     The docstring under an attribute is its description in the JSON Schema and in the reference. Its validator is built
-    when the first one is made: a process sees a few of some three hundred.
+    when the first one is made: a process sees a few of some three hundred. So a block within a block has a factory for
+    its default, since an instance would be made at import.
     """
 
     model_config = ConfigDict(
@@ -48,9 +49,13 @@ class Block(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Add the descriptions of the fields."""
+        """Add the descriptions of the fields, and the defaults of those that are blocks: a factory's is left out."""
         made = handler(core_schema)
         properties = handler.resolve_ref_schema(made).get("properties", {})
+        for name, field in cls.model_fields.items():
+            make = field.default_factory
+            if isinstance(make, type) and issubclass(make, BaseModel):
+                properties[field.alias or name]["default"] = make().model_dump(mode="json", by_alias=True)
         for name, text in descriptions(cls).items():
             key = cls.model_fields[name].alias or name
             if key in properties:

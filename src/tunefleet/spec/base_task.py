@@ -49,21 +49,21 @@ class BaseTaskSpec(Block):
 
     task_type: str = Field(alias="taskType")
     """The task kind."""
-    resources: ResourcesSpec = ResourcesSpec()
+    resources: ResourcesSpec = Field(default_factory=ResourcesSpec)
     """What a worker must have."""
     engine: Engine | None = None
     """`slurm` or `ray`: the task gets nodes from that system, and a worker of its own on each for as long as it needs
     them; without it the workers that are there run it."""
-    output: OutputSpec = OutputSpec()
+    output: OutputSpec = Field(default_factory=OutputSpec)
     """What is delivered."""
-    retry: RetrySpec = RetrySpec()
+    retry: RetrySpec = Field(default_factory=RetrySpec)
     """How often a failed task is tried."""
     priority: Annotated[int, Field(ge=-100, le=100), NotBool] = 0
     """Among waiting tasks a higher one goes first; waiting raises it slowly."""
     slo_s: Timeout | None = Field(default=None, alias="sloSeconds")
     """Seconds from the submit in which the task should be done: the nearer that moment, the further it moves forward
     in the queue. What is late is still run; `limits` ends tasks."""
-    limits: LimitsSpec = LimitsSpec()
+    limits: LimitsSpec = Field(default_factory=LimitsSpec)
     """How long the task may take."""
     on_lost: Literal["replace", "wait"] = "replace"
     """When the worker does not come back: place the task anew from its last uploaded checkpoint, or wait."""
@@ -150,7 +150,7 @@ class SplittableTaskSpec(BaseTaskSpec):
 
     splits: ClassVar[bool] = True
 
-    parallel: ParallelSpec = ParallelSpec()
+    parallel: ParallelSpec = Field(default_factory=ParallelSpec)
     """Split the items into shards for several workers; results are put together in order."""
     shard: ShardSpec | None = None
     """The part of the items that this task takes; the server writes it."""

@@ -76,7 +76,7 @@ class ApiSpec(Block):
     """Further tries of a request that failed."""
     concurrency: Annotated[int, Field(ge=1, le=8), NotBool] = 8
     """Requests at once."""
-    response: ApiResponseSpec = ApiResponseSpec()
+    response: ApiResponseSpec = Field(default_factory=ApiResponseSpec)
     """What is kept of an answer."""
 
     @model_validator(mode="after")

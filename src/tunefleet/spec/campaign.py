@@ -73,7 +73,7 @@ class CampaignModelSpec(Block):
     verify: Literal["forward", "files"] = "forward"
     """What a task looks at before the first order. `files`: whether they are whole, vocabulary and special tokens;
     `forward`: a forward pass, too, for which the model must fit into the memory of a worker."""
-    transformers: TransformersSpec = TransformersSpec()
+    transformers: TransformersSpec = Field(default_factory=TransformersSpec)
     """How it is loaded."""
 
 
@@ -190,27 +190,27 @@ class CampaignSpec(Block):
     provider: Annotated[Text, BeforeValidator(one_of_words({}))] | None = None
     """Who trains: `local` (this server's workers), `gradients`, or the name of an installed one; by default
     `gradients` if `GRADIENTS_API_KEY` is set, else `local`."""
-    model: CampaignModelSpec = CampaignModelSpec()
+    model: CampaignModelSpec = Field(default_factory=CampaignModelSpec)
     """How the base model is loaded."""
-    lora: LoraSpec = LoraSpec()
+    lora: LoraSpec = Field(default_factory=LoraSpec)
     """With `provider: local`: the adapter."""
     quantization: QuantizationSpec | None = None
     """With `provider: local`: the frozen model in fewer bits."""
-    training: LoraTrainingSpec = LoraTrainingSpec()
+    training: LoraTrainingSpec = Field(default_factory=LoraTrainingSpec)
     """With `provider: local`: how it is trained."""
-    resources: ResourcesSpec = ResourcesSpec()
+    resources: ResourcesSpec = Field(default_factory=ResourcesSpec)
     """What a worker must have that trains, evaluates or merges."""
-    dedupe: CampaignDedupeSpec = CampaignDedupeSpec()
+    dedupe: CampaignDedupeSpec = Field(default_factory=CampaignDedupeSpec)
     """Of rows that are the same one stays."""
-    evaluate: CampaignEvaluateSpec = CampaignEvaluateSpec()
+    evaluate: CampaignEvaluateSpec = Field(default_factory=CampaignEvaluateSpec)
     """How models are measured on the held-out rows."""
-    gate: CampaignGateSpec = CampaignGateSpec()
+    gate: CampaignGateSpec = Field(default_factory=CampaignGateSpec)
     """When a candidate is promoted."""
-    merge: CampaignMergeSpec = CampaignMergeSpec()
+    merge: CampaignMergeSpec = Field(default_factory=CampaignMergeSpec)
     """How the candidate becomes one model."""
-    publish: CampaignPublishSpec = CampaignPublishSpec()
+    publish: CampaignPublishSpec = Field(default_factory=CampaignPublishSpec)
     """Where a promoted model goes."""
-    budget: CampaignBudgetSpec = CampaignBudgetSpec()
+    budget: CampaignBudgetSpec = Field(default_factory=CampaignBudgetSpec)
     """What the campaign may spend."""
     tracking: Annotated[tuple[Text, ...], Field(max_length=10), BeforeValidator(_trackers)] | None = None
     """Trackers that are told of each cycle: `wandb`, `mlflow`, `trackio`, the name of an installed one, several of

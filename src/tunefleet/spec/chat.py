@@ -17,7 +17,7 @@ class ChatTaskSpec(AnsweringTaskSpec):
 
     task_type: Literal["chat"] = Field(default="chat", alias="taskType")
     """`chat`"""
-    inference: InferenceSpec = InferenceSpec()
+    inference: InferenceSpec = Field(default_factory=InferenceSpec)
     """How answers are drawn where a turn does not say it, and the system prompt."""
     idle_s: Annotated[float, Field(ge=1, le=86_400), NotBool] = 600.0
     """Seconds without a turn after which the session ends by itself; the task is then completed."""

@@ -89,7 +89,7 @@ class CommandSpec(BaseTaskSpec):
     )
     """Name → file or folder, from where the command runs, that it must leave; `final_lora` and `final_model` are taken
     for what they are, and are found by themselves if the command leaves one."""
-    checkpoint: UploadSpec = UploadSpec()
+    checkpoint: UploadSpec = Field(default_factory=UploadSpec)
     """What becomes of its checkpoints."""
 
     @property

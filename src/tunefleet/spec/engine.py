@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, GetJsonSchemaHandler, WithJsonSchema, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from tunefleet.spec.base import Block, wrong
 
@@ -122,11 +124,13 @@ def _engine(value: Any) -> Any:
     return value
 
 
-Engine = Annotated[
-    EngineSpec,
-    BeforeValidator(_engine),
-    WithJsonSchema(
-        {"anyOf": [{"enum": ["slurm", "ray"]}, EngineSpec.model_json_schema()], "examples": ["slurm", "ray"]}
-    ),
-]
+class _Described:
+    """How an engine is described in the JSON Schema: made when that is asked for, since it takes a validator."""
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        del core_schema, handler
+        return {"anyOf": [{"enum": ["slurm", "ray"]}, EngineSpec.model_json_schema()], "examples": ["slurm", "ray"]}
+
+
+Engine = Annotated[EngineSpec, BeforeValidator(_engine), _Described()]
 """A block, or the name of the system alone."""

@@ -149,9 +149,9 @@ class EvaluationSpec(Block):
     """With `loss`: loss on responses only; by default wherever rows have responses."""
     batch_size: PositiveInt = 8
     """With `loss` and `lm_eval`: rows of one forward pass."""
-    generation: AnswerSpec = AnswerSpec()
+    generation: AnswerSpec = Field(default_factory=AnswerSpec)
     """With `exact_match`: how answers are drawn."""
-    match: MatchSpec = MatchSpec()
+    match: MatchSpec = Field(default_factory=MatchSpec)
     """With `exact_match`: what of them is compared."""
     tasks: Annotated[tuple[Text, ...], Field(min_length=1, max_length=200), BeforeValidator(as_list)] | None = None
     """With `lm_eval`: names of tasks; those of `include_path`, or lm-eval's own, whose data come from the hub."""
@@ -242,7 +242,7 @@ class EvaluateTaskSpec(AnsweringTaskSpec):
     """`evaluate`"""
     evaluations: Annotated[tuple[EvaluationSpec, ...], Field(min_length=1, max_length=50)]
     """What is measured."""
-    interval: IntervalSpec = IntervalSpec()
+    interval: IntervalSpec = Field(default_factory=IntervalSpec)
     """How sure the metrics are."""
     gates: Annotated[tuple[GateSpec, ...], Field(max_length=50)] = ()
     """What the metrics must reach."""

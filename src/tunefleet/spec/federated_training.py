@@ -51,7 +51,7 @@ class FederatedTrainingSpec(Block):
 
     workers: Annotated[int, Field(ge=2, le=MAX_SHARDS), NotBool]
     """How many parts the task is split into; each trains on its own rows, on whichever worker of the fleet has room."""
-    split: Annotated[SplitSpec, BeforeValidator(_named)] = SplitSpec()
+    split: Annotated[SplitSpec, BeforeValidator(_named)] = Field(default_factory=SplitSpec)
     """Which rows are whose; drawn by `training.seed`."""
     strategy: StrategySpec = Field(default_factory=StrategySpec)
     """How updates become the next version."""

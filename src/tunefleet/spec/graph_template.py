@@ -113,7 +113,7 @@ class TemplateSpec(Block):
     stay."""
     columns: Annotated[tuple[ColumnSpec, ...], Field(min_length=1)]
     """The values."""
-    options: TemplateOptions = TemplateOptions()
+    options: TemplateOptions = Field(default_factory=TemplateOptions)
     """Words around the values."""
     append_system_prompt: bool = False
     """Whether `inference.system_prompt` stands before the prompt."""

@@ -91,9 +91,9 @@ class MergeTaskSpec(BaseTaskSpec):
     """`merge`"""
     model: MergeModelSpec
     """The base and its adapters."""
-    merge: MergeOptions = MergeOptions()
+    merge: MergeOptions = Field(default_factory=MergeOptions)
     """What becomes of them."""
-    checkpoint: LoadedCheckpointSpec = LoadedCheckpointSpec()
+    checkpoint: LoadedCheckpointSpec = Field(default_factory=LoadedCheckpointSpec)
     """Weights instead of those of the base, such as the model of a task."""
 
     @property

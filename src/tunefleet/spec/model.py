@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from tunefleet.spec.base import Block, Text, many_wrong, one_of_words, only
 from tunefleet.spec.builtin import ModelName
@@ -90,9 +90,9 @@ class ModelSpec(Block):
 
     source: ModelSource
     """Where it comes from."""
-    transformers: TransformersSpec = TransformersSpec()
+    transformers: TransformersSpec = Field(default_factory=TransformersSpec)
     """How it is loaded."""
-    config: ConfigSpec = ConfigSpec()
+    config: ConfigSpec = Field(default_factory=ConfigSpec)
     """What older documents say about it."""
 
     @property

@@ -75,7 +75,7 @@ class DestinationSpec(Block):
 class OutputSpec(Block):
     """`spec.output`: what is delivered beside the model or adapter."""
 
-    destination: DestinationSpec = DestinationSpec()
+    destination: DestinationSpec = Field(default_factory=DestinationSpec)
     """Whether archives are made."""
     artifacts: Annotated[tuple[Folder, ...], BeforeValidator(as_list)] = ()
     """Names of what the task must leave: `responses.json` (or `results.json`), `logs`, `final_lora` or `final_model`

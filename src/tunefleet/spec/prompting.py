@@ -27,7 +27,7 @@ class AnsweringTaskSpec(BaseTaskSpec):
     """The model."""
     enforce_cpu: bool = False
     """Run on the CPU, with Transformers."""
-    checkpoint: LoadedCheckpointSpec = LoadedCheckpointSpec()
+    checkpoint: LoadedCheckpointSpec = Field(default_factory=LoadedCheckpointSpec)
     """Weights instead of those of the model."""
 
     @property
@@ -96,9 +96,9 @@ class InferenceTaskSpec(GeneratorTaskSpec):
 
     task_type: Literal["inference"] = Field(default="inference", alias="taskType")
     """`inference`"""
-    inference: InferenceSpec = InferenceSpec()
+    inference: InferenceSpec = Field(default_factory=InferenceSpec)
     """How answers are drawn."""
-    postprocess: PostprocessSpec = PostprocessSpec()
+    postprocess: PostprocessSpec = Field(default_factory=PostprocessSpec)
     """What is made of the answers."""
 
     @classmethod
@@ -114,7 +114,7 @@ class EchoSpec(SplittableTaskSpec):
 
     task_type: Literal["echo"] = Field(default="echo", alias="taskType")
     """`echo`"""
-    data: EchoData = EchoData()
+    data: EchoData = Field(default_factory=EchoData)
     """What to give back."""
 
 

@@ -39,7 +39,7 @@ class PythonTaskSpec(BaseTaskSpec):
     """Variables of its environment; a secret is written `${secret:NAME}`."""
     emits: Emits = ()
     """Numbers that the function must give as `metrics` of its result."""
-    output_limits: PythonOutputSpec = Field(default=PythonOutputSpec(), alias="pythonOutput")
+    output_limits: PythonOutputSpec = Field(default_factory=PythonOutputSpec, alias="pythonOutput")
     """How much it may leave."""
     upstream: Annotated[dict[Text, Text], Field(max_length=200)] = Field(default_factory=dict)
     """Stage → id of its task; the server writes it when the stages are done."""

@@ -146,7 +146,7 @@ class ResourcesSpec(Block):
     estimated_load: NaturalInt = Field(default=0, alias="estimatedLoad")
     """How heavy the task is, in any unit: of tasks of one workflow that became ready together the heavier goes first,
     so that the long ones do not come last."""
-    hardware: HardwareSpec = HardwareSpec()
+    hardware: HardwareSpec = Field(default_factory=HardwareSpec)
     """Cores, memory and GPUs."""
     tags: Annotated[tuple[Text, ...], BeforeValidator(as_list)] = ()
     """The worker must have all of these tags (`WORKER_TAGS`); its id counts as one."""

@@ -158,7 +158,7 @@ class EmbeddingTaskSpec(GeneratorTaskSpec):
 
     task_type: Literal["embedding"] = Field(default="embedding", alias="taskType")
     """`embedding`"""
-    embedding: EmbeddingSpec = EmbeddingSpec()
+    embedding: EmbeddingSpec = Field(default_factory=EmbeddingSpec)
     """How."""
 
     @classmethod
@@ -182,7 +182,7 @@ class EmbeddingTaskSpec(GeneratorTaskSpec):
 class RetrievalTaskSpec(BaseTaskSpec):
     """What the kinds have that work on a collection."""
 
-    embedding: EmbeddingModelSpec = EmbeddingModelSpec()
+    embedding: EmbeddingModelSpec = Field(default_factory=EmbeddingModelSpec)
     """What makes the vectors."""
 
     @property
@@ -203,7 +203,7 @@ class RagTaskSpec(RetrievalTaskSpec):
     """`rag`"""
     qdrant: QdrantSpec
     """The vector database."""
-    search: SearchSpec = SearchSpec()
+    search: SearchSpec = Field(default_factory=SearchSpec)
     """How is searched."""
     data: PromptData | None = None
     """The queries; or `query`."""

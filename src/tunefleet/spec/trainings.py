@@ -39,9 +39,9 @@ class ModelTrainingSpec(BaseTaskSpec):
     """Which model is trained."""
     data: RowsSpec
     """What it is trained on."""
-    training: CommonTrainingSpec = CommonTrainingSpec()
+    training: CommonTrainingSpec = Field(default_factory=CommonTrainingSpec)
     """How it is trained."""
-    checkpoint: CheckpointSpec = CheckpointSpec()
+    checkpoint: CheckpointSpec = Field(default_factory=CheckpointSpec)
     """Weights to start from, and how checkpoints are kept."""
     on_oom: Literal["fail", "halve_batch"] = "halve_batch"
     """When the memory does not suffice: fail, or go on from the last checkpoint with half the batch and twice the
@@ -178,9 +178,9 @@ class TrainingTaskSpec(ModelTrainingSpec):
 
     data: TrainingData
     """What it is trained on."""
-    training: TrainingSpec = TrainingSpec()
+    training: TrainingSpec = Field(default_factory=TrainingSpec)
     """How it is trained."""
-    evaluate: EvaluateSpec = EvaluateSpec()
+    evaluate: EvaluateSpec = Field(default_factory=EvaluateSpec)
     """Sample answers before and after."""
     predictions: PredictionsSpec | None = None
     """Sample answers at the evaluations during the training."""
@@ -203,9 +203,9 @@ class LoraSftSpec(TrainingTaskSpec, FederableTaskSpec):
 
     task_type: Literal["lora_sft"] = Field(default="lora_sft", alias="taskType")
     """`lora_sft`"""
-    training: LoraTrainingSpec = LoraTrainingSpec()
+    training: LoraTrainingSpec = Field(default_factory=LoraTrainingSpec)
     """How it is trained."""
-    lora: LoraSpec = LoraSpec()
+    lora: LoraSpec = Field(default_factory=LoraSpec)
     """The adapter."""
     quantization: QuantizationSpec | None = None
     """The frozen model in fewer bits."""
@@ -267,11 +267,11 @@ class PpoSpec(AdaptableTaskSpec):
     """`ppo`"""
     data: PpoData
     """The prompts."""
-    training: PpoTrainingSpec = PpoTrainingSpec()
+    training: PpoTrainingSpec = Field(default_factory=PpoTrainingSpec)
     """How it is trained."""
     reward_model: RewardModelSpec
     """What judges the answers."""
-    generation: GenerationSpec = GenerationSpec()
+    generation: GenerationSpec = Field(default_factory=GenerationSpec)
     """How answers are drawn."""
 
     @property

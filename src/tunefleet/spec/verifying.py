@@ -41,7 +41,7 @@ class VerifyTaskSpec(BaseTaskSpec):
     """`verify`"""
     model: VerifyModelSpec
     """The model, and the tokenizer that it is to have."""
-    verify: VerifyOptions = VerifyOptions()
+    verify: VerifyOptions = Field(default_factory=VerifyOptions)
     """What is looked at."""
     enforce_cpu: bool = False
     """Run the forward pass on the CPU."""

@@ -50,7 +50,7 @@ class Document(Block):
     """Version of the format; all three are the same here."""
     kind: str | None = None
     """Free text; the task kind is `spec.taskType`."""
-    metadata: Metadata = Metadata()
+    metadata: Metadata = Field(default_factory=Metadata)
     """What people call it."""
     spec: dict[str, Any]
     """The task, or several: `stages` or `graph` with what all of them share."""
