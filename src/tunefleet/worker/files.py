@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+_DRAFT: Final = ".draft"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -20,7 +21,7 @@ def write_synced(path: Path, text: str, *, mode: int = 0o600) -> None:
         mode: Permissions of the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.draft")
+    draft = path.with_name(f".{path.name}{_DRAFT}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as out:
@@ -33,6 +34,12 @@ def write_synced(path: Path, text: str, *, mode: int = 0o600) -> None:
             draft.unlink()
         raise
     _sync_folder(path.parent)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove what a process left that was killed while it wrote a file in this folder; nobody else may be writing."""
+    for draft in folder.glob(f".*{_DRAFT}"):
+        draft.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -23,7 +23,7 @@ from tunefleet.errors import MachineError
 from tunefleet.jobs.watched import Watched
 from tunefleet.wire.base import Message
 from tunefleet.wire.link import Command, Offer
-from tunefleet.worker.files import is_disk_full, write_synced
+from tunefleet.worker.files import is_disk_full, remove_drafts, write_synced
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +107,8 @@ class StateFolder:
             self._attempts.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not self._lock.is_locked:
                 self._lock.acquire(timeout=0)
+            remove_drafts(self.root)
+            remove_drafts(self._attempts)
             write_synced(self._owner, str(os.getpid()))
         except Timeout:
             raise MachineError(

@@ -47,6 +47,19 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         StateFolder(blocked / "results").open()
 
 
+def test_what_a_killed_worker_was_writing_is_removed_by_the_next(state: StateFolder) -> None:
+    """An attempt that ends meanwhile is never written again, and its draft would stay."""
+    state.keep(_record("att-1"))
+    attempts = state.root / "attempts"
+    (attempts / ".att-2.json.draft").write_text("{")
+    (state.root / ".owner.json.draft").write_text("")
+    state.close()
+    again = StateFolder(state.results_dir)
+    again.open()
+    assert [record.attempt_id for record in again.attempts()] == ["att-1"]
+    assert sorted(path.name for path in state.root.rglob("*.draft")) == []
+
+
 def test_the_identity_is_made_once(state: StateFolder) -> None:
     made = state.worker_id(None), state.state_id()
     again = StateFolder(state.results_dir)
