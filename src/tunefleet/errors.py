@@ -29,6 +29,7 @@ for logs only and is never sent over the network.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -260,3 +261,8 @@ class MachineError(TunefleetError):
     """This machine lacks something: a port, disk space, a device, a package."""
 
     code = "machine"
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return whether an error says that a disk or a quota is full."""
+    return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}

@@ -8,7 +8,6 @@ that no honest data has. Owners, modes and times of members are not taken over.
 from __future__ import annotations
 
 import bz2
-import errno
 import gzip
 import io
 import lzma
@@ -27,7 +26,7 @@ from typing import IO, Any, Final, cast
 
 from tunefleet.artifacts.files import CHUNK_BYTES, fsync_dir
 from tunefleet.artifacts.manifest import check_path, target_path
-from tunefleet.errors import ArtifactError, MachineError, NotFoundError, TooLargeError
+from tunefleet.errors import ArtifactError, MachineError, NotFoundError, TooLargeError, is_disk_full
 
 _TAR_SUFFIXES: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _ZIP_SUFFIX: Final = ".zip"
@@ -48,7 +47,6 @@ _BROKEN: Final = (
     NotImplementedError,
     ValueError,
 )
-_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
 _DECOMPRESSORS: Final[dict[bytes, Callable[..., Any]]] = {
     b"\x1f\x8b": gzip.open,
@@ -161,7 +159,7 @@ def _explained(archive: Path) -> Iterator[None]:
     try:
         yield
     except _BROKEN as error:
-        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+        if is_disk_full(error):
             raise MachineError(
                 f"The disk is full; {archive.name} was not unpacked.", hint="Free some space."
             ) from error

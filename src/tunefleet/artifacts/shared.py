@@ -21,9 +21,8 @@ from tunefleet.artifacts.blobs import NoRoomError
 from tunefleet.artifacts.files import CHUNK_BYTES
 from tunefleet.artifacts.folder import FolderStore
 from tunefleet.artifacts.remote import check, read_pieces, refuse_two_places
-from tunefleet.errors import MachineError, UnreachableError
+from tunefleet.errors import MachineError, UnreachableError, is_disk_full
 
-_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _AWAY: Final = frozenset({errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN})
 
 
@@ -107,7 +106,7 @@ class SharedFolderStore(FolderStore):
             os.fsync(file.fileno())
 
     def _in_our_words(self, error: OSError) -> MachineError | UnreachableError:
-        if error.errno in _NO_SPACE:
+        if is_disk_full(error):
             return NoRoomError(
                 f"The shared folder {self.shared} is full.",
                 hint="Free some space or remove old artifacts; what was sent is kept and goes on.",

@@ -6,7 +6,6 @@ the bytes: so several pieces are written at once, and hashed many at a time once
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from typing import IO, Final, NoReturn
 from filelock import FileLock
 
 from tunefleet.artifacts.files import begin_writing
-from tunefleet.errors import ArtifactError, MachineError, TooLargeError
+from tunefleet.errors import ArtifactError, MachineError, TooLargeError, is_disk_full
 
 _WRITE_OUT_BYTES: Final = 4 << 20
 """So much is gathered before the disk begins with it, while the rest arrives."""
@@ -26,7 +25,6 @@ _UNHASHED_BYTES: Final = 32 << 20
 _HASHED_AT_ONCE_BYTES: Final = 4 << 20
 _MOST_PIECES: Final = os.sysconf("SC_IOV_MAX")
 """So many the system takes with one call."""
-_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Upload:
@@ -171,7 +169,7 @@ class Upload:
             self._hashed += count
 
     def _no_room(self, error: OSError) -> NoReturn:
-        if error.errno in _NO_SPACE:
+        if is_disk_full(error):
             raise MachineError(
                 f"The disk at {self.path.parent} is full.", hint="Free some space or remove old artifacts."
             ) from error

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final
 
 from tunefleet.campaign.contract import StepContext, StepFailed
-
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+from tunefleet.errors import is_disk_full
 
 
 @contextlib.asynccontextmanager
@@ -47,7 +44,7 @@ def said_full(error: OSError, folder: Path) -> StepFailed | None:
         error: The fault.
         folder: Where steps keep their files.
     """
-    if error.errno not in _FULL:
+    if not is_disk_full(error):
         return None
     where = error.filename if isinstance(error.filename, str) else folder
     return StepFailed(

@@ -6,7 +6,6 @@ from `status.json`; the exit code only repeats it.
 
 from __future__ import annotations
 
-import errno
 import gc
 import importlib
 import logging
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from tunefleet import attach
 from tunefleet.attach import stacks, world
-from tunefleet.errors import TunefleetError, UnreachableError
+from tunefleet.errors import TunefleetError, UnreachableError, is_disk_full
 from tunefleet.jobs.disk import DiskTooSmallError
 from tunefleet.programs import ranks, secrets
 from tunefleet.programs.faults import CommandFailedError, DivergedError, ErrorKind
@@ -121,7 +120,7 @@ def _is_about_peers(error: BaseException) -> bool:
 def _is_about_disk(error: BaseException) -> bool:
     cause: BaseException | None = error
     while cause is not None:
-        if getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(cause):
+        if is_disk_full(cause) or "No space left on device" in str(cause):
             return True
         cause = cause.__cause__ or cause.__context__
     return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
 
-from tunefleet.errors import MachineError, NotFoundError, UnreachableError
+from tunefleet.errors import MachineError, NotFoundError, UnreachableError, is_disk_full
 from tunefleet.settings import PublishSettings
 
 _ADAPTER: Final = "adapter_config.json"
@@ -153,7 +152,7 @@ def fetch(repo: str, commit: str | None, folder: Path, settings: PublishSettings
             hint="Check the name, and HF_TOKEN.",
         ) from error
     except (errors.HTTPError, OSError) as error:
-        if getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT}:
+        if is_disk_full(error):
             raise  # it was not the hub
         raise UnreachableError(f"The hub cannot be reached for hf://{repo}: {error}") from error
     shutil.rmtree(folder / ".cache", ignore_errors=True)  # what the download remembers of itself

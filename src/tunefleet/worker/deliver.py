@@ -23,6 +23,7 @@ from tunefleet.errors import (
     TooLargeError,
     TunefleetError,
     UnreachableError,
+    is_disk_full,
 )
 from tunefleet.executors.base import JobExecutor, Output, ResultError
 from tunefleet.jobs.guard import End
@@ -31,7 +32,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import Shipped
 from tunefleet.wire.link import Finish, JournalBatch, Offer
 from tunefleet.worker.destinations import DeliveryError, Destination
-from tunefleet.worker.files import is_disk_full, write_synced
+from tunefleet.worker.files import write_synced
 from tunefleet.worker.mailbox import Cancelled, Mailbox
 from tunefleet.worker.outputs import Outputs
 from tunefleet.worker.ports import Delivery, Shipper

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from pathlib import Path
 from typing import Final
 
 _DRAFT: Final = ".draft"
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def write_synced(path: Path, text: str, *, mode: int = 0o600) -> None:
@@ -48,8 +46,3 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def is_disk_full(error: BaseException | None) -> bool:
-    """Return whether an error says that a disk or a quota is full."""
-    return isinstance(error, OSError) and error.errno in _FULL

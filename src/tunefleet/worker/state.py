@@ -19,11 +19,11 @@ from typing import Final
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from tunefleet.errors import MachineError
+from tunefleet.errors import MachineError, is_disk_full
 from tunefleet.jobs.watched import Watched
 from tunefleet.wire.base import Message
 from tunefleet.wire.link import Command, Offer
-from tunefleet.worker.files import is_disk_full, remove_drafts, write_synced
+from tunefleet.worker.files import remove_drafts, write_synced
 
 logger = logging.getLogger(__name__)
 
