@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi.routing import APIRoute
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -38,7 +37,6 @@ ROUTINE: Final = frozenset(
 """Method and route of what is not in the log: it changes nothing that a person would ask about."""
 _NAMELESS: Final = frozenset({"POST /api/v1/session", "POST /login", "POST /api/v1/join"})
 """Where nobody is known yet: logins, and machines that join. All tries are in the log."""
-_PREFIXES: Final = ("/api/v1", "/api/training", "/api", "")
 _MAX_TARGET: Final = 500
 _MAX_PATH: Final = 200
 _FAILED: Final = 500
@@ -104,10 +102,5 @@ class Audit:
 
 def route_of(scope: Scope) -> str:
     """Return the template of the route that serves a request; its path, cut short, if none does."""
-    path, route = str(scope["path"]), scope.get("route")
-    if isinstance(route, Route | APIRoute):
-        for prefix in _PREFIXES:
-            # A route knows its path below what its router was included under.
-            if path.startswith(prefix) and route.path_regex.match(path.removeprefix(prefix)):
-                return prefix + route.path
-    return path[:_MAX_PATH]
+    route = scope.get("route")
+    return route.path if isinstance(route, Route) else str(scope["path"])[:_MAX_PATH]

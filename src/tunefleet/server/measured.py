@@ -85,7 +85,5 @@ def _named(scope: Scope) -> dict[str, str]:
 
 def template(scope: Scope) -> str:
     """Return the template of the route that has served a request, never the path itself."""
-    # With the prefix that a router is included under; before FastAPI 0.130 the route itself has it.
-    whole = (scope.get("fastapi") or {}).get("effective_route_context") or scope.get("route")
-    path = getattr(whole, "path", None)
+    path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) else UNMATCHED

@@ -12,17 +12,17 @@ from typing import Any, Final
 
 from fastapi import HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 
 from tunefleet.errors import AdapterRefused, InputError, SpecError, TunefleetError
 from tunefleet.server import problems
 from tunefleet.server.auth import require_known
+from tunefleet.server.routing import LateRoute
 
 _BAD_REQUEST: Final = 400
 _UNPROCESSABLE: Final = (SpecError, AdapterRefused)
 
 
-class TrainingRoute(APIRoute):
+class TrainingRoute(LateRoute):
     """A route whose errors carry `error`, `code` and `message` beside the problem's own fields."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -319,8 +319,8 @@ def test_product_error_measures_what_an_average_of_factors_gets_wrong(tmp_path: 
         assert layer.error == pytest.approx(difference({module: found[module]}, {module: true[module]}), rel=1e-5)
         assert layer.norm == pytest.approx(np.linalg.norm(true[module]), rel=1e-6)
     aggregate(updates, StrategySpec(name="fedavg_exact", output="stack"), into=_out(tmp_path, "all"))
-    exact = product_error(updates, report.weights, update_in(tmp_path / "all"))
-    assert max(layer.error for layer in exact.values()) < 1e-6
+    stacked = product_error(updates, report.weights, update_in(tmp_path / "all"))
+    assert max(layer.error for layer in stacked.values()) < 1e-6
 
 
 @pytest.mark.parametrize(("beyond", "wide"), [(4.0, True), (float("inf"), False)])

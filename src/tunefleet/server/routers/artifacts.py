@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.responses import StreamingResponse
 
@@ -12,10 +12,11 @@ from tunefleet.errors import NotFoundError
 from tunefleet.server import bundle, files
 from tunefleet.server.auth import CoreDep, Member, MemberOrAttempt, Reader, ReaderOrAttempt
 from tunefleet.server.params import Cursor, Limit
+from tunefleet.server.routing import Router
 from tunefleet.services import artifacts
 from tunefleet.wire.api import ArtifactCreate, ArtifactDetail, ArtifactView, Page
 
-router = APIRouter(tags=["artifacts"])
+router = Router(tags=["artifacts"])
 
 
 class ArtifactFilter(BaseModel):

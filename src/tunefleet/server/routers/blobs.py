@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Request, Response
+from fastapi import Header, Path, Request, Response
 
 from tunefleet.errors import NotFoundError
 from tunefleet.server import bodies, files
 from tunefleet.server.auth import AnyAttempt, CoreDep, MemberOrAttempt, ReaderOrAttempt
+from tunefleet.server.routing import Router
 from tunefleet.services import artifacts, direct
 from tunefleet.wire.api import BlobQuery, BlobReply
 from tunefleet.wire.direct import DirectAsk, DirectGiveUp, DirectLinks, DirectLinksAsk, DirectPlan
 from tunefleet.wire.link import Cursor
 
-router = APIRouter(prefix="/blobs", tags=["blobs"])
+router = Router(prefix="/blobs", tags=["blobs"])
 
 UploadName = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import Header, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 from sse_starlette import ServerSentEvent
 
@@ -13,6 +13,7 @@ from tunefleet.lifecycle.cycle import CampaignStatus
 from tunefleet.server import streams
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import Cursor, Limit, names, one_of
+from tunefleet.server.routing import Router
 from tunefleet.services.campaigns import again, history, jobs
 from tunefleet.services.campaigns.status import topic
 from tunefleet.services.core import Core
@@ -32,7 +33,7 @@ from tunefleet.wire.campaign import (
 )
 from tunefleet.wire.campaign_apply import CampaignApply
 
-router = APIRouter(prefix="/campaigns", tags=["campaigns"])
+router = Router(prefix="/campaigns", tags=["campaigns"])
 
 CampaignId = Annotated[str, Path(max_length=128, description="Its name, or its id.")]
 Line = Annotated[int | None, Query(ge=0, le=2**62, description="Only what is behind this line; else the newest.")]

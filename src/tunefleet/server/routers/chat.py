@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import Path, Request, Response
 from sse_starlette import ServerSentEvent
 
 from tunefleet.errors import TunefleetError
 from tunefleet.server import bodies, streams
 from tunefleet.server.auth import CoreDep, Member, OwnAttempt, Reader
+from tunefleet.server.routing import Router
 from tunefleet.services import chats
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
@@ -31,7 +32,7 @@ from tunefleet.wire.chat import (
     ChatView,
 )
 
-router = APIRouter(prefix="/tasks/{task_id}", tags=["chat"])
+router = Router(prefix="/tasks/{task_id}", tags=["chat"])
 
 _NOBODY: Final = 499
 """The client has closed the connection; nobody reads this, but the access log has it."""

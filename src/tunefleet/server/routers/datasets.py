@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 
 from tunefleet.server import bodies
 from tunefleet.server.auth import CoreDep, Member, Reader
+from tunefleet.server.routing import Router
 from tunefleet.services import datasets
 from tunefleet.wire.datasets import DatasetLook
 
-router = APIRouter(tags=["artifacts"])
+router = Router(tags=["artifacts"])
 
 Rows = Annotated[int, Query(ge=0, le=50, description="How many rows are shown.")]
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import Header, Query, Request, Response
 
 from tunefleet.server import live, streams
 from tunefleet.server.auth import CoreDep, Reader
 from tunefleet.server.params import names
+from tunefleet.server.routing import Router
 from tunefleet.services import events
 from tunefleet.services import live as live_service
 from tunefleet.services.live import Place
 from tunefleet.wire.api import EventView
 
-router = APIRouter(tags=["events"])
+router = Router(tags=["events"])
 
 EventId = Annotated[int, Query(ge=0, le=2**62)]
 Kinds = Annotated[str | None, Query(description="Comma-separated; all if not given.", examples=["task.completed"])]

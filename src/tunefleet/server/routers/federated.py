@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import Depends, Path, Query, Request, Response
 
 from tunefleet.errors import GoneError
 from tunefleet.server import bodies, files
 from tunefleet.server.auth import CoreDep, Participant, Person, identify_participant
 from tunefleet.server.multipart import FilePart
 from tunefleet.server.routers.training import documented
+from tunefleet.server.routing import Router
 from tunefleet.server.training_errors import TrainingRoute
 from tunefleet.services.core import Core
 from tunefleet.services.federation import chunks, fetching, guide, jobs, links, progress, uploads
@@ -38,7 +39,7 @@ from tunefleet.wire.federated import (
 )
 from tunefleet.wire.federated_chunks import ChunkClaimed, ClaimChunk
 
-router = APIRouter(tags=["federations"], route_class=TrainingRoute)
+router = Router(tags=["federations"], route_class=TrainingRoute)
 
 JobId = Annotated[str, Path(max_length=64, description="Id of a federation, or its number.")]
 Step = Annotated[int, Path(ge=0, le=2**53, description="The worker's own optimizer step.")]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Any, Final, cast, get_args
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import Header, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 from sse_starlette import ServerSentEvent
 
@@ -16,6 +16,7 @@ from tunefleet.server import bodies, files, streams
 from tunefleet.server.auth import CoreDep, Participant, Person, Reader, identify_participant
 from tunefleet.server.params import Cursor, Limit, names, one_of
 from tunefleet.server.routers.blobs import Digest, UploadLength, UploadOffset
+from tunefleet.server.routing import Router
 from tunefleet.services.artifacts import scope_of
 from tunefleet.services.core import Core
 from tunefleet.services.federation import (
@@ -58,7 +59,7 @@ from tunefleet.wire.federated import (
 from tunefleet.wire.federated_tokens import FederationToken, TokenReplace
 from tunefleet.wire.link import Cursor as Reached
 
-router = APIRouter(prefix="/federations", tags=["federations"])
+router = Router(prefix="/federations", tags=["federations"])
 
 FederationId = Annotated[str, Path(max_length=64, description="Its id, or its number.")]
 Version = Annotated[int, Path(ge=1, le=2**53)]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import Header, Request, Response
 
 from tunefleet.server import auth, problems
 from tunefleet.server.auth import Admin, CoreDep, Reader
 from tunefleet.server.routers.workers import set_elastic
+from tunefleet.server.routing import Router
 from tunefleet.services import guide
 from tunefleet.services.observing import exposition
 from tunefleet.wire.api import Problem
 from tunefleet.wire.fleet import ElasticRequest, ElasticView
 from tunefleet.wire.guide import GuideWorker, Health, Snapshot
 
-router = APIRouter()
+router = Router()
 _PUBLIC: dict[str, Any] = {"security": []}
 _TEXTS: Final = frozenset({"*/*", "text/*", "text/plain", "application/openmetrics-text"})
 _FORMS: dict[int | str, dict[str, Any]] = {

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 import tunefleet
 from tunefleet import spec
 from tunefleet.server.auth import Admin, CoreDep, Reader, identify_if_known
+from tunefleet.server.routing import Router
 from tunefleet.services import prune, upkeep
 from tunefleet.services.identity import Actor
 from tunefleet.spec import gallery
@@ -17,7 +18,7 @@ from tunefleet.wire.api import PruneReply, PruneRequest, ServerInfo
 from tunefleet.wire.page import ExampleView
 from tunefleet.wire.upkeep import HealthView
 
-router = APIRouter(tags=["server"])
+router = Router(tags=["server"])
 _PUBLIC: dict[str, Any] = {"security": []}
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, get_args
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 
 from tunefleet.server.auth import Admin, CoreDep, address_of
 from tunefleet.server.params import Cursor, Limit, names, one_of, page
+from tunefleet.server.routing import Router
 from tunefleet.services import invitations
 from tunefleet.wire.api import Page
 from tunefleet.wire.joining import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
 
-router = APIRouter(tags=["workers"])
+router = Router(tags=["workers"])
 
 _PUBLIC: Final[dict[str, Any]] = {"security": []}
 _STATES: Final = get_args(Literal["open", "used", "expired", "withdrawn"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, get_args
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from tunefleet.server.auth import (
     Admin,
@@ -16,11 +16,12 @@ from tunefleet.server.auth import (
     set_session,
 )
 from tunefleet.server.params import Cursor, Limit, names, one_of, page
+from tunefleet.server.routing import Router
 from tunefleet.services import keys, upkeep
 from tunefleet.wire.api import KeyCreate, KeyCreated, KeyView, LoginCode, Page, Role, ServerInfo
 from tunefleet.wire.page import SessionRequest
 
-router = APIRouter(tags=["keys"])
+router = Router(tags=["keys"])
 
 _PUBLIC: Final[dict[str, Any]] = {"security": []}
 _ROLES: Final = get_args(Role)

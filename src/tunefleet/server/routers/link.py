@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from starlette.routing import Route
 
 from tunefleet.errors import InputError
 from tunefleet.server import bodies
 from tunefleet.server.auth import CoreDep, WorkerKey, core_of, require_worker
+from tunefleet.server.routing import Router
 from tunefleet.services import link
 from tunefleet.wire.link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 
-router = APIRouter(prefix="/link", tags=["link"])
+router = Router(prefix="/link", tags=["link"])
 
 
 @router.post(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, Field
 
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import names, one_of
+from tunefleet.server.routing import Router
 from tunefleet.services import demand, listing, many
 from tunefleet.services.demand import Sort
 from tunefleet.services.listing import Look
 from tunefleet.wire.page import ManyReply, ManyRequest, Overview, TaskCounts, TaskDemand
 
-router = APIRouter(tags=["tasks"])
+router = Router(tags=["tasks"])
 
 Words = Annotated[
     str | None,

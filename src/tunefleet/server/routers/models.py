@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
 from tunefleet.lifecycle.model import Stage
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import Cursor, Limit, names, one_of
+from tunefleet.server.routing import Router
 from tunefleet.services.campaigns import models
 from tunefleet.wire.api import Page
 from tunefleet.wire.campaign import ModelVersionView
 
-router = APIRouter(prefix="/models", tags=["models"])
+router = Router(prefix="/models", tags=["models"])
 
 Name = Annotated[str, Path(max_length=128, description="Its name: that of the campaign that makes it.")]
 Version = Annotated[int, Path(ge=1, lt=2**31)]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Final, get_args
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import Cursor, Limit, names, one_of, page
+from tunefleet.server.routing import Router
 from tunefleet.services.notify import channels, history
 from tunefleet.wire.api import Page
 from tunefleet.wire.notify import (
@@ -20,7 +21,7 @@ from tunefleet.wire.notify import (
     NotificationView,
 )
 
-router = APIRouter(prefix="/notifications", tags=["notifications"])
+router = Router(prefix="/notifications", tags=["notifications"])
 
 _STATES: Final = get_args(NoticeState)
 States = Annotated[str | None, one_of(_STATES), Query(description=f"Of {', '.join(_STATES)}; several with commas.")]

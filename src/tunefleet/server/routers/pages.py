@@ -9,16 +9,17 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 import fastapi_offline
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 
 from tunefleet.errors import AuthError, TooManyError, TunefleetError
 from tunefleet.server import page
 from tunefleet.server.auth import CoreDep, address_of, identify, refuse_foreign_page, set_session
+from tunefleet.server.routing import Router
 from tunefleet.services import keys
 
-router = APIRouter(include_in_schema=False)
+router = Router(include_in_schema=False)
 
 ASSETS_PATH: Final = "/docs/assets"
 OPENAPI_PATH: Final = "/api/v1/openapi.json"

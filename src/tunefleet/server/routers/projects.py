@@ -5,15 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, get_args
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from tunefleet.server.auth import Admin, CoreDep, Reader
 from tunefleet.server.params import Cursor, Limit, page
+from tunefleet.server.routing import Router
 from tunefleet.services import audit, projects, usage
 from tunefleet.wire.api import Page
 from tunefleet.wire.projects import AuditEntry, ProjectChange, ProjectCreate, ProjectView, UsageBy, UsageView
 
-router = APIRouter(tags=["projects"])
+router = Router(tags=["projects"])
 
 Since = Annotated[
     datetime | None, Query(description="From this time on; without a zone: UTC.", examples=["2026-11-01T00:00:00Z"])

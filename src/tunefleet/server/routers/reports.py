@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import Header, Query, Request, Response
 
 from tunefleet.server import bodies, streams
 from tunefleet.server.auth import CoreDep, OwnAttempt, Reader
 from tunefleet.server.params import names as split_names
+from tunefleet.server.routing import Router
 from tunefleet.services import logs, metrics
 from tunefleet.services import series as series_service
 from tunefleet.wire.api import LogView, MetricsView
 from tunefleet.wire.link import Cursor, JournalBatch
 from tunefleet.wire.page import SeriesView
 
-router = APIRouter(prefix="/tasks/{task_id}", tags=["reports"])
+router = Router(prefix="/tasks/{task_id}", tags=["reports"])
 
 Offset = Annotated[int, Query(ge=0, le=2**62)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi import HTTPException, Query, Request, Response
 
 from tunefleet.artifacts import Intake
 from tunefleet.errors import InputError
@@ -19,13 +19,14 @@ from tunefleet.server.auth import (
     reader_or_attempt,
 )
 from tunefleet.server.multipart import FilePart
+from tunefleet.server.routing import Router
 from tunefleet.services import results
 from tunefleet.services.core import Core
 from tunefleet.services.links import Signature, Signer
 from tunefleet.wire.api import FileEntry
 from tunefleet.wire.results import OWN_NAMES, ResultEnvelope, ResultFiles, ResultStored
 
-router = APIRouter(prefix="/results", tags=["results"])
+router = Router(prefix="/results", tags=["results"])
 
 _FORM = {
     "requestBody": {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from tunefleet.server.auth import CoreDep, Member, Reader
+from tunefleet.server.routing import Router
 from tunefleet.services import steering
 from tunefleet.wire.api import (
     CheckpointView,
@@ -17,7 +18,7 @@ from tunefleet.wire.api import (
     TaskDetail,
 )
 
-router = APIRouter(prefix="/tasks/{task_id}", tags=["steering"])
+router = Router(prefix="/tasks/{task_id}", tags=["steering"])
 
 Wait = Annotated[float, Query(ge=0, le=steering.MAX_WAIT_S, description="Hold the answer until it has its outcome.")]
 

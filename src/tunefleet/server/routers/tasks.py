@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import Header, Query, Request, Response
 from pydantic import Field
 
 from tunefleet.errors import InputError, NotFoundError, SpecError
@@ -12,6 +12,7 @@ from tunefleet.server import bodies, problems, records
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import Cursor, Limit, one_of
 from tunefleet.server.routers.listing import TaskChoice
+from tunefleet.server.routing import Router
 from tunefleet.services import listing, tasks, workflows
 from tunefleet.services import records as record_service
 from tunefleet.services import why as why_service
@@ -20,7 +21,7 @@ from tunefleet.wire.api import CloneRequest, Page, Problem, SubmitRequest, TaskD
 from tunefleet.wire.fleet import WhyView
 from tunefleet.wire.records import Submitted, TaskAnswer, TaskRecord
 
-router = APIRouter(prefix="/tasks", tags=["tasks"])
+router = Router(prefix="/tasks", tags=["tasks"])
 
 
 class TaskFilter(TaskChoice):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 
 from tunefleet.errors import ForbiddenError
 from tunefleet.server import bodies
 from tunefleet.server.auth import AnyAttempt, CoreDep, Member, OwnAttempt, Reader
+from tunefleet.server.routing import Router
 from tunefleet.server.training_errors import TrainingRoute
 from tunefleet.services.identity import AttemptActor
 from tunefleet.services.training import jobs, logs, metrics, status, view
@@ -25,7 +26,7 @@ from tunefleet.wire.training_reports import (
     ReportedPoint,
 )
 
-router = APIRouter(tags=["training"], route_class=TrainingRoute)
+router = Router(tags=["training"], route_class=TrainingRoute)
 
 Offset = Annotated[int, Query(ge=0, le=2**31)]
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import Depends, Header, Query, Request
 
 from tunefleet.server import bodies
 from tunefleet.server.auth import AgentKey, CoreDep, Member, Reader
+from tunefleet.server.routing import Router
 from tunefleet.server.training_errors import TrainingRoute
 from tunefleet.services.training import agent_list, claiming, polling
 from tunefleet.services.training.agents import Introduction
 from tunefleet.wire.training import ClaimReply, Heartbeat, HeartbeatReply, PollReply
 from tunefleet.wire.training_agents import AgentList, AgentRemoved, AgentReply
 
-router = APIRouter(tags=["training"], route_class=TrainingRoute)
+router = Router(tags=["training"], route_class=TrainingRoute)
 
 _Text = Annotated[str | None, Header(max_length=200)]
 

@@ -6,12 +6,13 @@ import json
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import Header, Query, Request, Response
 from sse_starlette import ServerSentEvent
 
 from tunefleet.server import bodies, streams
 from tunefleet.server.auth import AnyAttempt, CoreDep, Member, Reader
 from tunefleet.server.routers.training import Offset, documented, same_job
+from tunefleet.server.routing import Router
 from tunefleet.server.training_errors import TrainingRoute
 from tunefleet.services import logs
 from tunefleet.services.core import Core
@@ -30,7 +31,7 @@ from tunefleet.wire.training_jobs import (
 )
 from tunefleet.wire.training_reports import Done, PredictionBatch, PredictionEpochs, PredictionPage, PredictionTrends
 
-router = APIRouter(tags=["training"], route_class=TrainingRoute)
+router = Router(tags=["training"], route_class=TrainingRoute)
 
 _LOOK_S = 10.0
 

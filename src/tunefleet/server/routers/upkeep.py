@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from tunefleet.server.auth import CoreDep, Reader
+from tunefleet.server.routing import Router
 from tunefleet.services import peers, upkeep
 from tunefleet.wire.upkeep import PeersView, ServerView, StorageView
 
-router = APIRouter(tags=["server"])
+router = Router(tags=["server"])
 
 
 @router.get("/server")

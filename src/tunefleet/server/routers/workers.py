@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Final, get_args
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from pydantic import AwareDatetime
 
 from tunefleet.errors import ConflictError
 from tunefleet.server import problems
 from tunefleet.server.auth import Admin, CoreDep, Reader
 from tunefleet.server.params import Cursor, Limit, one_of
+from tunefleet.server.routing import Router
 from tunefleet.services import controls, elastic, loads, verbs, workers
 from tunefleet.wire.api import CommandRequest, CommandView, Page, Problem
 from tunefleet.wire.fleet import ElasticRequest, ElasticView, WorkerHistory, WorkerView
 
-router = APIRouter(prefix="/workers", tags=["workers"])
+router = Router(prefix="/workers", tags=["workers"])
 
 _STATUSES: Final = get_args(WorkerView.model_fields["status"].annotation)
 Status = Annotated[

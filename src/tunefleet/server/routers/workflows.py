@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Header, HTTPException, Query, Request, Response
+from fastapi import Header, HTTPException, Query, Request, Response
 
 from tunefleet.server import bodies
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import Cursor, Limit, one_of
+from tunefleet.server.routing import Router
 from tunefleet.services import passing, why, workflows
 from tunefleet.wire.api import Page, RetryRequest, SubmitRequest, ValidateReply, WorkflowDetail, WorkflowView
 from tunefleet.wire.page import EdgeView
 
-router = APIRouter(prefix="/workflows", tags=["workflows"])
+router = Router(prefix="/workflows", tags=["workflows"])
 
 _STATUSES: Final = ("running", "completed", "failed", "cancelled")
 _BODY = bodies.documented(bodies.json_of(SubmitRequest), ("application/yaml", {"type": "string"}))
