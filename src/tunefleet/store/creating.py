@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, insert
+from sqlalchemy import Column, Connection, Index, MetaData, PrimaryKeyConstraint, String, Table, insert
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from tunefleet.store.postgres_text import sort_by_code
@@ -36,6 +36,7 @@ def create(connection: Connection, revision: str) -> None:
         connection.execute(CreateTable(table))
         # SQLAlchemy has them in any order, and of two that fit alike SQLite takes the one that was made last.
         for index in sorted(table.indexes, key=lambda each: str(each.name)):
+            _narrow(connection, index)
             connection.execute(CreateIndex(index))
     _VERSION.create(connection, checkfirst=False)
     connection.execute(insert(_VERSION).values(version_num=revision))
@@ -43,3 +44,12 @@ def create(connection: Connection, revision: str) -> None:
     connection.execute(insert(projects).values(first))
     if connection.dialect.name == "postgresql":
         sort_by_code(connection)
+
+
+def _narrow(connection: Connection, index: Index) -> None:
+    """Let an index have the rows in PostgreSQL that it has in SQLite.
+
+    To name PostgreSQL's option in the tables loads all of its dialect, a tenth of what a server with SQLite imports.
+    """
+    if connection.dialect.name == "postgresql":
+        index.dialect_options["postgresql"]["where"] = index.dialect_options["sqlite"]["where"]

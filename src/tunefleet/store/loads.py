@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import Connection, delete, select
-from sqlalchemy.dialects.postgresql import insert  # SQLite understands its ON CONFLICT too
+from sqlalchemy.dialects.sqlite import insert  # PostgreSQL understands its ON CONFLICT too
 
 from tunefleet.store.bulk import Bulk
 from tunefleet.store.tables_fleet import worker_loads

@@ -2,7 +2,8 @@
 
 Times are unix seconds (UTC), texts named after JSON hold JSON. A row that changes often is narrow: what is large and
 seldom read (document, spec, result) lies in a table of its own. What is written for every task is keyed by numbers that
-grow: tasks that move together then share pages, and a commit writes a tenth of what random ids would cost.
+grow: tasks that move together then share pages, and a commit writes a tenth of what random ids would cost. An index
+with a `sqlite_where` is as narrow in PostgreSQL; `creating` tells it that.
 Nothing here knows who reads or writes a row.
 """
 
@@ -147,11 +148,11 @@ tasks = Table(
     Column("version", Integer, nullable=False),
     Column("stalled_since", Double),
     Column("merge_key", String),
-    Index("ix_tasks_queue", "requirement_key", "project", "rank", sqlite_where=_QUEUED, postgresql_where=_QUEUED),
-    Index("ix_tasks_delayed", "ready_at", sqlite_where=_DELAYED, postgresql_where=_DELAYED),
-    Index("ix_tasks_expiring", "queue_deadline", sqlite_where=_EXPIRING, postgresql_where=_EXPIRING),
-    Index("ix_tasks_set_aside", "status", "kind", sqlite_where=_SET_ASIDE, postgresql_where=_SET_ASIDE),
-    Index("ix_tasks_merging", "merge_key", "rank", sqlite_where=_MERGING, postgresql_where=_MERGING),
+    Index("ix_tasks_queue", "requirement_key", "project", "rank", sqlite_where=_QUEUED),
+    Index("ix_tasks_delayed", "ready_at", sqlite_where=_DELAYED),
+    Index("ix_tasks_expiring", "queue_deadline", sqlite_where=_EXPIRING),
+    Index("ix_tasks_set_aside", "status", "kind", sqlite_where=_SET_ASIDE),
+    Index("ix_tasks_merging", "merge_key", "rank", sqlite_where=_MERGING),
     sqlite_autoincrement=True,
 )
 """`rank` orders a queue: the time of queueing, moved forward for priority, so that ageing costs no update.
@@ -213,8 +214,8 @@ attempts = Table(
     Column("node_rank", Integer),
     Column("gang_point", String),
     Column("gang_failed_at", Double),
-    Index("ix_attempts_open", "worker_id", sqlite_where=_OPEN, postgresql_where=_OPEN),
-    Index("ix_attempts_gang", "gang_of", sqlite_where=_GANG, postgresql_where=_GANG),
+    Index("ix_attempts_open", "worker_id", sqlite_where=_OPEN),
+    Index("ix_attempts_gang", "gang_of", sqlite_where=_GANG),
     sqlite_with_rowid=False,
 )
 """`merged_into`: the attempt whose offer carries this one; it takes no slot of its own.
@@ -243,7 +244,7 @@ commands = Table(
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
     Column("result", Text),
-    Index("ix_commands_open", "worker_id", sqlite_where=_UNDER_WAY, postgresql_where=_UNDER_WAY),
+    Index("ix_commands_open", "worker_id", sqlite_where=_UNDER_WAY),
     sqlite_with_rowid=False,
 )
 """What a running attempt was asked for, or a worker itself: then there is no task."""
@@ -322,8 +323,8 @@ events = Table(
     Column("data", Text, nullable=False),
     Column("federation_seq", BigInteger),
     Column("campaign_seq", BigInteger),
-    Index("ix_events_federation_seq", "federation_seq", sqlite_where=_FEDERATED, postgresql_where=_FEDERATED),
-    Index("ix_events_campaign_seq", "campaign_seq", sqlite_where=_OF_A_CAMPAIGN, postgresql_where=_OF_A_CAMPAIGN),
+    Index("ix_events_federation_seq", "federation_seq", sqlite_where=_FEDERATED),
+    Index("ix_events_campaign_seq", "campaign_seq", sqlite_where=_OF_A_CAMPAIGN),
     sqlite_autoincrement=True,
 )
 

@@ -57,8 +57,8 @@ campaign_cycles = Table(
     Column("opened_at", Double, nullable=False),
     Column("finished_at", Double),
     Column("activity", Text),
-    Index("ix_campaign_cycles_running", "campaign_seq", sqlite_where=_RUNNING, postgresql_where=_RUNNING),
-    Index("ix_campaign_cycles_to_cancel", "campaign_seq", sqlite_where=_TO_CANCEL, postgresql_where=_TO_CANCEL),
+    Index("ix_campaign_cycles_running", "campaign_seq", sqlite_where=_RUNNING),
+    Index("ix_campaign_cycles_to_cancel", "campaign_seq", sqlite_where=_TO_CANCEL),
     sqlite_with_rowid=False,
 )
 """`position`: which chunk it trains on, over all epochs; `step`: the next one, which failed `tries` times in a row.
@@ -136,7 +136,7 @@ model_versions = Table(
     UniqueConstraint("key"),
     Index(
         "uq_model_versions_promoted",
-        "project", "owner", "name", unique=True, sqlite_where=_PROMOTED, postgresql_where=_PROMOTED,
+        "project", "owner", "name", unique=True, sqlite_where=_PROMOTED,
     ),
     sqlite_autoincrement=True,
 )  # fmt: skip

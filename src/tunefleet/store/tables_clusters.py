@@ -42,7 +42,7 @@ cluster_jobs = Table(
     Column("ended_at", Double),
     Index("ix_cluster_jobs_task_seq", "task_seq"),
     Index("ix_cluster_jobs_key_id", "key_id"),
-    Index("ix_cluster_jobs_live", "state", sqlite_where=_LIVE, postgresql_where=_LIVE),
+    Index("ix_cluster_jobs_live", "state", sqlite_where=_LIVE),
     sqlite_autoincrement=True,
 )
 """What was asked of a cluster for a task: `submitting`, `waiting` for its nodes, `running`, `leaving` since the task

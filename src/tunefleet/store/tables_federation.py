@@ -77,7 +77,7 @@ federation_rounds = Table(
     Column("tries", Integer, nullable=False),
     Column("result", Text),
     Column("version", Integer),
-    Index("ix_federation_rounds_open", "federation_seq", sqlite_where=_OPEN, postgresql_where=_OPEN),
+    Index("ix_federation_rounds_open", "federation_seq", sqlite_where=_OPEN),
     sqlite_with_rowid=False,
 )
 """`holder` works on a closed round until `lease_until`, which without a holder is when to try again.
@@ -117,11 +117,11 @@ federation_updates = Table(
     Index("ix_federation_updates_worker", "federation_seq", "worker", "step"),
     Index(
         "uq_federation_updates_counted",
-        "federation_seq", "round", "worker", unique=True, sqlite_where=_COUNTED, postgresql_where=_COUNTED,
+        "federation_seq", "round", "worker", unique=True, sqlite_where=_COUNTED,
     ),
     Index(
         "uq_federation_updates_waiting",
-        "federation_seq", "worker", unique=True, sqlite_where=_WAITING, postgresql_where=_WAITING,
+        "federation_seq", "worker", unique=True, sqlite_where=_WAITING,
     ),
     sqlite_autoincrement=True,
 )  # fmt: skip
@@ -149,7 +149,7 @@ federation_versions = Table(
     Column("created_at", Double, nullable=False),
     Index(
         "uq_federation_versions_round",
-        "federation_seq", "round", unique=True, sqlite_where=_OF_A_ROUND, postgresql_where=_OF_A_ROUND,
+        "federation_seq", "round", unique=True, sqlite_where=_OF_A_ROUND,
     ),
     sqlite_with_rowid=False,
 )  # fmt: skip

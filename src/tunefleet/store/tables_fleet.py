@@ -108,7 +108,7 @@ notifications = Table(
     Column("error", Text),
     Column("created_at", Double, nullable=False),
     Column("sent_at", Double),
-    Index("ix_notifications_due", "next_at", sqlite_where=_WAITING, postgresql_where=_WAITING),
+    Index("ix_notifications_due", "next_at", sqlite_where=_WAITING),
     sqlite_autoincrement=True,
 )
 """What is to be said to whom: written with the event's own transaction, delivered after it."""

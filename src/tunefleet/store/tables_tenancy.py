@@ -51,7 +51,7 @@ usage = Table(
     Column("energy_wh", Double),
     Column("cost", Double),
     Index("ix_usage_ended_at", "ended_at"),
-    Index("ix_usage_gpu", "project", "ended_at", sqlite_where=_ON_GPUS, postgresql_where=_ON_GPUS),
+    Index("ix_usage_gpu", "project", "ended_at", sqlite_where=_ON_GPUS),
     sqlite_autoincrement=True,
 )
 """What an attempt has used, from its accept to its end; it stays when the task is removed. `share_s`: what counts for

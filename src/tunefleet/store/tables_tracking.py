@@ -23,7 +23,7 @@ campaign_tracking = Table(
     Column("told_at", Double),
     Column("place", Text),
     Column("error", Text),
-    Index("ix_campaign_tracking_untold", "not_before", sqlite_where=_UNTOLD, postgresql_where=_UNTOLD),
+    Index("ix_campaign_tracking_untold", "not_before", sqlite_where=_UNTOLD),
     sqlite_with_rowid=False,
 )
 """One row for each tracker of a cycle whose model was recorded: what it is told is derived from the cycle's steps.
