@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Insert, Update
+from sqlalchemy import Connection, Insert, TextClause, Update
 
 
 class Bulk:
@@ -21,7 +21,7 @@ class Bulk:
         names: The parameters in the order of a row.
     """
 
-    def __init__(self, statement: Insert | Update, names: Sequence[str]) -> None:
+    def __init__(self, statement: Insert | Update | TextClause, names: Sequence[str]) -> None:
         self._statement = statement
         self._names = tuple(names)
         self._prepared: dict[str, _Prepared] = {}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, delete, select
-from sqlalchemy.dialects.sqlite import insert  # PostgreSQL understands its ON CONFLICT too
+from sqlalchemy import Connection, delete, select, text
 
 from tunefleet.store.bulk import Bulk
 from tunefleet.store.tables_fleet import worker_loads
 
-_INSERT = Bulk(insert(worker_loads).on_conflict_do_nothing(), ["worker_id", "at", "body"])
+# Both databases understand this, and SQLAlchemy has a word for it in each one's dialect only.
+_NEW = "INSERT INTO worker_loads (worker_id, at, body) VALUES (:worker_id, :at, :body) ON CONFLICT DO NOTHING"
+_INSERT = Bulk(text(_NEW), ["worker_id", "at", "body"])
 
 
 def add(connection: Connection, rows: Sequence[tuple[str, float, str]]) -> None:
