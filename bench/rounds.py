@@ -7,7 +7,8 @@ Echo clients: each fetches the newest version and sends it back as its update. O
 one connection each; the server is a process of its own with its default settings. Every upload has its sha256 checked,
 is validated value by value and stored durably before it counts; the average is stored, and published as a version that
 survives a power cut. Flower's clients are actors of its simulation: no network, no disk, no digests. Both average the
-same tensors by FedAvg, in turns. Rounds in which the processes warm up are not counted.
+same tensors by FedAvg, in turns. Rounds in which the processes warm up are not counted. The clients of NVFlare's
+simulator are processes with real messages; it is timed at 1 MiB alone, where a round takes it seconds already.
 
 Budgets with 10 clients: 1.5 times Flower's rounds a second at 1 MiB, and as many at 16 MiB. The upload guide's
 `.tar.gz` calls are timed beside, without a budget: their clients squeeze each upload with `gzip` as Python's `tarfile`
@@ -29,7 +30,7 @@ from typing import Any, NamedTuple
 
 from _common import Verdict, free_port, interval, status, verdict
 from _report import BUDGETS, Figure, Peer, Ratio, Report, decided
-from peers.environment import FLOWER, ROOT, interpreter, version_of
+from peers.environment import FLOWER, NVFLARE, ROOT, interpreter, version_of
 
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
@@ -58,6 +59,7 @@ class Case(NamedTuple):
 
 CASES = (Case(10, 1, 40, 1.5), Case(10, 16, 12, 1.0), Case(10, 64, 3), Case(100, 1, 6))
 ARCHIVES = Case(10, 1, 8)
+BESIDE_NVFLARE = Case(10, 1, 8)
 
 
 def output_of(*command: str) -> Found:
@@ -88,6 +90,20 @@ def flowers(case: Case) -> float:
     """Rounds a second of Flower's simulation."""
     python, script = str(interpreter("flower", FLOWER)), str(ROOT / "bench/peers/flower_rounds.py")
     return float(output_of(python, script, str(case.mib), str(case.clients), str(case.rounds))["rounds_per_s"])
+
+
+def nvflares(case: Case) -> float:
+    """Rounds a second of NVFlare's simulator."""
+    python, script = str(interpreter("nvflare", NVFLARE)), str(ROOT / "bench/peers/nvflare_rounds.py")
+    return float(output_of(python, script, str(case.mib), str(case.clients), str(case.rounds))["rounds_per_s"])
+
+
+def beside_nvflare(fleet: LocalFleet, client: Client, turns: int) -> Found:
+    """Time both one after the other: minutes lie between the start of its processes and its first round."""
+    pairs = [(ours(fleet, client, BESIDE_NVFLARE), nvflares(BESIDE_NVFLARE)) for _ in range(turns)]
+    for mine, theirs in pairs:
+        print(f"  beside NVFlare: ours {mine:.2f}, its simulator {theirs:.2f} rounds/s", flush=True)
+    return {"ours": [mine for mine, _ in pairs], "nvflare": [theirs for _, theirs in pairs]}
 
 
 def compare(fleet: LocalFleet, client: Client, case: Case, turns: int) -> Found:
@@ -125,6 +141,7 @@ def main() -> int:
     options = parser.parse_args()
     turns, cases = (1, CASES[:2]) if options.quick else (5, CASES)
     interpreter("flower", FLOWER)
+    interpreter("nvflare", NVFLARE)
     with tempfile.TemporaryDirectory(prefix="rounds-", ignore_cleanup_errors=True) as folder, ExitStack() as stack:
         root = Path(folder)
         os.environ["TUNEFLEET_HOME"] = str(root / "home")
@@ -138,6 +155,7 @@ def main() -> int:
         found = {
             "cases": rows,
             "archives": archives,
+            "nvflare": beside_nvflare(fleet, client, 1 if options.quick else 3),
             "archives_per_s": statistics.median(archives),
             "load": [began, os.getloadavg()[0]],
         }
@@ -158,6 +176,16 @@ def written(found: Found, *, quick: bool, file: Path | None) -> None:
             verdict=None if row["verdict"] is None else decided(row["verdict"]), samples=len(row["ours"]),
             note="ours: HTTP, digests, synced to the disk; Flower's: in memory, no network",
         )  # fmt: skip
+    case, beside = BESIDE_NVFLARE, found["nvflare"]
+    told.row(
+        f"rounds with {case.clients} echo clients of {case.mib} MiB, beside NVFlare (ratio: ours ÷ NVFlare's)",
+        Figure.of(beside["ours"], "rounds/s"),
+        Peer.of(
+            "NVFlare simulator", version_of(interpreter("nvflare", NVFLARE), "nvflare"), beside["nvflare"], "rounds/s"
+        ),
+        ratio=Ratio.of([mine / theirs for mine, theirs in zip(beside["ours"], beside["nvflare"], strict=True)]),
+        samples=len(beside["ours"]),
+    )  # fmt: skip
     told.row(
         f"rounds by the upload guide's archives, {ARCHIVES.clients} clients of {ARCHIVES.mib} MiB",
         Figure.of(found["archives"], "rounds/s"), samples=len(found["archives"]),

@@ -11,6 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 RAY = ("ray==2.60.0",)
 FLOWER = ("flwr[simulation]==1.41.0", "safetensors>=0.8", "numpy>=2.0")
+NVFLARE = ("nvflare==2.9.0", "numpy>=2.0")
 # kombu's transport for Redis imports `packaging` and does not ask for it.
 QUEUES = (
     "celery[redis]==5.7.0",
