@@ -99,10 +99,12 @@ def test_a_training_that_goes_on_elsewhere_counts_no_row_twice(
     with pytest.raises(Crash):
         trainer(out, first, Unhurried(first), At(10, crash), **options).train()
     assert [(each.step, each.reply.counted) for each in first.sent] == [(4, True), (8, True)]
-    # Another machine has the checkpoint of step 6 alone, which knows nothing of what was taken at step 8.
-    shutil.rmtree(out / "federated")
+    # Another machine has the checkpoint of step 6 alone, which knows nothing of what was taken at step 8. It has a
+    # folder of its own: what crashed here leaves a thread that still fetches versions, and a killed process does not.
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(out / "checkpoint-6", elsewhere / "checkpoint-6")
     second = callback(running, made, "one", attempt=2)
-    trainer(out, second, Unhurried(second), **options).train(resume_from_checkpoint=True)
+    trainer(elsewhere, second, Unhurried(second), **options).train(resume_from_checkpoint=True)
     assert [(each.step, each.reply.counted) for each in second.sent] == [(12, True), (16, True)]
     # Less than 16 if a version has replaced what some of them taught.
     assert max(each.num_examples for each in (*first.sent, *second.sent)) <= 16
