@@ -73,6 +73,7 @@ def way(
         yield way
 
 
+@pytest.mark.long
 def test_a_pipeline_is_steered_and_survives_a_kill(way: Way) -> None:
     client = way.client
     flow = client.submit(document(way, STEPS)).workflow

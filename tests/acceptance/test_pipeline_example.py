@@ -24,6 +24,7 @@ def result(task: TaskDetail) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_synthesise_filter_train_measure_merge_answer(fleet: LocalFleet) -> None:
     with Client(fleet.url, fleet.key, patience_s=30) as client:
         flow = client.workflows.wait(client.submit(EXAMPLE).workflow.id, timeout_s=PATIENCE_S)

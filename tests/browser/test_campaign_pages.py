@@ -66,6 +66,7 @@ def told(fleet: LocalFleet) -> Iterator[list[str]]:
             client.campaigns.stop(name)
 
 
+@pytest.mark.long
 def test_a_cycle_is_watched_to_its_gate_and_its_model_promoted_in_spite_of_it(
     entered: Page, client: Client, told: list[str]
 ) -> None:

@@ -56,6 +56,7 @@ def trained(fleet: LocalFleet, repository: Path) -> str:
     return task_id
 
 
+@pytest.mark.long
 def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, trained: str) -> None:
     entered.goto(f"/ui/tasks/{trained}?tab=files")
     entered.get_by_role("link", name="Chat with it").click()

@@ -165,6 +165,7 @@ def test_one_task_is_billed_and_the_rows_are_gone_at_its_end(
             assert secret not in text
 
 
+@pytest.mark.long
 def test_files_of_an_order_that_was_stopped_are_removed(fleet: Fleet, api: Gradients, s3_server: Gateway) -> None:
     api.statuses = ["training"]
     before = len(api.tasks)

@@ -206,6 +206,7 @@ def version(client: Client, cycle: int, name: str = NAME) -> ModelVersionView:
     return max((each for each in client.models.list(name=name).items if each.cycle == cycle), key=lambda e: e.version)
 
 
+@pytest.mark.long
 def test_what_was_trained_on_shuffled_answers_is_refused_and_what_is_better_promoted(
     outside: Outside, s3_server: Gateway
 ) -> None:

@@ -213,7 +213,7 @@ ACCELERATE = {
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("kind", "ranks"), [("plain", 1), ("accelerate", 2)])
+@pytest.mark.parametrize(("kind", "ranks"), [("plain", 1), pytest.param("accelerate", 2, marks=pytest.mark.long)])
 def test_a_paused_loop_goes_on_to_the_same_weights(jobs: Path, tmp_path: Path, kind: str, ranks: int) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("accelerate")

@@ -73,6 +73,7 @@ def live(site: str) -> dict[str, engines.EngineProcess]:
     return {engine.model: engine for engine in engines.running() if engine.site == site}
 
 
+@pytest.mark.long
 def test_an_engine_stays_warm_for_its_model_and_for_no_other(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"A train has {number} cars" for number in range(6)]
     engine = connect(FIRST, name=site)

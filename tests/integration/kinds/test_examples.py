@@ -22,6 +22,7 @@ def test_the_example_of_vectors_counts_them(bench: Bench) -> None:
     assert "vectors.parquet" in bench.files(ids["embed"])
 
 
+@pytest.mark.long
 def test_the_example_of_a_whole_training_trains(bench: Bench) -> None:
     few = {"max_steps": 4, "eval_steps": 2, "save_steps": 2, "max_seq_length": 128}
     changes: dict[str, Any] = {f"training.{name}": value for name, value in few.items()}

@@ -19,6 +19,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "workflows"
 STEPS = 24
 
 
+@pytest.mark.long
 def test_a_script_is_paused_resumed_killed_and_leaves_what_it_was_asked_for(bench: Bench) -> None:
     pytest.importorskip("transformers")
     (task_id,) = bench.submit(EXAMPLES / "command.yaml", **{"retry.backoff_s": 0}).values()

@@ -104,6 +104,7 @@ def _stand_still(client: Client, story: Story) -> None:
     assert "is stopped (SIGSTOP)" in story.folder.log.read_text()
 
 
+@pytest.mark.long
 def test_a_training_makes_way_for_somebody_and_ends_with_the_same_weights(
     fleet: LocalFleet, client: Client, gpu: Gpu, somebody: int
 ) -> None:
