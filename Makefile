@@ -88,8 +88,8 @@ test-heavy: $(DEV_READY) ## set up the large environments (vLLM: 4 GB), then run
 	@$(BIN)/python -m pytest tests -m heavy $(ARGS)
 
 .PHONY: proofs
-proofs: $(DEV_READY) ## run the further cases of slow proofs that `make test` leaves out, and the services on PostgreSQL
-	@scripts/environments.sh
+proofs: test-services ## run the further cases of slow proofs that `make test` leaves out, and the services on PostgreSQL
+	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
 	@$(BIN)/python -m pytest $(SPREAD) tests -m "long and not heavy" $(ARGS)
 	@$(BIN)/python -m pytest $(SPREAD) tests/unit/services tests/contract/links --store postgres $(ARGS)
 

@@ -109,9 +109,9 @@ class Router(APIRouter):
         """
         for path, endpoint, options in self.declared:
             more = {
-                "tags": [*self.tags, *(options["tags"] or ())],
-                "dependencies": [*dependencies, *self.dependencies, *(options["dependencies"] or ())],
-                "include_in_schema": self.include_in_schema and options["include_in_schema"],
+                "tags": [*self.tags, *(options.get("tags") or ())],
+                "dependencies": [*dependencies, *self.dependencies, *(options.get("dependencies") or ())],
+                "include_in_schema": self.include_in_schema and options.get("include_in_schema", True),
                 "route_class_override": self.route_class,
             }
             app.router.add_api_route(prefix + self.prefix + path, endpoint, **{**options, **more})
