@@ -60,12 +60,16 @@ class Case(NamedTuple):
 CASES = (Case(10, 1, 40, 1.5), Case(10, 16, 12, 1.0), Case(10, 64, 3), Case(100, 1, 6))
 ARCHIVES = Case(10, 1, 8)
 BESIDE_NVFLARE = Case(10, 1, 8)
+_NVFLARE_S = 400.0
 
 
-def output_of(*command: str) -> Found:
+def output_of(*command: str, timeout_s: float | None = None) -> Found:
     """Run a process, and return the JSON object in its output."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "RAY_DEDUP_LOGS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise SystemExit(f"{' '.join(command[:3])} did not end within {timeout_s:.0f} s.") from None
     found = next((line for line in done.stdout.splitlines() if line.startswith("{")), None)
     if done.returncode or found is None:
         raise SystemExit(f"{' '.join(command[:3])} failed:\n{done.stderr[-3000:]}")
@@ -95,14 +99,24 @@ def flowers(case: Case) -> float:
 def nvflares(case: Case) -> float:
     """Rounds a second of NVFlare's simulator."""
     python, script = str(interpreter("nvflare", NVFLARE)), str(ROOT / "bench/peers/nvflare_rounds.py")
-    return float(output_of(python, script, str(case.mib), str(case.clients), str(case.rounds))["rounds_per_s"])
+    given = (str(case.mib), str(case.clients), str(case.rounds))
+    return float(output_of(python, script, *given, timeout_s=_NVFLARE_S)["rounds_per_s"])
 
 
-def beside_nvflare(fleet: LocalFleet, client: Client, turns: int) -> Found:
-    """Time both one after the other: minutes lie between the start of its processes and its first round."""
-    pairs = [(ours(fleet, client, BESIDE_NVFLARE), nvflares(BESIDE_NVFLARE)) for _ in range(turns)]
-    for mine, theirs in pairs:
-        print(f"  beside NVFlare: ours {mine:.2f}, its simulator {theirs:.2f} rounds/s", flush=True)
+def beside_nvflare(fleet: LocalFleet, client: Client, turns: int) -> Found | None:
+    """Time both one after the other: a minute lies between the start of its processes and its first round.
+
+    Returns:
+        Null, and says why, if its simulator does not get to the end: Flower's figures are not thrown away for that.
+    """
+    pairs = []
+    try:
+        for _ in range(turns):
+            pairs.append((ours(fleet, client, BESIDE_NVFLARE), nvflares(BESIDE_NVFLARE)))
+            print(f"  beside NVFlare: ours {pairs[-1][0]:.2f}, its simulator {pairs[-1][1]:.2f} rounds/s", flush=True)
+    except SystemExit as error:
+        print(f"NVFlare's row is left out: {error}", file=sys.stderr, flush=True)
+        return None
     return {"ours": [mine for mine, _ in pairs], "nvflare": [theirs for _, theirs in pairs]}
 
 
@@ -176,21 +190,25 @@ def written(found: Found, *, quick: bool, file: Path | None) -> None:
             verdict=None if row["verdict"] is None else decided(row["verdict"]), samples=len(row["ours"]),
             note="ours: HTTP, digests, synced to the disk; Flower's: in memory, no network",
         )  # fmt: skip
-    case, beside = BESIDE_NVFLARE, found["nvflare"]
-    told.row(
-        f"rounds with {case.clients} echo clients of {case.mib} MiB, beside NVFlare (ratio: ours ÷ NVFlare's)",
-        Figure.of(beside["ours"], "rounds/s"),
-        Peer.of(
-            "NVFlare simulator", version_of(interpreter("nvflare", NVFLARE), "nvflare"), beside["nvflare"], "rounds/s"
-        ),
-        ratio=Ratio.of([mine / theirs for mine, theirs in zip(beside["ours"], beside["nvflare"], strict=True)]),
-        samples=len(beside["ours"]),
-    )  # fmt: skip
+    if found["nvflare"] is not None:
+        told.row(**nvflare_row(found["nvflare"]))
     told.row(
         f"rounds by the upload guide's archives, {ARCHIVES.clients} clients of {ARCHIVES.mib} MiB",
         Figure.of(found["archives"], "rounds/s"), samples=len(found["archives"]),
     )  # fmt: skip
     told.write(file)
+
+
+def nvflare_row(beside: Found) -> dict[str, Any]:
+    """The row of NVFlare's simulator, as `Report.row` takes it."""
+    case, version = BESIDE_NVFLARE, version_of(interpreter("nvflare", NVFLARE), "nvflare")
+    return {
+        "what": f"rounds with {case.clients} echo clients of {case.mib} MiB, beside NVFlare (ratio: ours ÷ NVFlare's)",
+        "ours": Figure.of(beside["ours"], "rounds/s"),
+        "peer": Peer.of("NVFlare simulator", version, beside["nvflare"], "rounds/s"),
+        "ratio": Ratio.of([mine / theirs for mine, theirs in zip(beside["ours"], beside["nvflare"], strict=True)]),
+        "samples": len(beside["ours"]),
+    }
 
 
 def report(found: Found) -> int:

@@ -63,6 +63,10 @@ class LateRoute(APIRoute):
             if make is not None:
                 try:
                     make()
+                except AttributeError as error:
+                    self._make = make
+                    # Who asks for an attribute would take it that there is none.
+                    raise RuntimeError(f"The route {self.path} cannot be made.") from error
                 except BaseException:
                     self._make = make
                     raise
@@ -87,12 +91,21 @@ class Router(APIRouter):
     """The routes of a module; none of them is made before an app has them.
 
     Args:
+        prefix: Of their paths.
+        tags: Of each, before its own.
         route_class: Of its routes.
-        options: As `APIRouter` takes them.
+        include_in_schema: Whether the OpenAPI document names those that do not say otherwise.
     """
 
-    def __init__(self, *, route_class: type[LateRoute] = LateRoute, **options: Any) -> None:
-        super().__init__(route_class=route_class, **options)
+    def __init__(
+        self,
+        *,
+        prefix: str = "",
+        tags: Sequence[str] = (),
+        route_class: type[LateRoute] = LateRoute,
+        include_in_schema: bool = True,
+    ) -> None:
+        super().__init__(prefix=prefix, tags=[*tags], route_class=route_class, include_in_schema=include_in_schema)
         self.declared: list[Declared] = []
 
     def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -106,11 +119,16 @@ class Router(APIRouter):
             app: Whose requests they serve.
             prefix: Before the router's own.
             dependencies: Of each route, before its own.
+
+        Raises:
+            TypeError: If it has what is no HTTP route, such as a mount: an app would not serve that.
         """
+        if self.routes:
+            raise TypeError(f"{self.routes[0]!r} is no route that a request comes to late; give it to the app itself.")
         for path, endpoint, options in self.declared:
             more = {
                 "tags": [*self.tags, *(options.get("tags") or ())],
-                "dependencies": [*dependencies, *self.dependencies, *(options.get("dependencies") or ())],
+                "dependencies": [*dependencies, *(options.get("dependencies") or ())],
                 "include_in_schema": self.include_in_schema and options.get("include_in_schema", True),
                 "route_class_override": self.route_class,
             }

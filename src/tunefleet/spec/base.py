@@ -54,8 +54,9 @@ class Block(BaseModel):
         properties = handler.resolve_ref_schema(made).get("properties", {})
         for name, field in cls.model_fields.items():
             make = field.default_factory
-            if isinstance(make, type) and issubclass(make, BaseModel):
-                properties[field.alias or name]["default"] = make().model_dump(mode="json", by_alias=True)
+            key = field.alias or name
+            if key in properties and isinstance(make, type) and issubclass(make, BaseModel):
+                properties[key]["default"] = make().model_dump(mode="json", by_alias=True)
         for name, text in descriptions(cls).items():
             key = cls.model_fields[name].alias or name
             if key in properties:

@@ -117,3 +117,22 @@ def test_a_route_that_cannot_be_made_says_why_each_time() -> None:
             _ = route.dependant
     with pytest.raises(AttributeError):
         _ = LateRoute("/", _inner).nothing_like_that
+
+
+def test_an_attribute_that_is_missing_while_it_is_made_is_no_missing_attribute() -> None:
+    """Or who asks for `dependant`, and takes none for a route without a key, would let everybody in."""
+
+    class Wrong(LateRoute):
+        def get_route_handler(self) -> Any:
+            raise AttributeError("dependant")
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="The route /wrong cannot be made"):
+            getattr(Wrong("/wrong", _inner), "dependant", None)
+
+
+def test_what_no_app_would_serve_is_refused() -> None:
+    router = Router()
+    router.mount("/files", FastAPI())
+    with pytest.raises(TypeError, match="give it to the app itself"):
+        router.install(FastAPI())
