@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -60,6 +60,24 @@ class Call:
         self.error = error
         self.whole.set()
         self.replied.set()
+
+
+def end_earlier(redis: Any, streams: Iterable[str], session: str) -> None:
+    """Remove the groups of a worker's earlier sessions.
+
+    One that was killed leaves what it had read and not acknowledged, and no other group ever hears of that.
+
+    Args:
+        redis: The client.
+        streams: What the worker hears over.
+        session: The one that the server knows now.
+    """
+    for stream in streams:
+        for group in redis.xinfo_groups(stream):
+            name = group["name"]
+            # A session's group has one consumer, of its own name; others may watch in groups of theirs.
+            if name != session and [each["name"] for each in redis.xinfo_consumers(stream, name)] == [name]:
+                redis.execute_command("XGROUP", "DESTROY", stream, name)
 
 
 class Reader:

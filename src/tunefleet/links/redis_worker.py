@@ -34,7 +34,7 @@ from tunefleet.links.redis_keys import (
     stale_after_s,
 )
 from tunefleet.links.redis_parts import Entry, now_text, raised, reply_of
-from tunefleet.links.redis_reader import Call, Reader
+from tunefleet.links.redis_reader import Call, Reader, end_earlier
 from tunefleet.wire.link import ExchangeReply, ExchangeRequest, Offer, RegisterReply, RegisterRequest
 
 logger = logging.getLogger(__name__)
@@ -117,6 +117,7 @@ class RedisLink(WorkerLink):
             with self._diary_lock:
                 own = self._diary.registers(request.worker_id, request.capabilities)
             self._say(request.worker_id, [], Page(fields=own.fields, beats=True))
+            self._end_earlier(request.worker_id, request.session)
         # Nothing tells this link that a message is lost, so it waits less than what makes the worker lost.
         self._slack_s = min(_SLACK_S, max(1.0, reply.lost_after_s / 3))
         return reply
@@ -146,6 +147,12 @@ class RedisLink(WorkerLink):
                 self._leave(reader.worker_id)
         self._redis.close()
         self._bulk.close()
+
+    def _end_earlier(self, worker_id: str, session: str) -> None:
+        try:
+            end_earlier(self._redis, (self._keys.inbox(worker_id), self._keys.commands(worker_id)), session)
+        except (RedisError, OSError) as error:
+            logger.debug("Groups of earlier sessions stay in Redis for an hour: %s", error)
 
     def _leave(self, worker_id: str) -> None:
         keys = self._keys

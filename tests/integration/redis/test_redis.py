@@ -306,6 +306,24 @@ def test_what_a_dead_server_has_read_is_answered_by_the_next(site: Start, redis_
     hand.link.close()
 
 
+def test_what_a_killed_worker_had_read_goes_when_the_next_one_registers(site: Start, redis_server: Redises) -> None:
+    redis = redis_server()
+    here = site(redis)
+    name, streams = "killed", (Keys().inbox("killed"), Keys().commands("killed"))
+    with redis.client as client:
+        for stream in streams:
+            client.xadd(stream, {"type": "TASK", "session": "s0"})
+            for group, consumer in (("s0", "s0"), ("monitor", "somebody")):
+                client.xgroup_create(stream, group, "0")
+                assert client.xreadgroup(group, consumer, {stream: ">"})
+        hand = Hand(RedisLink(here.redis_url, Keys(), server_url=here.url), name)
+        for stream in streams:
+            groups = {each["name"]: each["pending"] for each in client.xinfo_groups(stream)}
+            assert groups == {"s1": 0, "monitor": 1}
+    assert hand.finish(hand.offer(here.submit()).token).finished
+    hand.link.close()
+
+
 def test_a_registration_that_comes_late_fences_nobody(site: Start, redis_server: Redises) -> None:
     redis = redis_server()
     here = site(redis)
