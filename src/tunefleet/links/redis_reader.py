@@ -27,8 +27,6 @@ _READ_S: Final = 10.0
 _CLOSE_S: Final = 3.0
 _MAX_BACKOFF_S: Final = 2.0
 _BREATH_S: Final = 0.1
-_OLD_MS: Final = 3_600_000
-"""A session that has read nothing for so long is over; its group is removed."""
 
 
 @dataclass(slots=True)
@@ -169,18 +167,8 @@ class Reader:
             except ResponseError as error:
                 if "BUSYGROUP" not in str(error):
                     raise
-            # Else there is none before the first entry, and nothing tells how old the group is.
+            # Else there is none before the first entry, and nothing tells whose the group is.
             self._redis.execute_command("XGROUP", "CREATECONSUMER", stream, self.session, self.session)
-            self._drop_old_groups(stream)
-
-    def _drop_old_groups(self, stream: str) -> None:
-        for group in self._redis.xinfo_groups(stream):
-            name = group["name"]
-            if name == self.session:
-                continue
-            consumers = self._redis.xinfo_consumers(stream, name)
-            if consumers and all(int(consumer["idle"]) > _OLD_MS for consumer in consumers):
-                self._redis.execute_command("XGROUP", "DESTROY", stream, name)
 
     def _read(self) -> None:
         found = self._redis.execute_command(

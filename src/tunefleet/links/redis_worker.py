@@ -152,7 +152,7 @@ class RedisLink(WorkerLink):
         try:
             end_earlier(self._redis, (self._keys.inbox(worker_id), self._keys.commands(worker_id)), session)
         except (RedisError, OSError) as error:
-            logger.debug("Groups of earlier sessions stay in Redis for an hour: %s", error)
+            logger.debug("Groups of earlier sessions stay in Redis until the next start: %s", error)
 
     def _leave(self, worker_id: str) -> None:
         keys = self._keys
