@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 import time
@@ -98,6 +99,14 @@ class Need:
     def look_s(self) -> float:
         """How long to sleep between two looks."""
         return min(_LOOK_S, self.idle_s, self.orphan_s)
+
+
+def close_nvml() -> None:
+    """Close what libraries have opened by asking NVML whether there is a GPU, which none of them does itself."""
+    with contextlib.suppress(OSError):  # nobody has asked
+        library = ctypes.CDLL("libnvidia-ml.so.1", mode=os.RTLD_NOLOAD)
+        while library.nvmlShutdown() == 0:  # it counts how often it was opened
+            pass
 
 
 def newest_source() -> int:

@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 from tunefleet import settings
 from tunefleet.jobs import locks
 from tunefleet.jobs.environment import job_environment, thread_count
-from tunefleet.jobs.fitness import ORPHAN_S, Fitness, Need, newest_source
+from tunefleet.jobs.fitness import ORPHAN_S, Fitness, Need, close_nvml, newest_source
 from tunefleet.jobs.keeper import NOTICE, PROGRAM, Held, RefusedError, fork_trainer, hold, reply, wait
 from tunefleet.jobs.lazy import LazyFinder
 
@@ -240,6 +240,7 @@ def main(arguments: list[str]) -> int:
             need, source = Need(idle_s, ORPHAN_S), newest_source()
             need.met(int(arguments[2]))
             preload()
+            close_nvml()
             led = serve(listener, lock_fd, Fitness.now(source), need)
     finally:
         if os.getpid() == server:

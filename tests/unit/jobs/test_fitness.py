@@ -126,3 +126,25 @@ def test_an_installed_package_or_a_change_of_ours_makes_it_stale(
     fitness = Fitness.now()
     os.utime(site, (1, 1))
     assert fitness.fault() == "an installed package has changed"
+
+
+def test_what_asked_nvml_for_gpus_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, asked = [2], []
+
+    class Library:
+        def nvmlShutdown(self) -> int:
+            opened[0] -= 1
+            return 0 if opened[0] >= 0 else 1
+
+    def load(name: str, mode: int) -> Library:
+        asked.append((name, mode))
+        return Library()
+
+    monkeypatch.setattr(module.ctypes, "CDLL", load)
+    module.close_nvml()
+    assert opened == [-1], "until it says that it is closed"
+    assert asked == [("libnvidia-ml.so.1", os.RTLD_NOLOAD)], "what nobody has loaded is not loaded for this"
+
+
+def test_where_there_is_no_driver_there_is_nothing_to_close() -> None:
+    module.close_nvml()

@@ -1,0 +1,82 @@
+"""Trainings on the GPU of this machine, started as a worker starts them: claimed, forked from a warm server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tunefleet.jobs import Supervisor
+from tunefleet.jobs.gpuinfo import GpuFigures, read_gpus
+from tunefleet.programs import assets, base_model
+from tunefleet.settings import inherited_environment
+
+SPEC: dict[str, Any] = {
+    "taskType": "lora_sft",
+    "data": {
+        "path": "builtin:gsm8k",
+        "prompt_column": "question",
+        "response_column": "answer",
+        "separator": "\n",
+        "max_samples": 256,
+    },
+    "lora": {"r": 8, "alpha": 16, "target_modules": "all-linear", "dropout": 0.1},
+    "training": {
+        "max_steps": 30,
+        "batch_size": 4,
+        "learning_rate": 2e-3,
+        "logging_steps": 1,
+        "max_seq_length": 128,
+        "save_strategy": "no",
+        "seed": 3,
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def card() -> GpuFigures:
+    """The first GPU of this machine."""
+    found = read_gpus()
+    if not found or not torch.cuda.is_available():
+        pytest.skip("needs an NVIDIA GPU")
+    return found[0]
+
+
+@pytest.fixture(scope="session")
+def model(card: GpuFigures, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of 130 million random weights with the shipped tokenizer: large enough to be seen in a GPU's memory."""
+    folder = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    source = base_model.Source("model", str(assets.locate("builtin:gsm8k-llama-2m", "model")))
+    tokenizer = base_model.load_tokenizer(source)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=1024,
+        intermediate_size=2816,
+        num_hidden_layers=10,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def supervisor(card: GpuFigures, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervisor]:
+    home = tmp_path_factory.mktemp("gpu")
+    supervisor = Supervisor(home / "results", endpoints_dir=home / "jobs", base_env=inherited_environment())
+    yield supervisor
+    supervisor.close()
