@@ -106,7 +106,8 @@ async def _point(core: Core, count: int, length: int) -> Point:
 
 
 def _lengthen(core: Core, length: int) -> None:
-    waiting = core.db.read(lambda connection: task_list.queued_by_need(connection, DEFAULT_PROJECT)).result()
+    now = core.clock.wall()
+    waiting = core.db.read(lambda connection: task_list.queued_by_need(connection, DEFAULT_PROJECT, now)).result()
     if (missing := length - sum(waiting.values())) > 0:
         placement.fill_queue(core, missing)
 

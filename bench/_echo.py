@@ -61,7 +61,7 @@ def first_weights(mib: float) -> bytes:
     """The file that every client begins with, as PEFT writes it."""
     rng = np.random.default_rng(0)
     values = {name: rng.standard_normal(shape, np.float32) / 64 for name, shape in shapes(mib).items()}
-    return save(values, metadata={"format": "pt"})
+    return bytes(save(values, metadata={"format": "pt"}))
 
 
 class Weights:

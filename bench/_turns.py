@@ -103,4 +103,4 @@ def _taken(process: subprocess.Popen[str]) -> Took:
     for line in process.stdout:
         if line.startswith(_TURN):
             return Took(*map(float, line.removeprefix(_TURN).split()))
-    raise SystemExit(f"A training ended before its last step: {process.args}")
+    raise SystemExit(f"A training ended before its last step: {process.args!r}")

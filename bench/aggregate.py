@@ -137,7 +137,7 @@ def random_adapters(root: Path, count: int, layers: int, size: int, rank: int) -
         shapes = tensors(layers, size, rank)
         with AdapterWriter(folder / TENSORS, shapes) as written:
             for name, (_, shape) in shapes.items():
-                written.write(name, 0, rng.standard_normal(shape, np.float32) / 64)
+                written.write(name, 0, rng.standard_normal(shape, np.float32) / np.float32(64))
         folders.append(str(folder))
     return folders
 
@@ -191,7 +191,9 @@ def exact_layer(root: Path, rounds: int) -> Found:
     """Milliseconds of one layer of the exact average, file to file, of adapters that have as many as a base of 8B."""
     layers = 32
     folders = random_adapters(root / "exact", 8, layers, 4096, 16)
-    times, worked = [], []
+    times: list[float] = []
+    worked: list[float] = []
+    found: Found = {}
     for _ in range(3 * rounds):
         found = run(
             sys.executable,
@@ -272,7 +274,7 @@ def _way(name: str, costs: list[Found], updates: list[Update], weights: dict[str
     mean = update_in(into)
     measured = product_error(updates, weights, mean).values()
     error = (sum((each.error * each.norm) ** 2 for each in measured) / sum(each.norm**2 for each in measured)) ** 0.5
-    times = [float(cost.get("average_seconds", cost["seconds"])) for cost in costs]
+    times = [float(cost["average_seconds" if "average_seconds" in cost else "seconds"]) for cost in costs]
     low, high = interval(times)
     seconds = {"seconds": statistics.median(times), "low": low, "high": high}
     return {
@@ -346,7 +348,7 @@ def written(found: Found, *, quick: bool, file: Path | None) -> None:
     )  # fmt: skip
     told.row(
         "peak memory of that (budget 100 MB)", Figure.exactly(files["ours_peak_mb"], "MB"),
-        Peer("Flower", flower, *[float(files["flower_peak_mb"])] * 3, "MB"), budget=BUDGETS["average"],
+        Peer.of("Flower", flower, [float(files["flower_peak_mb"])], "MB"), budget=BUDGETS["average"],
         verdict=decided(files["memory_budget"]), samples=count,
     )  # fmt: skip
     told.row(

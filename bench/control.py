@@ -216,7 +216,7 @@ def command_to_applied(root: Path, count: int) -> dict[str, Any]:
         applied[command_id] = time.monotonic()
         plain(board, command_id, *args, **kwargs)
 
-    CommandBoard.applied = noted  # type: ignore[method-assign]
+    CommandBoard.applied = noted  # type: ignore[assignment]
     sent = root / "sent.json"
     client = subprocess.Popen([sys.executable, __file__, "--as-client", str(sent), "--count", str(count)])
     try:

@@ -150,7 +150,7 @@ def train(root: Path, steps: int) -> tuple[Stopwatch, int, int]:
                 use_cpu=True,
                 dataloader_pin_memory=False,
             ),
-            train_dataset=[{"input_ids": row, "labels": row} for row in ids],  # type: ignore[arg-type]
+            train_dataset=[{"input_ids": row, "labels": row} for row in ids],
             callbacks=[federated],
         )
         trainer.remove_callback(transformers.PrinterCallback)

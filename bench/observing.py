@@ -19,7 +19,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 from _common import free_port, interval, status, verdict
@@ -54,12 +56,13 @@ class Asked:
         self.token, self.task_id, self.told = offer["token"], offer["task_id"], 0
         self.exchange(accepts=[self.token])
 
-    def post(self, path: str, body: object, **headers: str) -> dict:
+    def post(self, path: str, body: object, **headers: str) -> dict[str, Any]:
         reply = self.client.post(path, json=body, headers=headers)
         reply.raise_for_status()
-        return reply.json()
+        found: dict[str, Any] = reply.json()
+        return found
 
-    def exchange(self, **more: object) -> dict:
+    def exchange(self, **more: object) -> dict[str, Any]:
         held = [self.token] if hasattr(self, "token") else []
         return self.post("/link/exchange", {"worker_id": "w", "session": "s", "wait_s": 0.0, "holding": held, **more})
 
@@ -126,7 +129,7 @@ def main() -> int:
                 found = {}
                 for each in order:
                     each.exchange()  # or its lease would run out while nothing but points are told
-                    found[each] = taken_s(lambda each=each, question=question: question(each), times)
+                    found[each] = taken_s(partial(question, each), times)
                 if turn:
                     pairs.append((found[counted], found[bare]))
             ratios = [ours / theirs for ours, theirs in pairs]

@@ -65,7 +65,7 @@ def main() -> int:
         print(f"{'data':28} {'after ' + f'{EARLY:,}':>14} {'after ' + f'{late:,}':>14} {'ratio':>7}   rows read")
         for suffix, packed in itertools.product((".jsonl", ".parquet", ".csv"), (False, True)):
             label = f"stream {suffix[1:]}{', packed' if packed else ''}"
-            go = partial(streamed, files[suffix], encoder, packed=packed)
+            go: Callable[[int], tuple[float, int]] = partial(streamed, files[suffix], encoder, packed=packed)
             report(told, label, go, late, options.repeat)
         for suffix, packed in itertools.product((".jsonl", ".parquet"), (False, True)):
             kept = KeptTokens(Path(name) / "tokens", tokenizer, whole=False)

@@ -103,7 +103,7 @@ def trained(who: str, root: Path, state_mb: int, saves: int, every: int) -> tupl
         session, writer = attach.open_session(folder), BackgroundWriter()
         session.before_manifest.append(writer.settle)
         trainer: Trainer = ExactTrainer(**options, callbacks=[*attach.callbacks_for_job(folder), clock])
-        trainer.write_in_background(writer)  # type: ignore[attr-defined]
+        trainer.write_in_background(writer)
 
         def close() -> None:
             session.settle()

@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ class Trio:
         for number in numbers or (0, 1, 2):
             self.begin(number, **settings)
             # One after the other: the first one makes the tables and the keys.
-            until(lambda number=number: self.answers(number))
+            until(partial(self.answers, number))
 
     def answers(self, number: int) -> bool:
         assert self.processes[number].poll() is None, self.log(number)
@@ -101,7 +102,7 @@ class Trio:
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         with self.postgres.connect(self.url) as connection:
-            return connection.execute(query).fetchall()  # type: ignore[arg-type]
+            return connection.execute(query).fetchall()
 
     def leader(self) -> int | None:
         """The number of the server that leads, by the row."""
