@@ -115,7 +115,7 @@ def faults(one: Report) -> list[str]:
     at, idle = f"with {one.workers:,} workers and {one.tasks:,} tasks", one.server.rss_start_bytes
     found = {
         f"{one.lost} tasks were lost {at}": one.lost > 0,
-        f"{one.doubled} tasks ran twice {at}": one.doubled > 0,
+        f"{one.doubled} tasks were counted twice {at}": one.doubled > 0,
         # What is not known is no proof that it is little.
         f"the server's memory cannot be read {at}": idle is None or one.server.rss_max_bytes is None,
         f"an idle server takes {(idle or 0) / 1e6:.0f} MB, more than {IDLE_BYTES / 1e6:.0f}": (idle or 0) > IDLE_BYTES,
@@ -141,6 +141,7 @@ def _shown(one: Report, task_s: float) -> Report:
         f"memory {_mib(one)}, processor {cost.cpu_share or 0:.2f} cores "
         f"({cost.cpu_per_task_ms or 0:.2f} ms a task), exchange p95 {spoken.p95_ms or 0:,.1f} ms, "
         f"{one.renewals_per_s:,.1f} renewals/s, lost {one.lost}, twice {one.doubled}"
+        f"{f', run again {one.repeated}' if one.repeated else ''}"
         f"{f', ENDED AFTER {one.took_s:.0f} s with {one.left:,} left' if one.ended != 'done' else ''}"
         f"{', generator' if one.generator.bottleneck else ''}",
         file=sys.stderr,
@@ -171,7 +172,8 @@ def _report(fleets: list[Report], queues: list[Report], largest: Report | None, 
             reporting.Figure.exactly(one.decisions_per_s or 0.0, "decisions/s"),
             samples=one.completed,
             note=f"server: {_mib(one).strip()}, {one.server.cpu_per_task_ms or 0:.2f} ms "
-            f"of processor a task; lost {one.lost}, twice {one.doubled}",
+            f"of processor a task; lost {one.lost}, twice {one.doubled}"
+            f"{f', run again for a silent worker {one.repeated}' if one.repeated else ''}",
         )  # fmt: skip
     known = [(float(one.workers), most / MIB) for one in over if (most := one.server.rss_max_bytes) is not None]
     line = reporting.Line("memory of the server", [workers for workers, _ in known], [mib for _, mib in known])
@@ -186,7 +188,7 @@ def _machine() -> str:
 
 
 def main() -> int:
-    """Measure, print, and return 1 if a task was lost or ran twice, or a budget is broken."""
+    """Measure, print, and return 1 if a task was lost or counted twice, or a budget is broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small loads")
     parser.add_argument("--document", action="store_true", help="print one JSON document of the first two series")

@@ -76,7 +76,7 @@ def simulate(
 
     Starts a server of its own on a temporary folder, unless --url names one; its own tasks and workers are removed
     there at the end. The workers keep the protocol to the letter, and hold each task for a while in place of running
-    it. Ctrl-C ends it and prints what was measured. Exit status 1: a task was lost or ran twice.
+    it. Ctrl-C ends it and prints what was measured. Exit status 1: a task was lost or counted twice.
     """
     from tunefleet.cli import simulate_view
     from tunefleet.cli.simulate_site import Site

@@ -99,8 +99,13 @@ def _drawn(curve: Curve) -> Text:
 
 def _tasks(report: Report) -> Text:
     good = not report.lost and not report.doubled
-    words = f"{report.completed:,} completed, {report.lost:,} lost, {report.doubled:,} ran twice"
-    more = [(report.left, "left"), (report.cancelled, "cancelled"), (report.retried, "further attempts")]
+    words = f"{report.completed:,} completed, {report.lost:,} lost, {report.doubled:,} counted twice"
+    more = [
+        (report.repeated, "run again for a worker that was given up"),
+        (report.left, "left"),
+        (report.cancelled, "cancelled"),
+        (report.retried, "further attempts"),
+    ]
     words += "".join(f", {count:,} {what}" for count, what in more if count)
     return Text(words, style="good" if good else "bad")
 

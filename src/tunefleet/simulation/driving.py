@@ -16,7 +16,7 @@ from tunefleet.simulation import profile, summing
 from tunefleet.simulation.documents import documents
 from tunefleet.simulation.plan import Meeting, Plan
 from tunefleet.simulation.processes import Crowds
-from tunefleet.simulation.report import CrowdEnd, Report
+from tunefleet.simulation.report import Report
 from tunefleet.simulation.sampling import Machine, Sampler
 from tunefleet.wire.api import SubmitRequest, TaskView
 
@@ -113,16 +113,18 @@ class Load:
         ends = await self._crowds.stop()
         # After the workers' last words: what they finish while the list is read would seem lost.
         tasks = await self._listed()
-        return self._report(ended, took_s, tasks, ends).model_copy(
+        found = summing.Found(
+            self._plan, self._meeting.link, self._renewals, ended, took_s, tasks, ends,
+            self._submits.called_at, self._submits.answered_at, await self._given_up(summing.questions(tasks, ends)),
+        )  # fmt: skip
+        return summing.report(found).model_copy(
             update={"server": cost, "redis": redis, "samples": tuple(sampler.samples)}
         )
 
-    def _report(self, ended: Ended, took_s: float, tasks: list[TaskView], ends: list[CrowdEnd]) -> Report:
-        found = summing.Found(
-            self._plan, self._meeting.link, self._renewals, ended, took_s, tasks, ends,
-            self._submits.called_at, self._submits.answered_at,
-        )  # fmt: skip
-        return summing.report(found)
+    async def _given_up(self, task_ids: list[str]) -> frozenset[tuple[str, int]]:
+        """Return which attempts of some tasks the server gave up."""
+        found = [await self._client.tasks.get(id_) for id_ in task_ids]
+        return frozenset((task.id, each.number) for task in found for each in task.attempt_list if each.state == "void")
 
     async def _come(self) -> None:
         try:

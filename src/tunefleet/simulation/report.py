@@ -138,7 +138,9 @@ class Report(Message):
     Args:
         ended: `done`; `time` if `--for` was over; `interrupted`; `stalled` if nothing happened any more.
         lost: Tasks that should be completed and are not, by the server's own list.
-        doubled: Tasks that were run to their end more than once.
+        doubled: Tasks of which more than one end was counted.
+        repeated: Tasks that were run to their end for nothing, since the server had given up their worker meanwhile: it
+            was silent for too long, which a server that is too busy to hear it takes it for.
         left: Tasks that had not ended when the load was ended early.
         retried: Further attempts, of all tasks together.
         decisions_per_s: Offers a second, from the first to the last.
@@ -158,6 +160,7 @@ class Report(Message):
     cancelled: int
     lost: int
     doubled: int
+    repeated: int = 0
     left: int
     retried: int
     decisions_per_s: float | None
@@ -180,7 +183,7 @@ class Report(Message):
 
     @property
     def whole(self) -> bool:
-        """Whether nothing was lost or run twice, and it went to its end."""
+        """Whether nothing was lost or counted twice, and it went to its end."""
         return not self.lost and not self.doubled and self.ended in {"done", "time"}
 
 

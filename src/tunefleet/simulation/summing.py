@@ -31,6 +31,8 @@ class Found:
         ends: The last words of the processes of workers.
         called_at: Workflow → when it was submitted.
         answered_at: Workflow → when the answer came.
+        given_up: Task and number of each attempt that the server had given up before its worker said that it ended
+            well: it counts for nothing, by the rules. Of `questions` alone.
     """
 
     plan: Plan
@@ -42,6 +44,14 @@ class Found:
     ends: list[CrowdEnd]
     called_at: Mapping[str, float]
     answered_at: Mapping[str, float]
+    given_up: frozenset[tuple[str, int]] = frozenset()
+
+
+def questions(tasks: Iterable[TaskView], ends: Iterable[CrowdEnd]) -> list[str]:
+    """Return the tasks of which it has to be asked what became of each attempt: run twice, or not completed for it."""
+    completed = {task.id for task in tasks if task.status == "completed"}
+    runs = Counter(trace.task_id for end in ends for trace in end.traces if trace.outcome == "completed")
+    return sorted(task_id for task_id, count in runs.items() if count > 1 or task_id not in completed)
 
 
 def report(found: Found) -> Report:
@@ -52,7 +62,8 @@ def report(found: Found) -> Report:
     early = found.ended in {"time", "interrupted"}
     completed = {task.id for task in found.tasks if task.status == "completed"}
     open_ = {task.id for task in found.tasks if task.status not in _FINAL}
-    runs = Counter(trace.task_id for trace in traces if trace.outcome == "completed")
+    well = [trace for trace in traces if trace.outcome == "completed"]
+    runs = Counter(trace.task_id for trace in well if (trace.task_id, trace.attempt) not in found.given_up)
     # What a worker was told is stored must be there; what ran when the load was ended early is only left.
     vanished = {task_id for task_id in runs if task_id not in completed}
     failed = {task.id for task in found.tasks if task.status == "failed"}
@@ -74,6 +85,7 @@ def report(found: Found) -> Report:
         cancelled=by_status["cancelled"],
         lost=len(lost) + (0 if early else found.plan.tasks - len(found.tasks)),
         doubled=sum(count > 1 for count in runs.values()),
+        repeated=len({trace.task_id for trace in well if (trace.task_id, trace.attempt) in found.given_up}),
         left=len(open_ - lost),
         retried=sum(max(0, task.attempts - 1) for task in found.tasks),
         decisions_per_s=rate([trace.offered_at for trace in traces]),

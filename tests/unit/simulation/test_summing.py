@@ -16,7 +16,7 @@ from tunefleet.simulation import curves, drawing
 from tunefleet.simulation.held import Trace
 from tunefleet.simulation.plan import Plan
 from tunefleet.simulation.report import CrowdEnd, Report, Sample, ServerCost, rate, spread
-from tunefleet.simulation.summing import Found, report
+from tunefleet.simulation.summing import Found, questions, report
 from tunefleet.wire.api import TaskView
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -33,14 +33,22 @@ def trace(name: str, offered_at: float = 1.0, outcome: Any = "completed") -> Tra
     return Trace(name, 1, offered_at, offered_at + 0.1, offered_at + 1 if done else None, outcome)
 
 
-def found(tasks: list[TaskView], traces: list[Trace], ended: Any = "done", **more: Any) -> Report:
-    plain = {
-        "exchanges": 10, "renewals": 6, "spoken_s": (0.01, 0.02), "lags_s": (0.001,), "cpu_share": 0.1, "rss_bytes": 1,
-        "up_bytes": 1, "down_bytes": 1, "faults": 0, "last_fault": None, "foreign": (),
-    }  # fmt: skip
-    end = CrowdEnd.model_validate({**plain, "traces": traces, **more})
+PLAIN = {
+    "exchanges": 10, "renewals": 6, "spoken_s": (0.01, 0.02), "lags_s": (0.001,), "cpu_share": 0.1, "rss_bytes": 1,
+    "up_bytes": 1, "down_bytes": 1, "faults": 0, "last_fault": None, "foreign": (),
+}  # fmt: skip
+
+
+def found(
+    tasks: list[TaskView],
+    traces: list[Trace],
+    ended: Any = "done",
+    given_up: frozenset[tuple[str, int]] = frozenset(),
+    **more: Any,
+) -> Report:
+    end = CrowdEnd.model_validate({**PLAIN, "traces": traces, **more})
     plan = Plan(workers=2, tasks=len(tasks))
-    return report(Found(plan, "http", True, ended, 2.0, tasks, [end], {"wf": 0.5}, {"wf": 0.7}))
+    return report(Found(plan, "http", True, ended, 2.0, tasks, [end], {"wf": 0.5}, {"wf": 0.7}, given_up))
 
 
 def test_a_whole_load_has_lost_and_doubled_nothing() -> None:
@@ -71,6 +79,15 @@ def test_a_task_that_ended_well_twice_is_doubled_and_one_more_attempt_is_not() -
     tasks = [task("a", attempts=2), task("b", attempts=2)]
     one = found(tasks, [trace("a"), trace("a", 3.0), trace("b", outcome=None), trace("b", 3.0)])
     assert (one.doubled, one.retried, one.lost, one.whole) == (1, 2, 0, False)
+
+
+def test_what_a_worker_that_was_given_up_has_run_counts_for_nothing_and_is_said() -> None:
+    ran = [trace("a"), trace("a", 3.0)._replace(attempt=2), trace("b"), trace("c")]
+    tasks = [task("a", attempts=2), task("b", "queued"), task("c")]
+    assert questions(tasks, [CrowdEnd.model_validate({**PLAIN, "traces": ran})]) == ["a", "b"]
+    one = found(tasks, ran, "time", given_up=frozenset({("a", 1), ("b", 1)}))
+    assert (one.doubled, one.repeated, one.lost, one.left, one.whole) == (0, 2, 0, 1, True)
+    assert found(tasks, ran, "time", given_up=frozenset({("b", 1)})).doubled == 1, "both ends of a were counted"
 
 
 def test_a_generator_that_is_late_says_so_and_so_do_foreign_tasks_and_faults() -> None:
@@ -111,7 +128,7 @@ def test_a_load_and_a_series_are_shown(capsys: pytest.CaptureFixture[str]) -> No
     say(simulate_view.load(_at(10, 101.0)))
     say(simulate_view.series(curves.series([_at(10, 101.0), _at(1000, 200.0)])))
     text = capsys.readouterr().out
-    assert "2 completed, 0 lost, 0 ran twice" in text
+    assert "2 completed, 0 lost, 0 counted twice" in text
     assert "server rss mib" in text
 
 
