@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -36,6 +38,8 @@ EXACT = {
 KEPT = {"TUNEFLEET_CHAOS_ROUNDS", "TUNEFLEET_EXACT_ROUNDS", "TUNEFLEET_RANK_STEPS"}
 # Where a folder's tests are run by themselves, its conftest imports the libraries before pytest is configured.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# What every authority has signed is read for each client of httpx anew, 25 to 50 ms; tests make thousands of them.
+httpx._transports.default.create_ssl_context = functools.lru_cache(httpx.create_ssl_context)
 # How long an example takes says how busy the machine is.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
