@@ -46,6 +46,7 @@ def test_a_forked_training_has_its_own_threads_seeds_and_devices(supervisor: Sup
     first = compute(supervisor, "task-1")
     assert (first["threads"], first["product"]) == (core_count(), 600.0**3)
     assert not first["cuda"]
+    assert first["renamed"], "the table of renamed weights was made before the fork"
     assert first["visible"] is None
     second = compute(supervisor, "task-2", env={"OMP_NUM_THREADS": "1"}, gpus=("GPU-x",))
     assert (second["threads"], second["visible"]) == (1, "GPU-x")

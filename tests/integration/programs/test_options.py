@@ -212,6 +212,13 @@ def test_checkpoints_are_saved_and_kept_as_asked(train: Any) -> None:
     kept = sorted(path.name for path in ended.folder.checkpoints_dir.iterdir() if path.name != "superseded")
     assert kept == ["checkpoint-4", "checkpoint-6"]
     assert [record["step"] for record in ended.records("checkpoint")] == [2, 4, 6]
+    assert (ended.folder.root / "final_lora" / "README.md").is_file(), "what is delivered has a card"
+    cards = list(ended.folder.checkpoints_dir.glob("*/README.md"))
+    assert cards == [], "and what is for resuming has none, also if it is written in the background"
+    again = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    behind = train({"training": again, "checkpoint": {"asynchronous": True}})
+    assert list(behind.folder.checkpoints_dir.glob("*/README.md")) == []
+    assert (behind.folder.root / "final_lora" / "README.md").is_file()
 
 
 def test_epochs_and_steps(train: Any) -> None:

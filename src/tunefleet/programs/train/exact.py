@@ -11,7 +11,7 @@ import copy
 import functools
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import transformers
 from peft import PeftModel
 from torch import nn
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from tunefleet.programs.train import adapter
 from tunefleet.programs.train.background import BackgroundWriter, copied, weights_of, write_optimizer
@@ -68,12 +69,14 @@ class ExactTrainer(transformers.Trainer):
         self._writer = writer
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        for_resuming = output_dir is not None and Path(output_dir).name.startswith(PREFIX_CHECKPOINT_DIR)
+        save = functools.partial(_save_without_card, self.model, super()._save) if for_resuming else super()._save
         if self._writer is None or not self._writer.saving or output_dir is None:
-            super()._save(output_dir, state_dict)
+            save(output_dir, state_dict)
             return
         Path(output_dir).mkdir(parents=True, exist_ok=True)
         weights = copied(weights_of(self.model, adapter=isinstance(self.model, PeftModel)))
-        self._writer.submit(functools.partial(super()._save, output_dir, weights))
+        self._writer.submit(functools.partial(save, output_dir, weights))
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if self._writer is None:
@@ -128,6 +131,24 @@ class ExactTrainer(transformers.Trainer):
 
     def _send_telemetry(self) -> None:
         """Send nothing."""
+
+
+def _save_without_card(
+    model: nn.Module, save: Callable[..., None], output_dir: str | None, state_dict: dict[str, Any] | None
+) -> None:
+    """Save, but for the card that PEFT writes beside an adapter: it takes longer than the adapter itself."""
+    if not isinstance(model, PeftModel):
+        save(output_dir, state_dict)
+        return
+    model.create_or_update_model_card = _no_card
+    try:
+        save(output_dir, state_dict)
+    finally:
+        del model.create_or_update_model_card
+
+
+def _no_card(output_dir: str) -> None:
+    """Write none."""
 
 
 class StopWhenWorse(EarlyStoppingCallback):

@@ -153,11 +153,13 @@ def compute(session: attach.JobSession) -> None:
     """Use the training libraries that a fork server has imported, and write down how they were found."""
     import numpy
     import torch
+    from transformers import conversion_mapping
 
     lazy = sys.modules["bitsandbytes"]
     facts = {
         "executed": executed(lazy),
         "cuda": torch.cuda.is_initialized(),
+        "renamed": bool(conversion_mapping._checkpoint_conversion_mapping_cache),
         "threads": torch.get_num_threads(),
         "product": float((torch.ones(600, 600) @ torch.ones(600, 600)).sum()),
         "random": [random.random(), float(numpy.random.rand()), float(torch.rand(1))],
