@@ -34,7 +34,7 @@ campaign-chaos: ROUNDS ?= 50
 TESTING := test coverage test-heavy proofs documents unit chaos kill-matrix campaign-chaos
 $(TESTING) campaign-demo: export OMP_NUM_THREADS ?= 1
 # They start many processes, each of which would compile the package where Python is told to write no bytecode.
-$(TESTING): export PYTHONDONTWRITEBYTECODE =
+$(TESTING) check: export PYTHONDONTWRITEBYTECODE =
 
 # bash has a variable SECONDS of its own, which make would take for one that was given.
 SECONDS_OF_FUZZ := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)

@@ -48,7 +48,7 @@ fi
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 
 install() {
-    pip install --constraint "$constraints" "$@" ||
+    pip install --no-compile --constraint "$constraints" "$@" ||
         fail "pip could not install $*. The lines above say why; run the same command again once that is mended."
 }
 
@@ -63,4 +63,10 @@ say "installing tunefleet[$extras]"
 # The build backend comes from the same constraints, which pip's isolated builds would not honour.
 install hatchling hatch-vcs editables
 install --no-build-isolation --editable ".[$extras]"
+# pip compiles on one processor: here all of them do, and in CI whoever imports a module. Some packages have files that no
+# interpreter takes, which pip passes over as well.
+if [ -z "${CI:-}" ]; then
+    say "compiling"
+    "$venv/bin/python" -m compileall -qq -j 0 "$venv"/lib/python3.*/site-packages || true
+fi
 say "ready: $("$venv/bin/python" --version), $("$venv/bin/python" -m pip --version | cut -d' ' -f1,2)"

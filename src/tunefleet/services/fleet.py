@@ -33,6 +33,7 @@ class Presence:
         session: Which process of the worker.
         renewals: How often it was heard of.
         polls: Number of the newest exchange; an older one is answered at once.
+        in_hand: Exchanges that came and are not worked off yet: the server is late then, and not the worker.
         limits: Slot class → how many attempts it takes in all; replaced when that changes, as it is used elsewhere.
         said: What it was told, and when on the monotonic clock.
         lost: It was given up; its next exchange makes it online again.
@@ -48,6 +49,7 @@ class Presence:
     session: str
     renewals: int = 0
     polls: int = 0
+    in_hand: int = 0
     limits: dict[str, int] = field(default_factory=dict)
     said: dict[str, float] = field(default_factory=dict)
     lost: bool = False
@@ -223,7 +225,8 @@ class Fleet:
             presence = self.presences.get(worker_id)
             renewals = presence.renewals if presence else 0
             before = self._watched.get(worker_id)
-            if before is not None and before.renewals == renewals:
+            waits = presence is not None and presence.in_hand > 0
+            if before is not None and before.renewals == renewals and not waits:
                 watched[worker_id] = _Watched(renewals, before.silence_s + elapsed_s)
             else:
                 watched[worker_id] = _Watched(renewals)

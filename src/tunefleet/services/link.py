@@ -141,6 +141,14 @@ async def _exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Excha
 
 
 async def _first_answer(core: Core, presence: Presence, request: ExchangeRequest, said: Said) -> Answer:
+    presence.in_hand += 1
+    try:
+        return await _worked_off(core, presence, request, said)
+    finally:
+        presence.in_hand -= 1
+
+
+async def _worked_off(core: Core, presence: Presence, request: ExchangeRequest, said: Said) -> Answer:
     stalled = frozenset(said.stalled)
     if said.anything or presence.lost or stalled != presence.stalled:
         returns = presence.lost

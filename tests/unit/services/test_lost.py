@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab
-from tunefleet.services import placing, workers
+from tunefleet.services import placing, uplink, workers
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import Fleet, Presence
 from tunefleet.services.opening import open_core
@@ -67,6 +67,32 @@ async def test_fault_06_the_only_worker_gets_the_task_again_that_it_had_lost(lab
     assert reply.drop == (lost.token,)
     await back.finish(lost.token, "failed", "crashed", error="too late")
     assert (await lab.task(task_id)).status == "running"
+
+
+async def test_who_has_spoken_is_not_lost_while_the_server_works_off_what_it_said(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await lab.online()
+    task_id = await lab.submit(TRAIN)
+    offer = await worker.start()
+    write, free = Core.write, asyncio.Event()
+
+    async def late(core: Core, operation: Callable[[Connection], Any]) -> Any:
+        if isinstance(operation, partial) and operation.func is uplink.apply:
+            await free.wait()
+        return await write(core, operation)
+
+    monkeypatch.setattr(Core, "write", late)
+    told = asyncio.create_task(worker.finish(offer.token))
+    await asyncio.sleep(0)
+    await lab.sweep(120)
+    assert (await lab.task(task_id)).status == "running", "the server is late, not the worker"
+    free.set()
+    await told
+    done = await lab.task(task_id)
+    assert (done.status, done.attempts) == ("completed", 1)
+    await lab.sweep(31)
+    assert (await workers.get(lab.core, lab.admin, "w1")).status == "lost", "and whoever says nothing more is"
 
 
 async def test_who_speaks_while_its_loss_waits_to_be_stored_keeps_its_task(
