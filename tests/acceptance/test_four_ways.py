@@ -39,14 +39,14 @@ spec:
 """
 
 
-# What is steered and killed on workers of its own other tests show too; on Slurm, those of tests/integration/slurm do,
-# and `make test` has the end of a whole pipeline from here.
+# The same on workers of its own, gangs and Slurm: each of these is shown by shorter tests, in tests/integration/worker,
+# gangs and slurm.
 @pytest.fixture(
     scope="module",
     params=[
         pytest.param("plain", marks=pytest.mark.long),
         pytest.param("gang", marks=pytest.mark.long),
-        "slurm",
+        pytest.param("slurm", marks=pytest.mark.long),
         pytest.param("ray", marks=pytest.mark.heavy),
     ],
 )

@@ -32,8 +32,9 @@ def built(missing: Callable[[str], None]) -> None:
         missing("the web page (make ui)")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def fleet(built: None, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
+    """One for all files: what others have left there is what a user has there, too."""
     pytest.importorskip("trl")
     with started(tmp_path_factory, free_port()) as made:
         made.await_workers(PATIENCE_S)

@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
+@pytest.mark.long
 def test_a_new_key_logs_in_with_its_role_until_it_is_revoked(
     entered: Page, browser: Browser, fleet: LocalFleet, client: Client
 ) -> None:

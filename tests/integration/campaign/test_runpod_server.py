@@ -174,6 +174,7 @@ async def test_three_merges_at_once_and_none_is_done_twice(place: Place, tmp_pat
     assert not list((place.folder / "tmp").iterdir()), "nothing of a merge stays in the container"
 
 
+@pytest.mark.long
 async def test_the_commit_that_was_measured_is_merged_whatever_is_there_by_now(place: Place, tmp_path: Path) -> None:
     base, commit = assets.locate(BUILTIN, "model"), "c" * 40
     place.put("org/base", base)

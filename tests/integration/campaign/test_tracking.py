@@ -124,6 +124,7 @@ def test_every_tracker_has_the_cycle_with_the_documents_keys(fleet: Fleet) -> No
     assert [{key: told[key] for key in row} for told in run["rows"]] == [row]
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_while_it_tells_tells_once(fleet: Fleet) -> None:
     runs = fleet.folder / "data" / "tracking" / "wandb" / "wandb"
     with fleet.client() as client:

@@ -162,6 +162,7 @@ def paused(runs: Runs) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ranks_of_torchrun_are_one_run(runs: Runs, foreign_python: Path) -> None:
     launcher = [str(foreign_python), "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     process = runs.begin("--name", "two", "--", *launcher, "train.py", "40", "0.1", "out")

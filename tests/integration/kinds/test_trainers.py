@@ -169,6 +169,7 @@ def test_what_a_trainer_refuses_is_told(client: Client, fast: Path) -> None:
     assert "The sample trainer packs no rows." in str(task.error)
 
 
+@pytest.mark.long
 def test_the_example_of_a_trainer_of_ones_own_trains(client: Client) -> None:
     task = wait(client, client.submit(EXAMPLES / "workflows" / "trainer.yaml").task_id)
     assert (task.status, task.error) == ("completed", None)

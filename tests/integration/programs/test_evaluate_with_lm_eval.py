@@ -94,6 +94,7 @@ def job(root: Path, model: Path, tasks: Path, names: list[str], adapter: Path | 
     return folder
 
 
+@pytest.mark.long
 def test_a_model_its_adapter_and_what_would_run_code(
     tiny_model: Path, tmp_path: Path, missing: Callable[[str], None]
 ) -> None:

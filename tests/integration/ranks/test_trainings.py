@@ -52,6 +52,7 @@ def test_ranks_that_never_wait_for_each_other_act_at_the_same_steps(supervisor: 
     assert (ends[2].reason, ends[2].returncode) == (TaskReason.KILLED, -9)
 
 
+@pytest.mark.long
 def test_the_recipe_trains_on_two_ranks_and_measures_every_row_once(supervisor: Supervisor) -> None:
     spec = {
         "taskType": "sft",

@@ -132,6 +132,7 @@ def kill_when_some_are_kept(fleet: LocalFleet, task_id: str) -> int:
     raise AssertionError("no vectors were kept")
 
 
+@pytest.mark.long
 def test_a_database_that_one_worker_made_is_searched_on_the_other(client: Client) -> None:
     run = client.submit(EXAMPLES / "rag.yaml")
     flow = client.workflows.wait(run.workflow.id, timeout_s=PATIENCE_S)
