@@ -105,6 +105,7 @@ def gate() -> list[str]:
     allowed, most = IDLE_BYTES + GATE * WORKER_BYTES, one.server.rss_max_bytes
     found = {
         f"{one.completed:,} of {one.tasks:,} tasks were placed and run": one.completed < one.tasks,
+        f"{one.for_nothing} tasks were run by workers that were taken for lost": one.for_nothing > 0,
         f"the server took {(most or 0) / 1e6:.0f} MB, more than {allowed / 1e6:.0f}": (most or 0) > allowed,
     }
     return [*faults(one), *(what for what, is_so in found.items() if is_so)]
@@ -141,7 +142,7 @@ def _shown(one: Report, task_s: float) -> Report:
         f"memory {_mib(one)}, processor {cost.cpu_share or 0:.2f} cores "
         f"({cost.cpu_per_task_ms or 0:.2f} ms a task), exchange p95 {spoken.p95_ms or 0:,.1f} ms, "
         f"{one.renewals_per_s:,.1f} renewals/s, lost {one.lost}, twice {one.doubled}"
-        f"{f', run again {one.repeated}' if one.repeated else ''}"
+        f"{f', run for nothing {one.for_nothing}' if one.for_nothing else ''}"
         f"{f', ENDED AFTER {one.took_s:.0f} s with {one.left:,} left' if one.ended != 'done' else ''}"
         f"{', generator' if one.generator.bottleneck else ''}",
         file=sys.stderr,
@@ -173,7 +174,7 @@ def _report(fleets: list[Report], queues: list[Report], largest: Report | None, 
             samples=one.completed,
             note=f"server: {_mib(one).strip()}, {one.server.cpu_per_task_ms or 0:.2f} ms "
             f"of processor a task; lost {one.lost}, twice {one.doubled}"
-            f"{f', run again for a silent worker {one.repeated}' if one.repeated else ''}",
+            f"{f', run for nothing {one.for_nothing}' if one.for_nothing else ''}",
         )  # fmt: skip
     known = [(float(one.workers), most / MIB) for one in over if (most := one.server.rss_max_bytes) is not None]
     line = reporting.Line("memory of the server", [workers for workers, _ in known], [mib for _, mib in known])

@@ -65,8 +65,8 @@ install hatchling hatch-vcs editables
 install --no-build-isolation --editable ".[$extras]"
 # pip compiles on one processor: here all of them do, and in CI whoever imports a module. Some packages have files that no
 # interpreter takes, which pip passes over as well.
-if [ -z "${CI:-}" ]; then
+if [ "${CI:-false}" = false ]; then
     say "compiling"
-    "$venv/bin/python" -m compileall -qq -j 0 "$venv"/lib/python3.*/site-packages || true
+    "$venv/bin/python" -m compileall -qq -j 0 "$venv"/lib/python3.*/site-packages || say "not all files could be compiled: they are when they are first imported"
 fi
 say "ready: $("$venv/bin/python" --version), $("$venv/bin/python" -m pip --version | cut -d' ' -f1,2)"

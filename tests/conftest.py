@@ -38,7 +38,8 @@ EXACT = {
 KEPT = {"TUNEFLEET_CHAOS_ROUNDS", "TUNEFLEET_EXACT_ROUNDS", "TUNEFLEET_RANK_STEPS"}
 # Where a folder's tests are run by themselves, its conftest imports the libraries before pytest is configured.
 os.environ["HF_HUB_OFFLINE"] = "1"
-# What every authority has signed is read for each client of httpx anew, 25 to 50 ms; tests make thousands of them.
+# The certificates of all authorities are read for each client of httpx anew, 25 to 50 ms, and tests make thousands of
+# clients. A test of SSL_CERT_FILE in this process would have to clear this.
 httpx._transports.default.create_ssl_context = functools.lru_cache(httpx.create_ssl_context)
 # How long an example takes says how busy the machine is.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])

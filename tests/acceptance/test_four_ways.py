@@ -39,14 +39,14 @@ spec:
 """
 
 
-# The same on workers of its own, gangs and Slurm: each of these is shown by shorter tests, in tests/integration/worker,
-# gangs and slurm.
+# What is steered and killed on workers of its own other tests show too; on Slurm, those of tests/integration/slurm do,
+# and `make test` has the end of a whole pipeline from here.
 @pytest.fixture(
     scope="module",
     params=[
         pytest.param("plain", marks=pytest.mark.long),
         pytest.param("gang", marks=pytest.mark.long),
-        pytest.param("slurm", marks=pytest.mark.long),
+        "slurm",
         pytest.param("ray", marks=pytest.mark.heavy),
     ],
 )

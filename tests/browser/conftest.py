@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
@@ -34,9 +35,25 @@ def built(missing: Callable[[str], None]) -> None:
 
 @pytest.fixture(scope="session")
 def fleet(built: None, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
-    """One for all files: what others have left there is what a user has there, too."""
+    """One for all files, which find there what others have left; those that kill or cordon have `own_fleet`."""
+    with ready(tmp_path_factory, free_port()) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def own_fleet(
+    built: None, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
+) -> Iterator[LocalFleet]:
+    """One for a file alone, which names it `fleet`."""
+    with ready(tmp_path_factory, free_port()) as made:
+        yield made
+
+
+@contextmanager
+def ready(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[LocalFleet]:
+    """Run a fleet that trains."""
     pytest.importorskip("trl")
-    with started(tmp_path_factory, free_port()) as made:
+    with started(tmp_path_factory, port) as made:
         made.await_workers(PATIENCE_S)
         yield made
 

@@ -25,6 +25,11 @@ STEPS = 100_000
 CHANGED = {"lora.r": 4, "training.learning_rate": 0.001, "training.max_steps": 2}
 
 
+@pytest.fixture(scope="module")
+def fleet(own_fleet: LocalFleet) -> LocalFleet:
+    return own_fleet
+
+
 def loss_shown(page: Page) -> float:
     """Return what stands in the legend of the chart of the loss."""
     chart = page.locator("figure.chart", has=page.get_by_role("heading", name="Loss", exact=True))

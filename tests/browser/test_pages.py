@@ -70,6 +70,11 @@ REFUSALS = [
 
 
 @pytest.fixture(scope="module")
+def fleet(own_fleet: LocalFleet) -> LocalFleet:
+    return own_fleet
+
+
+@pytest.fixture(scope="module")
 def diamond(fleet: LocalFleet) -> str:
     with Client(fleet.url, fleet.key) as client:
         run = client.submit(DIAMOND)

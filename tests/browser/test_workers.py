@@ -20,6 +20,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 GIB = 1 << 30
 
 
+@pytest.fixture(scope="module")
+def fleet(own_fleet: LocalFleet) -> LocalFleet:
+    return own_fleet
+
+
 def pinned(worker_id: str) -> str:
     return f"""apiVersion: tunefleet/v1
 kind: Workflow

@@ -101,7 +101,7 @@ def _tasks(report: Report) -> Text:
     good = not report.lost and not report.doubled
     words = f"{report.completed:,} completed, {report.lost:,} lost, {report.doubled:,} counted twice"
     more = [
-        (report.repeated, "run again for a worker that was given up"),
+        (report.for_nothing, "run for nothing by a worker that was taken for lost"),
         (report.left, "left"),
         (report.cancelled, "cancelled"),
         (report.retried, "further attempts"),

@@ -17,6 +17,7 @@ ORPHAN_S = 30.0
 """How long the server outlives the last process that has used it: a worker that was killed comes back sooner."""
 
 _LOOK_S = 5.0
+_MOST_OPENINGS = 100
 
 
 @dataclass(frozen=True)
@@ -102,11 +103,13 @@ class Need:
 
 
 def close_nvml() -> None:
-    """Close what libraries have opened by asking NVML whether there is a GPU, which none of them does itself."""
-    with contextlib.suppress(OSError):  # nobody has asked
+    """Close what libraries have opened by asking NVML whether there is a GPU; none of them closes it."""
+    with contextlib.suppress(OSError, AttributeError):  # nobody has asked, or it is not NVIDIA's
         library = ctypes.CDLL("libnvidia-ml.so.1", mode=os.RTLD_NOLOAD)
-        while library.nvmlShutdown() == 0:  # it counts how often it was opened
-            pass
+        # It counts how often it was opened; what stands in for it may not.
+        for _ in range(_MOST_OPENINGS):
+            if library.nvmlShutdown() != 0:
+                break
 
 
 def newest_source() -> int:

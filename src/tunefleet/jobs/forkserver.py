@@ -11,7 +11,6 @@ whoever needs no more jobs.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
 import io
@@ -77,8 +76,10 @@ def preload() -> None:
 
 def _make_ready() -> None:
     """Have Transformers make its table of renamed weights, for which the first model of each job would wait 0.2 s."""
-    with contextlib.suppress(ImportError, AttributeError):  # it is not installed, or has no such table
+    try:
         importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("")
+    except (ImportError, AttributeError, TypeError) as error:  # it is not public: other releases may have another
+        logger.info("The table of renamed weights is not made before the fork: %r", error)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ start, a stop of the process or an outage, nobody is given up for time that the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -33,7 +35,6 @@ class Presence:
         session: Which process of the worker.
         renewals: How often it was heard of.
         polls: Number of the newest exchange; an older one is answered at once.
-        in_hand: Exchanges that came and are not worked off yet: the server is late then, and not the worker.
         limits: Slot class → how many attempts it takes in all; replaced when that changes, as it is used elsewhere.
         said: What it was told, and when on the monotonic clock.
         lost: It was given up; its next exchange makes it online again.
@@ -49,7 +50,6 @@ class Presence:
     session: str
     renewals: int = 0
     polls: int = 0
-    in_hand: int = 0
     limits: dict[str, int] = field(default_factory=dict)
     said: dict[str, float] = field(default_factory=dict)
     lost: bool = False
@@ -164,6 +164,8 @@ class Fleet:
     """Worker id → the waiting task for which it gathers what becomes free, as of the last placement."""
     joins: dict[int, str] = field(default_factory=dict)
     """At a server that follows: `seq` of a spread task → what its parts' files do meanwhile; see `Core.joins`."""
+    in_hand: Counter[str] = field(default_factory=Counter)
+    """Worker id → how much of what it said is not worked off yet: the server is late then, and not the worker."""
     worked_at: dict[str, float] = field(default_factory=dict)
     """Worker id → when it had work last, on the monotonic clock; of workers that were seen without any, when first."""
     elastic: ElasticMark = field(default_factory=ElasticMark)
@@ -176,6 +178,17 @@ class Fleet:
         self.presences[worker_id] = presence
         presence.renewals += 1
         self.seen_at[worker_id] = wall
+
+    @contextmanager
+    def working_off(self, worker_id: str) -> Iterator[None]:
+        """Take a worker for alive while something that it said is worked off."""
+        self.in_hand[worker_id] += 1
+        try:
+            yield
+        finally:
+            self.in_hand[worker_id] -= 1
+            if not self.in_hand[worker_id]:
+                del self.in_hand[worker_id]
 
     def forget(self, worker_id: str) -> None:
         """Forget a worker that was removed."""
@@ -225,8 +238,7 @@ class Fleet:
             presence = self.presences.get(worker_id)
             renewals = presence.renewals if presence else 0
             before = self._watched.get(worker_id)
-            waits = presence is not None and presence.in_hand > 0
-            if before is not None and before.renewals == renewals and not waits:
+            if before is not None and before.renewals == renewals and not self.in_hand[worker_id]:
                 watched[worker_id] = _Watched(renewals, before.silence_s + elapsed_s)
             else:
                 watched[worker_id] = _Watched(renewals)
@@ -244,7 +256,9 @@ class Fleet:
     def silence_s(self, worker_id: str) -> float:
         """Return for how long a worker has been silent, as of the last look; 0 if it was heard of since then."""
         watched, presence = self._watched.get(worker_id), self.presences.get(worker_id)
-        if watched is None or (presence is not None and presence.renewals != watched.renewals):
+        if watched is None or self.in_hand[worker_id]:
+            return 0.0
+        if presence is not None and presence.renewals != watched.renewals:
             return 0.0
         return watched.silence_s
 

@@ -50,16 +50,16 @@ async def register(core: Core, actor: Actor, request: RegisterRequest) -> Regist
     if before is not None:
         # What becomes free by this is not offered to the room of the process that it fences.
         before.limits = {}
+    operation = partial(registering.apply, actor=actor, request=request, held=known, alive=alive, now=core.clock.wall())
     try:
-        kept = await core.write(
-            partial(registering.apply, actor=actor, request=request, held=known, alive=alive, now=core.clock.wall())
-        )
+        with core.fleet.working_off(request.worker_id):
+            kept = await core.write(operation)
+            presence = Presence(request.session, project=actor.project)
+            core.fleet.renew(request.worker_id, presence, core.clock.wall())
     except TunefleetError:
         if before is not None:
             before.limits = room
         raise
-    presence = Presence(request.session, project=actor.project)
-    core.fleet.renew(request.worker_id, presence, core.clock.wall())
     core.fleet.worked_at[request.worker_id] = core.clock.monotonic()
     # Whatever the process before it still waits for is answered now, and refused the next time.
     core.signals.notify(uplink.topic(request.worker_id))
@@ -124,7 +124,8 @@ async def _exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Excha
     if poll > 1:
         core.signals.notify(topic)
     seen = core.signals.version(topic)
-    answer = await _first_answer(core, presence, request, said)
+    with core.fleet.working_off(request.worker_id):
+        answer = await _first_answer(core, presence, request, said)
     ends_at = core.clock.monotonic() + min(max(request.wait_s, 0.0), hold_s(core))
     while not _worth_saying(core, presence, answer) and not core.signals.closed:
         remaining_s = ends_at - core.clock.monotonic()
@@ -133,7 +134,8 @@ async def _exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Excha
         seen = await core.signals.wait(topic, remaining_s, seen)
         if presence.polls != poll or core.fleet.presences.get(request.worker_id) is not presence:
             return ExchangeReply()
-        answer = await core.read(partial(uplink.answer, worker_id=request.worker_id, said=said, secret=core.secret))
+        with core.fleet.working_off(request.worker_id):
+            answer = await core.read(partial(uplink.answer, worker_id=request.worker_id, said=said, secret=core.secret))
     presence.note(answer.keys, core.clock.monotonic())
     if said.leaves:
         core.fleet.presences.pop(request.worker_id, None)
@@ -141,14 +143,6 @@ async def _exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Excha
 
 
 async def _first_answer(core: Core, presence: Presence, request: ExchangeRequest, said: Said) -> Answer:
-    presence.in_hand += 1
-    try:
-        return await _worked_off(core, presence, request, said)
-    finally:
-        presence.in_hand -= 1
-
-
-async def _worked_off(core: Core, presence: Presence, request: ExchangeRequest, said: Said) -> Answer:
     stalled = frozenset(said.stalled)
     if said.anything or presence.lost or stalled != presence.stalled:
         returns = presence.lost

@@ -12,6 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from tunefleet.client import AsyncClient
 from tunefleet.errors import ConflictError, MachineError, NotFoundError
+from tunefleet.lifecycle.task import TaskReason
 from tunefleet.simulation import profile, summing
 from tunefleet.simulation.documents import documents
 from tunefleet.simulation.plan import Meeting, Plan
@@ -121,10 +122,14 @@ class Load:
             update={"server": cost, "redis": redis, "samples": tuple(sampler.samples)}
         )
 
-    async def _given_up(self, task_ids: list[str]) -> frozenset[tuple[str, int]]:
-        """Return which attempts of some tasks the server gave up."""
-        found = [await self._client.tasks.get(id_) for id_ in task_ids]
-        return frozenset((task.id, each.number) for task in found for each in task.attempt_list if each.state == "void")
+    async def _given_up(self, task_ids: list[str]) -> dict[tuple[str, int], float]:
+        """Return which attempts of some tasks were given up with their workers, and when, on the monotonic clock."""
+        ahead_s, found = time.time() - time.monotonic(), dict[tuple[str, int], float]()
+        for id_ in task_ids:
+            for each in (await self._client.tasks.get(id_)).attempt_list:
+                if each.reason == TaskReason.WORKER_LOST and each.finished_at is not None:
+                    found[id_, each.number] = each.finished_at.timestamp() - ahead_s
+        return found
 
     async def _come(self) -> None:
         try:

@@ -139,8 +139,8 @@ class Report(Message):
         ended: `done`; `time` if `--for` was over; `interrupted`; `stalled` if nothing happened any more.
         lost: Tasks that should be completed and are not, by the server's own list.
         doubled: Tasks of which more than one end was counted.
-        repeated: Tasks that were run to their end for nothing, since the server had given up their worker meanwhile: it
-            was silent for too long, which a server that is too busy to hear it takes it for.
+        for_nothing: Tasks that a worker has run to their end after the server had taken it for lost: it was silent for
+            too long, or the server too busy to hear it.
         left: Tasks that had not ended when the load was ended early.
         retried: Further attempts, of all tasks together.
         decisions_per_s: Offers a second, from the first to the last.
@@ -160,7 +160,7 @@ class Report(Message):
     cancelled: int
     lost: int
     doubled: int
-    repeated: int = 0
+    for_nothing: int = 0
     left: int
     retried: int
     decisions_per_s: float | None

@@ -1,10 +1,10 @@
-"""From what workers and server say to the report: latencies, rates, and whether anything was lost or run twice."""
+"""From what workers and server say to the report: latencies, rates, and whether anything was lost or counted twice."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from tunefleet.simulation.held import Trace
@@ -14,6 +14,8 @@ from tunefleet.wire.api import TaskView
 
 _LATE_MS: Final = 50.0
 _BUSY_SHARE: Final = 0.85
+_CLOCKS_S: Final = 1.0
+"""By so much may the clocks of server and workers differ."""
 _FINAL: Final = frozenset({"completed", "failed", "cancelled", "skipped"})
 
 
@@ -31,8 +33,8 @@ class Found:
         ends: The last words of the processes of workers.
         called_at: Workflow → when it was submitted.
         answered_at: Workflow → when the answer came.
-        given_up: Task and number of each attempt that the server had given up before its worker said that it ended
-            well: it counts for nothing, by the rules. Of `questions` alone.
+        given_up: Task and number of an attempt whose worker was taken for lost → when that was, on the monotonic clock.
+            What such an attempt has run to its end after that counts for nothing, by the rules. Of `questions` alone.
     """
 
     plan: Plan
@@ -44,11 +46,11 @@ class Found:
     ends: list[CrowdEnd]
     called_at: Mapping[str, float]
     answered_at: Mapping[str, float]
-    given_up: frozenset[tuple[str, int]] = frozenset()
+    given_up: Mapping[tuple[str, int], float] = field(default_factory=dict)
 
 
 def questions(tasks: Iterable[TaskView], ends: Iterable[CrowdEnd]) -> list[str]:
-    """Return the tasks of which it has to be asked what became of each attempt: run twice, or not completed for it."""
+    """Return the tasks whose attempts have to be looked at: run to the end more than once, or so and not completed."""
     completed = {task.id for task in tasks if task.status == "completed"}
     runs = Counter(trace.task_id for end in ends for trace in end.traces if trace.outcome == "completed")
     return sorted(task_id for task_id, count in runs.items() if count > 1 or task_id not in completed)
@@ -63,7 +65,8 @@ def report(found: Found) -> Report:
     completed = {task.id for task in found.tasks if task.status == "completed"}
     open_ = {task.id for task in found.tasks if task.status not in _FINAL}
     well = [trace for trace in traces if trace.outcome == "completed"]
-    runs = Counter(trace.task_id for trace in well if (trace.task_id, trace.attempt) not in found.given_up)
+    idle = [trace for trace in well if _for_nothing(trace, found.given_up)]
+    runs = Counter(trace.task_id for trace in well if trace not in idle)
     # What a worker was told is stored must be there; what ran when the load was ended early is only left.
     vanished = {task_id for task_id in runs if task_id not in completed}
     failed = {task.id for task in found.tasks if task.status == "failed"}
@@ -85,7 +88,7 @@ def report(found: Found) -> Report:
         cancelled=by_status["cancelled"],
         lost=len(lost) + (0 if early else found.plan.tasks - len(found.tasks)),
         doubled=sum(count > 1 for count in runs.values()),
-        repeated=len({trace.task_id for trace in well if (trace.task_id, trace.attempt) in found.given_up}),
+        for_nothing=len({trace.task_id for trace in idle}),
         left=len(open_ - lost),
         retried=sum(max(0, task.attempts - 1) for task in found.tasks),
         decisions_per_s=rate([trace.offered_at for trace in traces]),
@@ -112,6 +115,12 @@ def report(found: Found) -> Report:
         faults=sum(end.faults for end in found.ends),
         warnings=tuple(_warnings(found, generator)),
     )
+
+
+def _for_nothing(trace: Trace, given_up: Mapping[tuple[str, int], float]) -> bool:
+    """Whether an end was said of an attempt that had been given up; one that was given up after it is a fault."""
+    at = given_up.get((trace.task_id, trace.attempt))
+    return at is not None and trace.finished_at is not None and at <= trace.finished_at + _CLOCKS_S
 
 
 def _firsts(traces: Iterable[Trace]) -> list[Trace]:

@@ -146,5 +146,24 @@ def test_what_asked_nvml_for_gpus_leaves_nothing_open(monkeypatch: pytest.Monkey
     assert asked == [("libnvidia-ml.so.1", os.RTLD_NOLOAD)], "what nobody has loaded is not loaded for this"
 
 
-def test_where_there_is_no_driver_there_is_nothing_to_close() -> None:
+def test_what_stands_in_for_nvml_is_not_closed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[int] = []
+    always = types.SimpleNamespace(nvmlShutdown=lambda: closed.append(0) or 0)
+    monkeypatch.setattr(module.ctypes, "CDLL", lambda *_, **__: always)
     module.close_nvml()
+    assert len(closed) == 100
+
+
+@pytest.mark.parametrize("missing", [OSError("no such library"), types.SimpleNamespace()], ids=["library", "function"])
+def test_where_there_is_no_nvml_there_is_nothing_to_close(missing: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def load(name: str, mode: int) -> object:
+        asked.append(name)
+        if isinstance(missing, Exception):
+            raise missing
+        return missing
+
+    monkeypatch.setattr(module.ctypes, "CDLL", load)
+    module.close_nvml()
+    assert asked == ["libnvidia-ml.so.1"]

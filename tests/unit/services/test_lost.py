@@ -95,6 +95,33 @@ async def test_who_has_spoken_is_not_lost_while_the_server_works_off_what_it_sai
     assert (await workers.get(lab.core, lab.admin, "w1")).status == "lost", "and whoever says nothing more is"
 
 
+async def test_what_is_broken_off_is_not_waited_for(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = await lab.online()
+    broken = asyncio.Event()
+
+    async def never(*_: object) -> Any:
+        if broken.is_set():
+            raise RuntimeError("broken")
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Core, "write", never)
+        for told in (worker.register(), worker.exchange(draining=True)):
+            asked = asyncio.create_task(told)
+            await asyncio.sleep(0)
+            assert dict(lab.core.fleet.in_hand) == {"w1": 1}
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            assert not lab.core.fleet.in_hand
+        broken.set()
+        with pytest.raises(RuntimeError):
+            await worker.register()
+    assert not lab.core.fleet.in_hand
+    await lab.sweep(31)
+    assert (await workers.get(lab.core, lab.admin, "w1")).status == "lost"
+
+
 async def test_who_speaks_while_its_loss_waits_to_be_stored_keeps_its_task(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

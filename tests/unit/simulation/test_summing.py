@@ -43,12 +43,12 @@ def found(
     tasks: list[TaskView],
     traces: list[Trace],
     ended: Any = "done",
-    given_up: frozenset[tuple[str, int]] = frozenset(),
+    given_up: dict[tuple[str, int], float] | None = None,
     **more: Any,
 ) -> Report:
     end = CrowdEnd.model_validate({**PLAIN, "traces": traces, **more})
     plan = Plan(workers=2, tasks=len(tasks))
-    return report(Found(plan, "http", True, ended, 2.0, tasks, [end], {"wf": 0.5}, {"wf": 0.7}, given_up))
+    return report(Found(plan, "http", True, ended, 2.0, tasks, [end], {"wf": 0.5}, {"wf": 0.7}, given_up or {}))
 
 
 def test_a_whole_load_has_lost_and_doubled_nothing() -> None:
@@ -85,9 +85,11 @@ def test_what_a_worker_that_was_given_up_has_run_counts_for_nothing_and_is_said(
     ran = [trace("a"), trace("a", 3.0)._replace(attempt=2), trace("b"), trace("c")]
     tasks = [task("a", attempts=2), task("b", "queued"), task("c")]
     assert questions(tasks, [CrowdEnd.model_validate({**PLAIN, "traces": ran})]) == ["a", "b"]
-    one = found(tasks, ran, "time", given_up=frozenset({("a", 1), ("b", 1)}))
-    assert (one.doubled, one.repeated, one.lost, one.left, one.whole) == (0, 2, 0, 1, True)
-    assert found(tasks, ran, "time", given_up=frozenset({("b", 1)})).doubled == 1, "both ends of a were counted"
+    one = found(tasks, ran, "time", given_up={("a", 1): 1.5, ("b", 1): 1.5})
+    assert (one.doubled, one.for_nothing, one.lost, one.left, one.whole) == (0, 2, 0, 1, True)
+    assert found(tasks, ran, "time", given_up={("b", 1): 1.5}).doubled == 1, "both ends of a were counted"
+    late = found(tasks, ran, "time", given_up={("a", 1): 9.0, ("b", 1): 9.0})
+    assert (late.doubled, late.lost) == (1, 1), "what was acknowledged before is lost if it is given up after"
 
 
 def test_a_generator_that_is_late_says_so_and_so_do_foreign_tasks_and_faults() -> None:

@@ -69,9 +69,9 @@ async def present(
     news = known is None or presence is None or presence.lost or known.owner != actor.owner
     news = news or known is None or known.about != who.about or (leased and not known.leased)
     if news or capabilities is not None:
-        row = await core.write(
-            partial(_enrol, actor=actor, who=who, has=capabilities, leased=leased, now=core.clock.wall())
-        )
+        operation = partial(_enrol, actor=actor, who=who, has=capabilities, leased=leased, now=core.clock.wall())
+        with core.fleet.working_off(who.agent_id):
+            row = await core.write(operation)
         known = remember(core, row, who.about)
         presence = core.fleet.presences[row.id]
         presence.lost = False
