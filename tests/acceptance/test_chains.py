@@ -105,7 +105,6 @@ spec:
 """
 
 
-@pytest.mark.long
 def test_equal_tasks_run_as_one_each_with_a_result_and_a_file_of_its_own(site: Site) -> None:
     tasks = site.run(EQUAL)
     ada, bob, cid, dan = (tasks[name] for name in ("ada", "bob", "cid", "dan"))
