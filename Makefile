@@ -16,8 +16,8 @@ EXAMPLE_READY := $(VENV)/.ready-example-$(KEY)
 DEV_READY := $(VENV)/.ready-dev-$(KEY)
 BENCH_READY := $(VENV)/.ready-bench-$(KEY)
 
-# Most tests wait for processes, so two at a time take about half as long. TESTERS=0 runs them in one process.
-TESTERS ?= 2
+# Most tests wait for processes: three at a time keep two processors busy. TESTERS=0 runs them in one process.
+TESTERS ?= 3
 # By file, in the order of the folders: the long files come first, and many short ones fill up the end.
 SPREAD := -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 ARGS ?=
