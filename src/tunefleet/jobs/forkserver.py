@@ -76,6 +76,8 @@ def preload() -> None:
 
 def _make_ready() -> None:
     """Have Transformers make its table of renamed weights, for which the first model of each job would wait 0.2 s."""
+    if "transformers" not in sys.modules:
+        return
     try:
         importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("")
     except (ImportError, AttributeError, TypeError) as error:  # it is not public: other releases may have another
