@@ -16,6 +16,7 @@ from tunefleet.cli.fleet import LocalFleet
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(600)]
 
 
+@pytest.mark.long
 def test_the_second_stage_begins_with_what_the_first_has_left_in_s3(
     tmp_path: Path, s3_server: Gateway, free_port: Callable[[], int]
 ) -> None:

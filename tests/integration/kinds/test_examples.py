@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(900)]
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "workflows"
 
 
+@pytest.mark.long
 def test_the_example_of_vectors_counts_them(bench: Bench) -> None:
     ids = bench.submit(EXAMPLES / "embedding.yaml")
     (item,) = bench.result(ids["report"])["items"]

@@ -33,6 +33,7 @@ def _server(redis: RedisProcess, data: Path, **more: str) -> subprocess.Popen[st
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_server_of_another_store_does_not_start_where_one_serves_the_topic(
     site: Start, redis_server: Redises, tmp_path: Path
 ) -> None:

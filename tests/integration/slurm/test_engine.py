@@ -111,6 +111,7 @@ def _log(way: Way, task_id: str) -> str:
     return log.read_text()
 
 
+@pytest.mark.long
 def test_a_job_that_somebody_cancels_fails_its_task(way: Way, slurm: SlurmCluster) -> None:
     running = way.client.submit(document(2000)).task_id
     way.reached(running, 2)
