@@ -67,6 +67,7 @@ install --no-build-isolation --editable ".[$extras]"
 # interpreter takes, which pip passes over as well.
 if [ "${CI:-false}" = false ]; then
     say "compiling"
-    "$venv/bin/python" -m compileall -qq -j 0 "$venv"/lib/python3.*/site-packages || say "not all files could be compiled: they are when they are first imported"
+    "$venv/bin/python" -m compileall -qq -j 0 "$venv"/lib/python3.*/site-packages ||
+        say "not all files could be compiled; the others are when they are first imported"
 fi
 say "ready: $("$venv/bin/python" --version), $("$venv/bin/python" -m pip --version | cut -d' ' -f1,2)"
