@@ -11,11 +11,10 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
+from tests.making import llama
 from tunefleet.jobs import Supervisor
 from tunefleet.jobs.gpuinfo import GpuFigures, read_gpus
-from tunefleet.programs import assets, base_model
 from tunefleet.settings import inherited_environment
 
 SPEC: dict[str, Any] = {
@@ -53,25 +52,7 @@ def card() -> GpuFigures:
 def model(card: GpuFigures, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama of 130 million random weights with the shipped tokenizer: large enough to be seen in a GPU's memory."""
     folder = tmp_path_factory.mktemp("model")
-    torch.manual_seed(0)
-    source = base_model.Source("model", str(assets.locate("builtin:gsm8k-llama-2m", "model")))
-    tokenizer = base_model.load_tokenizer(source)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=1024,
-        intermediate_size=2816,
-        num_hidden_layers=10,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return llama.make(folder, hidden=1024, intermediate=2816, layers=10, heads=16, shared=8, length=512)
 
 
 @pytest.fixture(scope="module")

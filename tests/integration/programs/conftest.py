@@ -14,12 +14,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-
 from tests.integration.ended import EndedJob
+from tests.making import llama
 from tunefleet.attach import session
-from tunefleet.programs import assets, base_model, run
+from tunefleet.programs import run
 from tunefleet.wire.jobfolder import JobFolder
 
 LORA: dict[str, Any] = {
@@ -66,26 +64,7 @@ Train = Callable[..., Ended]
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama of 2 layers and hidden size 32 with the shipped tokenizer."""
     folder = tmp_path_factory.mktemp("tiny")
-    torch.manual_seed(0)
-    tokenizer = base_model.load_tokenizer(
-        base_model.Source("tiny", str(assets.locate("builtin:gsm8k-llama-2m", "model")))
-    )
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return llama.make(folder, hidden=32, intermediate=64, layers=2, heads=2, shared=2, length=256)
 
 
 @pytest.fixture
