@@ -161,6 +161,7 @@ def test_a_killed_up_takes_its_children_along_and_the_next_one_takes_over(
 
 
 def test_a_taken_port_names_its_owner_and_the_option(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    before = _fleet_children()  # those of a fleet that other tests of this process share
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -169,11 +170,11 @@ def test_a_taken_port_names_its_owner_and_the_option(tmp_path: Path, free_port: 
             LocalFleet(tmp_path / "data", port=port, environment=QUIET, save_client=False).start()
     assert f"Port {port} is taken by process {os.getpid()}" in str(caught.value)
     assert "--port" in str(caught.value)
-    assert _gone(_listening_children())
+    assert _gone(sorted(_fleet_children() - before))
 
 
-def _listening_children() -> list[int]:
-    return [child.pid for child in psutil.Process().children() if "tunefleet.cli.child" in " ".join(child.cmdline())]
+def _fleet_children() -> set[int]:
+    return {child.pid for child in psutil.Process().children() if "tunefleet.cli.child" in " ".join(child.cmdline())}
 
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
