@@ -19,7 +19,7 @@ from tunefleet.services.core import Core
 from tunefleet.services.identity import AttemptActor
 from tunefleet.services.scrub import scrub
 from tunefleet.services.views import LAST_SECOND, read_progress
-from tunefleet.store import Connection, attempts, events, journal, tasks, wake
+from tunefleet.store import Connection, attempts, events, journal, lineage, tasks, wake
 from tunefleet.store.rows import LaunchRow
 from tunefleet.wire.link import Cursor, JournalBatch
 
@@ -185,7 +185,7 @@ def _store_new(connection: Connection, launch: LaunchRow, parsed: _Parsed, store
     points += _kept(launch, [each for each in parsed.samples if each[0] >= stored])
     journal.add_records(connection, points, records)
     if parsed.launch is not None and stored == 0:
-        journal.resume_from(connection, launch, **parsed.launch)
+        lineage.resume_from(connection, launch, **parsed.launch)
     fresh = parsed.progress is not None and parsed.progress[0] >= stored
     progress = parsed.progress[1] if fresh and parsed.progress is not None else None
     journal.advance(connection, launch, cursor=end, progress=progress)

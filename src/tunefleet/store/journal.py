@@ -54,23 +54,6 @@ def add_launch(connection: Connection, *, task_id: str, launch_id: str, attempt_
     return row
 
 
-def resume_from(connection: Connection, row: LaunchRow, *, from_step: int, checkpoint: str | None) -> None:
-    """Store where a launch started, and hide what earlier launches reported beyond that step."""
-    here = launches.c.task_id == row.task_id
-    connection.execute(
-        update(launches).where(here, launches.c.launch == row.launch).values(from_step=from_step, checkpoint=checkpoint)
-    )
-    connection.execute(
-        update(launches)
-        .where(
-            here,
-            launches.c.number < row.number,
-            or_(launches.c.hidden_after.is_(None), launches.c.hidden_after > from_step),
-        )
-        .values(hidden_after=from_step)
-    )
-
-
 def advance(connection: Connection, row: LaunchRow, *, cursor: int, progress: str | None) -> None:
     """Store up to where a launch's journal is stored, and the newest progress if there is one."""
     values: dict[str, Any] = {"cursor": cursor}

@@ -343,7 +343,7 @@ launches = Table(
     Column("started_at", Double, nullable=False),
     sqlite_with_rowid=False,
 )
-"""`hidden_after`: a later launch resumed at that step; points beyond it are superseded."""
+"""`hidden_after`: what counts went on from that step elsewhere; points beyond it are superseded, all where it is -1."""
 
 metric_points = Table(
     "metric_points",

@@ -27,7 +27,7 @@ class LaunchRecord(Record):
         launch: Id of the launch, the file's stem.
         attempt: Number of the attempt; 0 if nobody counts.
         from_step: The step that the launch resumed at; 0 from the start. Points of earlier launches beyond it are
-            superseded.
+            superseded, and so are all of launches that did not lead to the checkpoint.
         checkpoint: Digest of the checkpoint that it resumed from.
     """
 

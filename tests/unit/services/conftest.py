@@ -1,4 +1,4 @@
-"""The fixture that every test of the services starts from."""
+"""What the tests of the services start from."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.services.lab import Lab, open_lab
+from tests.unit.services.lab import TRAIN, FakeWorker, Lab, open_lab
 from tunefleet.services import keys
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
+from tunefleet.wire.link import Offer
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +29,11 @@ def fresh_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def lab(fresh_data: Path, tmp_path: Path) -> AsyncIterator[Lab]:
     async with open_lab(fresh_data, tmp_path / "data") as lab:
         yield lab
+
+
+@pytest.fixture
+async def running(lab: Lab) -> tuple[FakeWorker, Offer]:
+    """A worker with a training that may be tried five times."""
+    worker = await lab.online()
+    await lab.submit(TRAIN + "  retry: {max_attempts: 5, backoff_s: 0}\n")
+    return worker, await worker.start()

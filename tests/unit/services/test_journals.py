@@ -1,4 +1,4 @@
-"""Journals and logs: each record once, a gap refused, what a resume superseded hidden."""
+"""Journals and logs: each record once, a gap refused, and series thinned."""
 
 from __future__ import annotations
 
@@ -12,35 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.services.lab import TRAIN, FakeWorker, Lab
+from tests.unit.services.journalled import launch, metric, read
+from tests.unit.services.lab import FakeWorker, Lab
 from tunefleet.errors import ConflictError, NotFoundError, OffsetConflict
 from tunefleet.services import events, live, logs, metrics, series, tasks
 from tunefleet.services.curves import Curves
 from tunefleet.services.downsample import Column, downsample
 from tunefleet.services.scrub import scrub, scrub_bytes
 from tunefleet.store import Connection, journal
-from tunefleet.wire.api import MetricsView
 from tunefleet.wire.link import JournalBatch, Offer
-
-
-def launch(name: str, from_step: int = 0) -> dict[str, Any]:
-    return {"type": "launch", "launch": name, "from_step": from_step}
-
-
-def metric(step: int, **values: float | str) -> dict[str, Any]:
-    return {"type": "metric", "step": step, "values": values or {"loss": 1.0 / step}}
-
-
-@pytest.fixture
-async def running(lab: Lab) -> tuple[FakeWorker, Offer]:
-    worker = await lab.online()
-    await lab.submit(TRAIN + "  retry: {max_attempts: 5, backoff_s: 0}\n")
-    return worker, await worker.start()
-
-
-async def read(lab: Lab, task_id: str, **how: Any) -> MetricsView:
-    """Read a series as a client gets it."""
-    return MetricsView.model_validate_json(await series.read(lab.core, lab.admin, task_id, **how))
 
 
 async def steps(lab: Lab, task_id: str, **how: Any) -> list[int]:
@@ -84,44 +64,6 @@ async def test_whatever_is_delivered_twice_or_out_of_turn_is_stored_once(
             cursor = max(cursor, await lab.journal(offer.token, name, batch, from_seq=start))
     await lab.journal(offer.token, name, records[cursor:], from_seq=cursor)
     assert await steps(lab, offer.task_id) == list(range(1, 30))
-
-
-async def test_a_resume_hides_what_it_repeats(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
-    worker, offer = running
-    await lab.journal(offer.token, "l1", [launch("l1"), *(metric(s, loss=1.0) for s in range(1, 16))])
-    await lab.journal(offer.token, "l2", [launch("l2", 10), *(metric(s, loss=2.0) for s in range(11, 21))])
-    view = await read(lab, offer.task_id)
-    assert [point.step for point in view.points] == list(range(1, 21))
-    assert [point.values["loss"] for point in view.points] == [1.0] * 10 + [2.0] * 10
-    # A third launch, of another attempt, goes back further.
-    await worker.finish(offer.token, "failed", "crashed")
-    again = await worker.start()
-    await lab.journal(again.token, "l3", [launch("l3", 5), *(metric(s, loss=3.0) for s in range(6, 13))])
-    view = await read(lab, offer.task_id)
-    assert [point.step for point in view.points] == list(range(1, 13))
-    assert [point.values["loss"] for point in view.points] == [1.0] * 5 + [3.0] * 7
-
-
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(crashes=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 12)), min_size=1, max_size=6))
-async def test_the_series_tiles_the_run_however_often_it_was_resumed(
-    lab: Lab, running: tuple[FakeWorker, Offer], crashes: list[tuple[int, int]]
-) -> None:
-    """Each launch runs some steps and dies; the next one resumes somewhere before that, or from zero."""
-    _, offer = running
-    run = f"{hash(tuple(crashes)) & 0xFFFFFFFF:x}"
-    at, expected = 0, {}
-    for number, (length, back) in enumerate(crashes):
-        start = max(0, at - back)
-        expected = {step: value for step, value in expected.items() if step <= start}
-        here = [metric(step, loss=float(number)) for step in range(start + 1, start + length + 1)]
-        expected |= {record["step"]: float(number) for record in here}
-        await lab.journal(offer.token, f"{run}-{number}", [launch(f"{run}-{number}", start), *here])
-        at = start + length
-    # What other examples left behind is hidden by the first launch of this one, which starts from zero.
-    view = await read(lab, offer.task_id)
-    assert {point.step: point.values["loss"] for point in view.points} == expected
-    assert [point.step for point in view.points] == list(range(1, at + 1))
 
 
 async def test_an_older_launch_may_still_be_shipped_by_a_new_attempt(

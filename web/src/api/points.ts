@@ -32,16 +32,18 @@ export function tellPoints(client: QueryClient, message: LivePoints): void {
   // Nobody has read them, and who will reads this too.
   if (!query?.data) return;
   const next = client.setQueryData<Metrics>(queryKey, withNews(query.data, message));
-  if (next && next.points.length > MOST_KEPT) void client.invalidateQueries({ queryKey });
+  // A training may go on from a checkpoint whose points do not count on this page: another machine's.
+  const again = Boolean(message.resumed?.length);
+  if (next && (again || next.points.length > MOST_KEPT)) void client.invalidateQueries({ queryKey });
 }
 
 function keep(client: QueryClient, message: LivePoints): void {
   const kept = news.get(message.task_id) ?? [];
-  if (kept.length < MOST_NEWS) {
+  if (kept.length < MOST_NEWS && !message.resumed?.length) {
     news.set(message.task_id, [...kept, message]);
     return;
   }
-  // An answer that is so long in coming is older than all of this.
+  // An answer that is so long in coming, or from before a resume, is older than all of this.
   news.delete(message.task_id);
   const queryKey = ["metrics", message.task_id];
   void client.cancelQueries({ queryKey }).then(() => client.invalidateQueries({ queryKey }));

@@ -14,7 +14,7 @@ from tunefleet.services.tasks import find
 from tunefleet.services.training import agents
 from tunefleet.services.training import held as holding
 from tunefleet.services.training import points as translate
-from tunefleet.store import Connection, journal, training, wake
+from tunefleet.store import Connection, journal, lineage, training, wake
 from tunefleet.store.rows import LaunchRow, PointRow
 from tunefleet.wire.training_reports import Done, MetricPage, MetricRow, MetricRows, ReportedPoint
 
@@ -47,7 +47,7 @@ def _store(connection: Connection, *, who: AttemptActor, reported: Sequence[Repo
     journal.add_records(connection, rows, [])
     if launch.cursor == 0 and launch.number > 1 and new:
         # Reports do not say where they begin; what an earlier attempt had reported beyond that is done again.
-        journal.resume_from(connection, launch, from_step=_begins_after(new), checkpoint=None)
+        lineage.resume_from(connection, launch, from_step=_begins_after(new), checkpoint=None)
     journal.advance(connection, launch, cursor=launch.cursor + len(rows), progress=_progress(launch, reported, now))
     wake(connection, f"task:{held.task.id}")
 

@@ -1,0 +1,26 @@
+"""What journals of a test hold, and how their series is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.services.lab import Lab
+from tunefleet.services import series
+from tunefleet.wire.api import MetricsView
+
+
+def launch(name: str, from_step: int = 0, checkpoint: str | None = None) -> dict[str, Any]:
+    return {"type": "launch", "launch": name, "from_step": from_step, "checkpoint": checkpoint}
+
+
+def saved(step: int, digest: str) -> dict[str, Any]:
+    return {"type": "checkpoint", "step": step, "name": f"checkpoint-{step}", "digest": digest}
+
+
+def metric(step: int, **values: float | str) -> dict[str, Any]:
+    return {"type": "metric", "step": step, "values": values or {"loss": 1.0 / step}}
+
+
+async def read(lab: Lab, task_id: str, **how: Any) -> MetricsView:
+    """Read a series as a client gets it."""
+    return MetricsView.model_validate_json(await series.read(lab.core, lab.admin, task_id, **how))
