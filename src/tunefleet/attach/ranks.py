@@ -9,7 +9,6 @@ for the first step that is still open, so it is at most a horizon late.
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import os
 import signal
@@ -18,13 +17,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from . import world
-from .agree import Line, Patience, horizon_of, open_line
+from .agree import Line, horizon_of, open_line
 from .board import ClosedError, Command, CommandBoard
 from .collective import Collective, cpu_group
+from .ring import Entry, Listener, Speaker
 
 logger = logging.getLogger(__name__)
 
-_RING = 64
 _HEAR_EVERY_S = 0.25
 _SMOOTHING = 0.2
 _NOTHING: tuple[Command, ...] = ()
@@ -79,14 +78,10 @@ class Leader:
         self._look_at = 0
         self._planned: dict[int, list[Command]] = {}
         self._held: list[Command] = []
-        self._published = self._read_by_all = 0
-        self._heard = 0
         self._hear_at = self._looked_at = time.monotonic()
         self._looked_step = 0
         self._step_s = 1.0
-        for slot in range(_RING):
-            line.set(f"ring/{slot}", b"-1 -1 []")
-        line.set("open", b"1")
+        self._speaker = Speaker(line)
 
     def due(self, step: int) -> Sequence[Command]:
         """Publish if the others need it, and return what was decided for this step."""
@@ -108,7 +103,7 @@ class Leader:
         if self._board.armed or self._held:
             self._decide(step, horizon)
         elif self._until < step + ahead:
-            self._publish(step + horizon, _NOTHING)
+            self._say(step + horizon)
         due = _ready(self._planned, step) if self._planned else _NOTHING
         self._look_at = step + 1 if self._planned else self._until - ahead + 1
         return due
@@ -123,42 +118,20 @@ class Leader:
         commands, self._held = [*self._held, *self._board.take()], []
         at = self._until + 1
         self._planned[at] = commands
-        self._publish(max(at, step + horizon), commands, at)
+        self._say(max(at, step + horizon), at, commands)
 
-    def _publish(self, until: int, commands: Sequence[Command], at: int = -1) -> None:
-        number = self._published
-        if number - self._read_by_all >= _RING:
-            self._make_room(number)
-        plain = [[item.command_id, item.command, item.data] for item in commands]
-        text = f"{number} {until} {json.dumps([at, plain]) if plain else '[]'}"
-        self._line.set(f"ring/{number % _RING}", text.encode())
-        self._published, self._until = number + 1, until
-
-    def _make_room(self, number: int) -> None:
-        """Wait until every rank has read what would be overwritten: what is known of it, unless that is old."""
-        for rank in range(1, self._line.size):
-            patience = Patience(self._line, (rank,), "that it has read what was decided")
-            while number - self._read_up_to(rank) >= _RING:
-                patience.spend()
-        self._read_by_all = min(self._read_up_to(rank) for rank in range(1, self._line.size))
-
-    def _read_up_to(self, rank: int) -> int:
-        key = f"read/{rank}"
-        return int(self._line.read(key)) if self._line.has(key) else 0
+    def _say(self, until: int, at: int = -1, commands: Sequence[Command] = _NOTHING) -> None:
+        self._speaker.say(Entry(until, at, commands))
+        self._until = until
 
     def _hear(self, now: float) -> None:
         """Take what other ranks were asked for, such as by a signal."""
         self._hear_at = now + _HEAR_EVERY_S
-        said = self._line.count("said")
-        while self._heard < said:
-            self._heard += 1
-            key = f"said/{self._heard}"
-            command_id, command, data = json.loads(self._line.wait_for(key, (), "what it was asked for"))
-            self._line.drop(key)
+        for item in self._speaker.hear():
             try:
-                self._board.submit(command, data, command_id)
+                self._board.submit(item.command, item.data, item.command_id)
             except ClosedError as closed:
-                logger.warning("%s from another rank is not carried out: %s", command, closed)
+                logger.warning("%s from another rank is not carried out: %s", item.command, closed)
 
     def _urgent(self) -> Sequence[Command]:
         if not self._board.armed:
@@ -185,12 +158,11 @@ class Follower:
 
     def __init__(self, board: CommandBoard, line: Line) -> None:
         self._board = board
-        self._line = line
+        self._listener = Listener(line)
         self._step = self._until = -1
         # Up to this step it is known that nothing acts.
         self._free_until = -1
         self._planned: dict[int, list[Command]] = {}
-        self._next = 0
 
     def due(self, step: int) -> Sequence[Command]:
         """Wait until this step is decided, and return what acts at its end."""
@@ -204,32 +176,19 @@ class Follower:
             self._until = step
         self._step = step
         if self._board.armed:
-            self._pass_on()
+            for item in self._board.take():
+                self._listener.pass_on(item)
         while step > self._until:
             self._read(step)
         due = _ready(self._planned, step) if self._planned else _NOTHING
         self._free_until = step if self._planned else self._until
         return due
 
-    def _pass_on(self) -> None:
-        for item in self._board.take():
-            number = self._line.count("said", 1)
-            self._line.set(f"said/{number}", json.dumps([item.command_id, item.command, item.data]).encode())
-
     def _read(self, step: int) -> None:
-        if self._next == 0:
-            self._line.wait_for("open", (0,), "that it has begun")
-        key = f"ring/{self._next % _RING}"
-        patience = Patience(self._line, (0,), f"what is decided for step {step}")
-        while (text := self._line.look(key).split(b" ", 2))[0] != b"%d" % self._next:
-            patience.spend()
-        self._next += 1
-        if self._next % (_RING // 4) == 0:
-            self._line.set(f"read/{self._line.rank}", b"%d" % self._next)
-        self._until = int(text[1])
-        if text[2] != b"[]":
-            at, plain = json.loads(text[2])
-            self._planned[at] = [self._board.adopt(Command(*fields)) for fields in plain]
+        entry = self._listener.hear(step)
+        self._until = entry.until
+        if entry.commands:
+            self._planned[entry.at] = [self._board.adopt(item) for item in entry.commands]
 
 
 def decider_for(board: CommandBoard) -> Decider:

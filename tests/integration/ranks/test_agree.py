@@ -18,13 +18,14 @@ pytest.importorskip("torch")
 
 from torch.distributed import PrefixStore, TCPStore
 
-from tunefleet.attach import exchange
+from tunefleet.attach import exchange, ranks
 from tunefleet.attach.agree import MAX_HORIZON, Line, PeerLostError
 from tunefleet.attach.board import CommandBoard
 from tunefleet.attach.checkpoints import fault_of
 from tunefleet.attach.exchange import Exchange
 from tunefleet.attach.finisher import CheckpointFinisher, Saved
 from tunefleet.attach.identity import machine, process_started_at
+from tunefleet.attach.page import Page
 from tunefleet.attach.ranks import Follower, Leader
 
 pytestmark = pytest.mark.torch
@@ -51,8 +52,19 @@ def stumble(decider: Any, steps: int, seed: float, step_s: float, acted: list[tu
         acted += [(step, command.command_id) for command in decider.due(step)]
 
 
-@pytest.mark.parametrize(("size", "step_s"), [(2, 0.0), (3, 0.0), (3, 0.002)])
-def test_ranks_act_together_however_far_apart_they_are(store: TCPStore, size: int, step_s: float) -> None:
+def let_some_have_no_page(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Have so many ranks be elsewhere: they find no page of memory."""
+    here, elsewhere = Page.find, iter(range(count))
+    monkeypatch.setattr(Page, "find", lambda *told: here(*told) if next(elsewhere, None) is None else None)
+
+
+@pytest.mark.parametrize(
+    ("size", "step_s", "elsewhere"), [(2, 0.0, 0), (2, 0.0, 1), (3, 0.0, 0), (3, 0.002, 0), (3, 0.002, 1), (3, 0.0, 2)]
+)
+def test_ranks_act_together_however_far_apart_they_are(
+    store: TCPStore, size: int, step_s: float, elsewhere: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_some_have_no_page(monkeypatch, elsewhere)
     seed = random.random()
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -92,6 +104,93 @@ def test_a_command_is_at_most_a_horizon_late(store: TCPStore) -> None:
             assert 150 < step <= 150 + MAX_HORIZON
             return
     pytest.fail("it was never carried out")
+
+
+class Counting(Line):
+    """Counts the messages to the store."""
+
+    sent: int = 0
+
+    def set(self, key: str, value: bytes) -> None:
+        self.sent += 1
+        super().set(key, value)
+
+    def look(self, key: str) -> bytes:
+        self.sent += 1
+        return super().look(key)
+
+    def count(self, key: str, by: int = 0) -> int:
+        self.sent += 1
+        return super().count(key, by)
+
+
+@pytest.mark.parametrize(("elsewhere", "at_most"), [(0, 0.2), (1, 4.0)])
+def test_ranks_of_one_machine_need_no_message_at_a_step(
+    store: TCPStore, elsewhere: int, at_most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "horizon_of", lambda step_s: 1)
+    monkeypatch.setattr(ranks, "_HEAR_EVERY_S", 0.0)
+    let_some_have_no_page(monkeypatch, elsewhere)
+    prefix = f"test/{next(_number)}"
+    first, second = (Counting(PrefixStore(prefix, store.clone()), rank, 2, 20.0) for rank in range(2))
+    leader, follower = Leader(CommandBoard(), first), Follower(CommandBoard(), second)
+    for step in range(1, 10):
+        assert (*leader.due(step), *follower.due(step)) == ()
+    before = first.sent + second.sent
+    for step in range(10, 210):
+        assert (*leader.due(step), *follower.due(step)) == ()
+    sent = (first.sent + second.sent - before) / 200
+    assert sent <= at_most
+    assert elsewhere == 0 or sent > 2, "what is counted are messages"
+
+
+def test_what_a_rank_was_asked_for_before_it_began_is_carried_out(
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "_HEAR_EVERY_S", 0.0)
+    first, second = lines(store, 2)
+    board = CommandBoard()
+    leader, follower = Leader(CommandBoard(), first), Follower(board, second)
+    board.submit("save_checkpoint", command_id="early")
+    acted = []
+    follower.due(1)
+    for step in range(1, 40):
+        ours = leader.due(step)
+        assert [item.command_id for item in follower.due(step)] == [item.command_id for item in ours]
+        acted += [item.command_id for item in ours]
+    assert acted == ["early"]
+
+
+def test_an_entry_that_is_half_written_is_not_there() -> None:
+    made = Page.make(4, 2)
+    assert made is not None
+    page, address = made
+    other = Page.find(address, 4, 2)
+    assert other is not None
+    page.put(5, 17, True)
+    assert (other.get(5), other.get(1), other.get(0)) == ((17, True), None, None)
+    for word in range(3):
+        page.put(5, 17, True)
+        old = page._words[1 + 3 + word]
+        page.put(9, 18, False)
+        page._words[1 + 3 + word] = old
+        assert other.get(9) is None
+    page.put(9, 18, False)
+    assert other.get(9) == (18, False)
+    page.keep_to_those_who_have_it()
+    other.set_count(1, 3)
+    assert page.count() == 3, "whoever has it keeps it"
+    assert Page.find(address, 4, 2) is None
+
+
+def test_a_page_of_another_process_or_machine_is_none(tmp_path: Path) -> None:
+    made = Page.make(4, 2)
+    assert made is not None
+    address = json.loads(made[1])
+    (tmp_path / "other").write_bytes(b"x" * 4096)
+    with (tmp_path / "other").open("r+b") as other:
+        for wrong in ({"fd": other.fileno()}, {"token": address["token"] + 1}, {"host": "elsewhere"}, {"pid": 2**22}):
+            assert Page.find(json.dumps(address | wrong).encode(), 4, 2) is None
 
 
 def test_a_loop_that_asks_seldom_misses_nothing(store: TCPStore) -> None:

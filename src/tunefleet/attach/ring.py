@@ -1,0 +1,162 @@
+"""What rank 0 has decided, on its way to the other ranks, and what they were asked for, on its way to rank 0.
+
+A ring of entries in the store that the ranks met in. Where all ranks live on one machine, what is said at every step
+goes through a page of memory instead, and the store has the commands alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .agree import Line, Patience
+from .board import Command
+from .page import Page
+
+_SLOTS = 64
+_NO_PAGE = b"null"
+
+
+class Entry(NamedTuple):
+    """One thing that rank 0 has said."""
+
+    until: int
+    """Up to which step everything is decided."""
+    at: int
+    """The step at whose end `commands` act; -1 without any."""
+    commands: Sequence[Command]
+
+
+class Speaker:
+    """Rank 0's end.
+
+    Args:
+        line: To the other ranks.
+    """
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._number = self._read_by_all = self._heard = 0
+        self._all_have_it = False
+        for slot in range(_SLOTS):
+            line.set(_ring(slot), b"-1 -1 []")
+        made = Page.make(_SLOTS, line.size)
+        self._page = made[0] if made else None
+        line.set("page", made[1] if made else _NO_PAGE)
+        line.set("open", b"1")
+
+    def say(self, entry: Entry) -> None:
+        """Tell the others; waits where one of them is a whole ring behind."""
+        number = self._number
+        if number - self._read_by_all >= _SLOTS:
+            self._make_room(number)
+        if entry.commands or not self._all_have_it:
+            plain = [[item.command_id, item.command, item.data] for item in entry.commands]
+            text = f"{number} {entry.until} {json.dumps([entry.at, plain]) if plain else '[]'}"
+            self._line.set(_ring(number), text.encode())
+        if self._page is not None:
+            self._page.put(number, entry.until, bool(entry.commands))
+        self._number = number + 1
+
+    def hear(self) -> list[Command]:
+        """Return what other ranks were asked for since."""
+        if self._page is not None and not self._all_have_it:
+            self._await_answers(self._page)
+        if self._page is not None and self._all_have_it and self._page.count() == self._heard:
+            return []
+        found: list[Command] = []
+        for number in range(self._heard + 1, self._line.count("said") + 1):
+            key = f"said/{number}"
+            found.append(Command(*json.loads(self._line.wait_for(key, (), "what it was asked for"))))
+            self._line.drop(key)
+        self._heard += len(found)
+        return found
+
+    def _await_answers(self, page: Page) -> None:
+        answers = self._line.count("pages")
+        self._all_have_it = answers == self._line.size - 1
+        if answers >= self._line.size:
+            self._page = None
+        if self._all_have_it or self._page is None:
+            page.keep_to_those_who_have_it()
+
+    def _make_room(self, number: int) -> None:
+        """Wait until every rank has read what would be overwritten: what is known of it, unless that is old."""
+        for rank in range(1, self._line.size):
+            patience = Patience(self._line, (rank,), "that it has read what was decided")
+            while number - self._read_up_to(rank) >= _SLOTS:
+                patience.spend()
+        self._read_by_all = min(self._read_up_to(rank) for rank in range(1, self._line.size))
+
+    def _read_up_to(self, rank: int) -> int:
+        key = f"read/{rank}"
+        return int(self._line.read(key)) if self._line.has(key) else 0
+
+
+class Listener:
+    """Any other rank's end.
+
+    Args:
+        line: To rank 0.
+    """
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._next = self._passed_on = 0
+        self._page: Page | None = None
+
+    def hear(self, step: int) -> Entry:
+        """Wait for the next thing that rank 0 says.
+
+        Args:
+            step: What is waited for, for the error.
+
+        Raises:
+            PeerLostError: If nothing comes.
+        """
+        if self._next == 0:
+            self._begin()
+        entry = self._look() or self._wait(step)
+        self._next += 1
+        if self._next % (_SLOTS // 4) == 0:
+            self._line.set(f"read/{self._line.rank}", b"%d" % self._next)
+        return entry
+
+    def pass_on(self, command: Command) -> None:
+        """Tell rank 0 what this rank was asked for."""
+        number = self._line.count("said", 1)
+        self._line.set(f"said/{number}", json.dumps([command.command_id, command.command, command.data]).encode())
+        self._passed_on += 1
+        if self._page is not None:
+            self._page.set_count(self._line.rank, self._passed_on)
+
+    def _begin(self) -> None:
+        self._line.wait_for("open", (0,), "that it has begun")
+        address = self._line.read("page")
+        if address != _NO_PAGE:
+            self._page = Page.find(address, _SLOTS, self._line.size)
+            if self._page is not None:
+                self._page.set_count(self._line.rank, self._passed_on)
+            # One that has none is more than all others that have it.
+            self._line.count("pages", 1 if self._page is not None else self._line.size)
+
+    def _wait(self, step: int) -> Entry:
+        patience = Patience(self._line, (0,), f"what is decided for step {step}")
+        while (entry := self._look()) is None:
+            patience.spend()
+        return entry
+
+    def _look(self) -> Entry | None:
+        quiet = self._page.get(self._next) if self._page is not None else None
+        if quiet is not None and not quiet[1]:
+            return Entry(quiet[0], -1, ())
+        number, until, rest = self._line.look(_ring(self._next)).split(b" ", 2)
+        if number != b"%d" % self._next:
+            return None
+        at, plain = json.loads(rest) if rest != b"[]" else (-1, [])
+        return Entry(int(until), at, [Command(*fields) for fields in plain])
+
+
+def _ring(number: int) -> str:
+    return f"ring/{number % _SLOTS}"
