@@ -78,8 +78,9 @@ def test_another_machine_goes_on_when_worker_and_trainer_die(tmp_path: Path, fre
                 machine.end()
         assert (done.status, done.reason) == ("completed", "stopped_early")
         assert [attempt.reason for attempt in done.attempt_list] == ["worker_lost", "stopped_early"]
-        first = min(moved.glob("*.jsonl")).read_text().splitlines()[0]
-        assert '"from_step":0' not in first.replace(" ", ""), "it did not begin anew"
+        launched = json.loads(min(moved.glob("*.jsonl")).read_text().splitlines()[0])
+        assert launched["from_step"] > 0, "it did not begin anew"
+        assert (folder.journal_dir / f"{launched['parent']}.jsonl").exists(), "it knows which launch it goes on from"
 
 
 def _steer(client: Client, story: Story) -> None:

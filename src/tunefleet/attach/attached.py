@@ -12,6 +12,7 @@ from typing import Any
 from . import endwatch, world
 from .adoption import decided
 from .board import CommandBoard
+from .checkpoints import made_by
 from .control import ControlServer
 from .control_files import ControlFiles
 from .endpoint import EndpointFolder
@@ -66,7 +67,8 @@ class AttachedRun:
         status.write(state="starting", phase="loading")
         start = (checkpoint.step, checkpoint.digest) if checkpoint is not None else (0, None)
         attempt = int(job.get("attempt", 1))
-        journal = JournalWriter(folder, job["launch"], attempt, *start, on_tick=status.flush_if_due)
+        parent = made_by(checkpoint) if checkpoint is not None else None
+        journal = JournalWriter(folder, job["launch"], attempt, *start, parent=parent, on_tick=status.flush_if_due)
         if checkpoint is not None and decided(folder, job) is None:  # else who decided has said so
             journal.event("training.resumed", f"Resumed from {checkpoint.path.name}.", data={"step": checkpoint.step})
         session = JobSession(folder, job, journal, status, checkpoint, trainings=numbers)

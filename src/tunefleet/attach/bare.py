@@ -145,9 +145,9 @@ class BareJob:
         if not self.options.journal:
             return QuietJournal(self.status.flush_if_due)
         manifest = read_json(Path(output_dir or ".", f"checkpoint-{step}", MANIFEST)) if step else None
-        digest = manifest.get("digest") if manifest else None
+        digest, parent = (manifest.get("digest"), manifest.get("launch")) if manifest else (None, None)
         launch = f"launch-{uuid.uuid4().hex[:12]}"
-        return JournalWriter(self.folder, launch, 0, step, digest, on_tick=self.status.flush_if_due)
+        return JournalWriter(self.folder, launch, 0, step, digest, parent=parent, on_tick=self.status.flush_if_due)
 
     def _fail(self, message: str, kind: str, text: str | None) -> None:
         logger.debug("The training has failed: %s", message)

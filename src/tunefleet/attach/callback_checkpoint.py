@@ -46,7 +46,7 @@ class CheckpointCallback(TrainerCallback):
         self._limit: int | None = None
         self._saved_step = -1
         self._save_began = 0.0
-        self._finisher = CheckpointFinisher(self._settle, self._durable, self._failed)
+        self._finisher = CheckpointFinisher(self._settle, self._durable, self._failed, launch=session.journal.launch)
         session.before_end.append(self._settle_failure)
 
     def on_train_begin(

@@ -78,12 +78,15 @@ def read_apart(folder: Path, hashed: Mapping[str, Hashed]) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in hashed}
 
 
-def finish_checkpoint(path: str | Path, hashed: Mapping[str, Hashed] | None = None) -> Checkpoint:
+def finish_checkpoint(
+    path: str | Path, hashed: Mapping[str, Hashed] | None = None, *, launch: str | None = None
+) -> Checkpoint:
     """Hash and sync the files of a checkpoint and give it its manifest; then it can be relied on.
 
     Args:
         path: A `checkpoint-<step>` folder that nobody writes to any more.
         hashed: What the ranks have hashed already; a file that has changed since is hashed again.
+        launch: Which launch has made it, if that has a journal: what it logged until then leads to this checkpoint.
 
     Raises:
         OSError: If a file cannot be read or synced; the checkpoint then has no manifest.
@@ -106,10 +109,17 @@ def finish_checkpoint(path: str | Path, hashed: Mapping[str, Hashed] | None = No
         "size_bytes": sum(file["size_bytes"] for file in files),
         "files": files,
         "at": time.time(),
+        "launch": launch,
     }
     write_json(folder / MANIFEST, manifest, sync=True)
     sync_folder(folder.parent)
     return _described(folder, manifest)
+
+
+def made_by(checkpoint: Checkpoint) -> str | None:
+    """Return which launch has made a checkpoint, or None if its manifest does not say so."""
+    launch = (read_json(checkpoint.path / MANIFEST) or {}).get("launch")
+    return launch if isinstance(launch, str) else None
 
 
 def newest_valid(checkpoints_dir: str | Path, *, set_aside: bool = True) -> Path | None:

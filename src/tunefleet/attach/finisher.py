@@ -41,6 +41,7 @@ class CheckpointFinisher:
         before_manifest: Makes durable what must not be younger than the checkpoint: the journal.
         on_durable: Called in the thread when a checkpoint has its manifest; on rank 0 only, as the next.
         on_failed: Called in the thread when one could not be finished.
+        launch: Which launch makes them.
     """
 
     def __init__(
@@ -48,10 +49,13 @@ class CheckpointFinisher:
         before_manifest: Callable[[], None],
         on_durable: Callable[[Saved, Checkpoint], None],
         on_failed: Callable[[Saved, OSError], None],
+        *,
+        launch: str | None = None,
     ) -> None:
         self._before_manifest = before_manifest
         self._on_durable = on_durable
         self._on_failed = on_failed
+        self._launch = launch
         self._queue: queue.Queue[Saved] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._whole: dict[int, bool] = {}
@@ -142,7 +146,7 @@ class CheckpointFinisher:
             hashed = hash_own_files(saved.path, 0)
             hashed |= exchange.collect(saved.path)
         self._before_manifest()
-        return finish_checkpoint(saved.path, hashed)
+        return finish_checkpoint(saved.path, hashed, launch=self._launch)
 
     def _contribute(self, saved: Saved, exchange: Exchange) -> None:
         try:

@@ -62,6 +62,7 @@ class JournalWriter:
         attempt: Number of the attempt; 0 if nobody counts.
         from_step: The step that the launch resumes at.
         checkpoint: Digest of the checkpoint that it resumes from.
+        parent: The launch that made that checkpoint, if it is known.
         on_tick: Called by the writer's thread after each flush; for work that need not hold up the training.
     """
 
@@ -73,8 +74,10 @@ class JournalWriter:
         from_step: int = 0,
         checkpoint: str | None = None,
         *,
+        parent: str | None = None,
         on_tick: Callable[[], None] | None = None,
     ) -> None:
+        self.launch: str | None = launch
         self.path = Path(folder) / "journal" / f"{launch}.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._queue: deque[dict[str, Any]] = deque()
@@ -87,7 +90,7 @@ class JournalWriter:
         self._begin()
         if self._next_seq == 0:
             first = {"launch": launch, "attempt": attempt, "from_step": from_step, "checkpoint": checkpoint}
-            self._put("launch", {**first, "pid": self._pid})
+            self._put("launch", {**first, "parent": parent, "pid": self._pid})
 
     def _begin(self) -> None:
         """Go on where the file ends."""

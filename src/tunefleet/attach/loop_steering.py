@@ -125,7 +125,7 @@ class Steering:
 
     def _record(self, run: AttachedRun, path: Path, step: int, stall_s: float) -> None:
         run.session.journal.sync()
-        made = finish_checkpoint(path)
+        made = finish_checkpoint(path, launch=run.session.journal.launch)
         run.session.journal.checkpoint(step, path.name, made.digest, made.size_bytes, round(stall_s, 4))
         entry = {"path": str(path), "step": step, "digest": made.digest, "bytes": made.size_bytes}
         known = [item for item in _saved(self._folder) if item.get("path") != str(path)]

@@ -6,12 +6,12 @@ several machines, in containers of their own or on a system without `memfd_creat
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import mmap
 import os
 import secrets
+import weakref
 
 from .identity import machine
 
@@ -36,7 +36,8 @@ class Page:
     """
 
     def __init__(self, fd: int, slots: int, size: int) -> None:
-        self._fd: int | None = fd
+        # Only once: another file may have the number by then.
+        self._closing = weakref.finalize(self, os.close, fd)
         self._slots = slots
         self._counters = _HEAD + slots * _SLOT
         self._length = (self._counters + size) * _WORD
@@ -47,7 +48,11 @@ class Page:
         """Make a page, and what others need to find it; None where a system has no such memory."""
         if not hasattr(os, "memfd_create"):
             return None
-        fd = os.memfd_create("tunefleet-ranks")
+        try:
+            fd = os.memfd_create("tunefleet-ranks")
+        except OSError as error:
+            logger.info("There is no memory to share (%s); the ranks ask their store", error)
+            return None
         os.ftruncate(fd, (_HEAD + slots * _SLOT + size) * _WORD)
         page = cls(fd, slots, size)
         token = page._words[0] = secrets.randbits(62)
@@ -61,24 +66,18 @@ class Page:
         if told["host"] != machine():
             return None
         try:
-            fd = os.open(f"/proc/{told['pid']}/fd/{told['fd']}", os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
+            fd = os.open(f"/proc/{told['pid']}/fd/{told['fd']}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+            page = cls(fd, slots, size)
+        except (OSError, ValueError) as error:
+            # Of another user, or the number is another file's by now.
             logger.info("The memory of rank 0 cannot be opened (%s); this rank asks the store", error)
             return None
-        with contextlib.ExitStack() as undo:
-            undo.callback(os.close, fd)
-            page = cls(fd, slots, size)
-            if page._words[0] != told["token"]:
-                return None
-            undo.pop_all()
-        page.keep_to_those_who_have_it()
-        return page
+        page.close()
+        return page if page._words[0] == told["token"] else None
 
-    def keep_to_those_who_have_it(self) -> None:
-        """Close the descriptor: nobody else can open the memory, and it is gone with the last process that has it."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+    def close(self) -> None:
+        """Close the descriptor by which others find it; whoever has it keeps it."""
+        self._closing()
 
     def put(self, number: int, until: int, more: bool) -> None:
         """Write an entry over the one that was there before.

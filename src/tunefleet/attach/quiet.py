@@ -18,6 +18,8 @@ _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ER
 class Journal(Protocol):
     """What the callbacks report to; see `journal.JournalWriter`."""
 
+    launch: str | None
+
     def metric(
         self,
         step: int,
@@ -55,6 +57,8 @@ class QuietJournal:
         on_tick: Called a few times a second by a thread of its own, as a journal's writer does; None needs no thread.
         log_events: Whether events are logged; one of several ranks does.
     """
+
+    launch: str | None = None
 
     def __init__(self, on_tick: Callable[[], None] | None = None, *, log_events: bool = True) -> None:
         self._log_events = log_events

@@ -74,12 +74,13 @@ class Speaker:
         return found
 
     def _await_answers(self, page: Page) -> None:
-        answers = self._line.count("pages")
-        self._all_have_it = answers == self._line.size - 1
-        if answers >= self._line.size:
+        without, have = divmod(self._line.count("pages"), self._line.size)
+        if without + have < self._line.size - 1:
+            return
+        page.close()
+        self._all_have_it = not without
+        if without:
             self._page = None
-        if self._all_have_it or self._page is None:
-            page.keep_to_those_who_have_it()
 
     def _make_room(self, number: int) -> None:
         """Wait until every rank has read what would be overwritten: what is known of it, unless that is old."""
@@ -104,6 +105,7 @@ class Listener:
     def __init__(self, line: Line) -> None:
         self._line = line
         self._next = self._passed_on = 0
+        self._begun = False
         self._page: Page | None = None
 
     def hear(self, step: int) -> Entry:
@@ -115,7 +117,7 @@ class Listener:
         Raises:
             PeerLostError: If nothing comes.
         """
-        if self._next == 0:
+        if not self._begun:
             self._begin()
         entry = self._look() or self._wait(step)
         self._next += 1
@@ -133,6 +135,7 @@ class Listener:
 
     def _begin(self) -> None:
         self._line.wait_for("open", (0,), "that it has begun")
+        self._begun = True
         address = self._line.read("page")
         if address != _NO_PAGE:
             self._page = Page.find(address, _SLOTS, self._line.size)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from . import world
-from .checkpoints import Checkpoint
+from .checkpoints import Checkpoint, made_by
 from .failures import record_failure
 from .files import read_json
 from .journal import JournalWriter
@@ -156,12 +156,14 @@ def _lead(folder: Path, job: dict[str, Any]) -> JobSession:
         status.fail(str(error), "input")
         raise
     resume = decision.checkpoint
+    begins = first_step(folder, resume)
     journal = JournalWriter(
         folder,
         job["launch"],
         int(job.get("attempt", 0)),
-        first_step(folder, resume),
+        begins,
         resume.digest if resume else None,
+        parent=made_by(resume) if resume and begins == resume.step else None,
         on_tick=status.flush_if_due,
     )
     _report(journal, decision)

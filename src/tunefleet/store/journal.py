@@ -80,6 +80,21 @@ def records_of(connection: Connection, task_id: str, kind: str) -> list[tuple[in
     return [(number, body) for number, body in connection.execute(query)]
 
 
+def first_records(connection: Connection, task_id: str, numbers: Sequence[int]) -> dict[int, str]:
+    """Return the first record of launches, as JSON by number: each tells what the launch goes on from."""
+    at = journal_records.c
+    found: dict[int, str] = {}
+    for start in range(0, len(numbers), _AT_ONCE):
+        query = select(at.launch_number, at.body).where(
+            at.task_id == task_id,
+            at.launch_number.in_(numbers[start : start + _AT_ONCE]),
+            at.seq == 0,
+            at.type == "launch",
+        )
+        found |= {number: body for number, body in connection.execute(query)}
+    return found
+
+
 def newest_values(connection: Connection, task_id: str, *, series: str, limit: int) -> list[tuple[int, str]]:
     """Return step and values (JSON) of the points that were reported last, newest first."""
     at = metric_points.c

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 from sqlalchemy import Connection, case, update
 
-from tunefleet.store.journal import launches_of, records_of
+from tunefleet.store.journal import first_records, launches_of
 from tunefleet.store.rows import LaunchRow
 from tunefleet.store.tables import launches
 
@@ -32,13 +32,11 @@ def resume_from(connection: Connection, row: LaunchRow, *, from_step: int, check
     connection.execute(
         update(launches).where(here, launches.c.launch == row.launch).values(from_step=from_step, checkpoint=checkpoint)
     )
-    earlier = [each for each in launches_of(connection, row.task_id) if each.number < row.number]
-    if not earlier:
+    every = [each for each in launches_of(connection, row.task_id) if each.number <= row.number]
+    if len(every) == 1:
         return
-    makers = _makers(connection, row.task_id) if checkpoint is not None else {}
-    last = row._replace(from_step=from_step, checkpoint=checkpoint)
-    shown = _shown(earlier, last, makers)
-    changed = {each.number: shown[each.number] for each in earlier if each.hidden_after != shown[each.number]}
+    shown = _shown(every, _parents(connection, every))
+    changed = {each.number: shown[each.number] for each in every[:-1] if each.hidden_after != shown[each.number]}
     if changed:
         connection.execute(
             update(launches)
@@ -47,33 +45,30 @@ def resume_from(connection: Connection, row: LaunchRow, *, from_step: int, check
         )
 
 
-def _makers(connection: Connection, task_id: str) -> dict[str, list[int]]:
-    """Return the numbers of the launches that made each checkpoint, by digest, oldest first."""
-    found: dict[str, list[int]] = {}
-    for number, body in records_of(connection, task_id, "checkpoint"):
-        digest = orjson.loads(body).get("digest")
-        if isinstance(digest, str):
-            found.setdefault(digest, []).append(number)
+def _parents(connection: Connection, every: Sequence[LaunchRow]) -> dict[int, int]:
+    """Return the number of the launch that made what each goes on from, of those that say so."""
+    numbers = {each.launch: each.number for each in every}
+    found = {}
+    for number, body in first_records(connection, every[0].task_id, list(numbers.values())).items():
+        parent = numbers.get(orjson.loads(body).get("parent"))
+        if parent is not None and parent < number:
+            found[number] = parent
     return found
 
 
-def _shown(earlier: Sequence[LaunchRow], last: LaunchRow, makers: Mapping[str, Sequence[int]]) -> dict[int, int]:
-    """Return up to which step each earlier launch counts."""
-    by_number = {each.number: each for each in earlier}
-    line: dict[int, int] = {}
-    child, step = last, last.from_step or 0
-    while child.checkpoint is not None:
-        made = [number for number in makers.get(child.checkpoint, ()) if number < child.number]
-        if not made:
-            break
-        # Two that are equal, bit for bit, have made equal points too.
-        child = by_number[made[-1]]
-        line[child.number] = step
-        step = min(step, child.from_step or 0)
-    for number, each in by_number.items():
-        if number > child.number:
-            line.setdefault(number, _NOTHING)
-        elif number < child.number:
-            # Nobody says what the first of this line goes on from: from whatever counted before it.
-            line[number] = step if each.hidden_after is None else min(step, each.hidden_after)
-    return line
+def _shown(every: Sequence[LaunchRow], parents: Mapping[int, int]) -> dict[int, int | None]:
+    """Return up to which step each launch counts, seen from the newest; null counts whole.
+
+    Who does not say what made its checkpoint goes on from the launch before it.
+    """
+    place = {each.number: index for index, each in enumerate(every)}
+    shown: dict[int, int | None] = dict.fromkeys(place, _NOTHING)
+    index, limit = len(every) - 1, None
+    while True:
+        child = every[index]
+        shown[child.number] = limit
+        if child.from_step is not None:
+            limit = child.from_step if limit is None else min(limit, child.from_step)
+        if index == 0:
+            return shown
+        index = place[parents[child.number]] if child.number in parents else index - 1

@@ -29,6 +29,7 @@ class LaunchRecord(Record):
         from_step: The step that the launch resumed at; 0 from the start. Points of earlier launches beyond it are
             superseded, and so are all of launches that did not lead to the checkpoint.
         checkpoint: Digest of the checkpoint that it resumed from.
+        parent: The launch that made that checkpoint; without it, this one goes on from the launch before it.
     """
 
     type: Literal["launch"] = "launch"
@@ -36,6 +37,7 @@ class LaunchRecord(Record):
     attempt: int = 0
     from_step: int = 0
     checkpoint: str | None = None
+    parent: str | None = None
     pid: int = 0
 
 

@@ -112,7 +112,10 @@ class LivePoint(Message):
 
 
 class LiveResume(Message):
-    """A launch has gone on from a step: what earlier launches logged beyond it counts no more."""
+    """A launch has gone on from a step: what earlier launches logged beyond it counts no more.
+
+    What counts up to there may be another launch's than before: who keeps points reads them again.
+    """
 
     launch: int
     from_step: int

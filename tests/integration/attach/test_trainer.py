@@ -170,9 +170,9 @@ def test_the_limit_is_ours_and_the_best_one_stays(run: Run) -> None:
 def test_nothing_is_deleted_before_the_newer_one_is_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
 
-    def finish(path: Path, *hashed: Any) -> Any:
+    def finish(path: Path, *hashed: Any, **known: Any) -> Any:
         seen.append(run.checkpoints())
-        return attach.finish_checkpoint(path, *hashed)
+        return attach.finish_checkpoint(path, *hashed, **known)
 
     monkeypatch.setattr("tunefleet.attach.finisher.finish_checkpoint", finish)
     slow = At(5, lambda: time.sleep(0.3))

@@ -140,7 +140,7 @@ def test_a_pause_with_an_evaluation_in_its_step_resumes_to_the_bit(script: Make)
 def test_a_pause_whose_checkpoint_fails_has_failed_and_the_training_goes_on(
     script: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("tunefleet.attach.finisher.finish_checkpoint", full)

@@ -125,9 +125,9 @@ def test_a_checkpoint_that_was_saved_before_the_trouble_is_finished(
 ) -> None:
     usual = finisher.finish_checkpoint
 
-    def slowly(*args: Any) -> Any:
+    def slowly(*args: Any, **known: Any) -> Any:
         time.sleep(0.5)
-        return usual(*args)
+        return usual(*args, **known)
 
     monkeypatch.setattr(finisher, "finish_checkpoint", slowly)
     ended = train({"training": {"max_steps": 8, **SAVES}, "on_nan": "rollback"})

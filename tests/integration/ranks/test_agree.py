@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import subprocess
 import sys
@@ -68,7 +70,7 @@ def test_ranks_act_together_however_far_apart_they_are(
     seed = random.random()
     print(f"seed {seed}")
     rng = random.Random(seed)
-    steps = 4000 if step_s == 0 else 150
+    steps = 20_000 if step_s == 0 else 150
     boards = [CommandBoard() for _ in range(size)]
     ends = lines(store, size)
     deciders = [Leader(boards[0], ends[0]), *(Follower(boards[n], ends[n]) for n in range(1, size))]
@@ -76,6 +78,7 @@ def test_ranks_act_together_however_far_apart_they_are(
     walkers = [
         threading.Thread(target=stumble, args=(deciders[n], steps, rng.random(), step_s, acted[n])) for n in range(size)
     ]
+    boards[rng.randrange(size)].submit("save_checkpoint", command_id="cmd-before")
     for walker in walkers:
         walker.start()
     asked = 0
@@ -177,7 +180,7 @@ def test_an_entry_that_is_half_written_is_not_there() -> None:
         assert other.get(9) is None
     page.put(9, 18, False)
     assert other.get(9) == (18, False)
-    page.keep_to_those_who_have_it()
+    page.close()
     other.set_count(1, 3)
     assert page.count() == 3, "whoever has it keeps it"
     assert Page.find(address, 4, 2) is None
@@ -188,9 +191,56 @@ def test_a_page_of_another_process_or_machine_is_none(tmp_path: Path) -> None:
     assert made is not None
     address = json.loads(made[1])
     (tmp_path / "other").write_bytes(b"x" * 4096)
-    with (tmp_path / "other").open("r+b") as other:
-        for wrong in ({"fd": other.fileno()}, {"token": address["token"] + 1}, {"host": "elsewhere"}, {"pid": 2**22}):
+    (tmp_path / "small").write_bytes(b"x")
+    receiving, sending = os.pipe()
+    with (tmp_path / "other").open("r+b") as other, (tmp_path / "small").open("r+b") as small:
+        fds = [{"fd": number} for number in (other.fileno(), small.fileno(), receiving, sending)]
+        for wrong in (*fds, {"token": address["token"] + 1}, {"host": "elsewhere"}, {"pid": 2**22}):
             assert Page.find(json.dumps(address | wrong).encode(), 4, 2) is None
+
+
+def test_ranks_of_a_system_without_such_memory_ask_their_store(
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str) -> int:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    for lacks in (False, True):
+        if lacks:
+            monkeypatch.delattr(os, "memfd_create")
+        else:
+            monkeypatch.setattr(os, "memfd_create", refuse)
+        first, second = lines(store, 2)
+        board = CommandBoard()
+        leader, follower = Leader(board, first), Follower(CommandBoard(), second)
+        board.submit("save_checkpoint", command_id="cmd")
+        acted = []
+        for step in range(1, 30):
+            ours = [item.command_id for item in leader.due(step)]
+            assert [item.command_id for item in follower.due(step)] == ours
+            acted += ours
+        assert acted == ["cmd"]
+
+
+def test_a_page_is_kept_open_until_every_rank_has_answered(store: TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "_HEAR_EVERY_S", 0.0)
+    let_some_have_no_page(monkeypatch, 1)
+    ends = lines(store, 3)
+    before = files_open()
+    leader, one, other = Leader(CommandBoard(), ends[0]), *(Follower(CommandBoard(), end) for end in ends[1:])
+    for step in range(1, 6):
+        leader.due(step)
+        one.due(step)
+    assert files_open() == before + 2, "its number and its mapping: the other one may still look for it"
+    for step in range(2, 6):
+        other.due(step)
+    leader.due(6)
+    assert files_open() == before + 1, "what the other one has mapped"
+
+
+def files_open() -> int:
+    """Count the files that this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_a_loop_that_asks_seldom_misses_nothing(store: TCPStore) -> None:

@@ -163,9 +163,9 @@ class Watched:
 def test_the_journal_is_durable_before_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched()
 
-    def finish(path: Path, hashed: None) -> Checkpoint:
+    def finish(path: Path, hashed: None, *, launch: str | None) -> Checkpoint:
         watched.calls.append("manifest")
-        return finish_checkpoint(path, hashed)
+        return finish_checkpoint(path, hashed, launch=launch)
 
     monkeypatch.setattr(finisher_module, "finish_checkpoint", finish)
     finisher = watched.finisher()

@@ -18,11 +18,11 @@ from tunefleet.attach.resume import ResumeError, await_decision, decide
 from tunefleet.attach.retention import kept_by_others, retain
 
 
-def save(folder: Path, step: int) -> Path:
+def save(folder: Path, step: int, launch: str | None = None) -> Path:
     path = folder / "checkpoints" / f"checkpoint-{step}"
     path.mkdir(parents=True)
     (path / "model.safetensors").write_text(f"weights of {step}")
-    finish_checkpoint(path)
+    finish_checkpoint(path, launch=launch)
     return path
 
 
@@ -155,3 +155,20 @@ def test_the_best_checkpoint_is_found_where_it_lies_now(tmp_path: Path) -> None:
     lost: Any = SimpleNamespace(best_metric=0.5, best_global_step=7, best_model_checkpoint="/elsewhere/checkpoint-7")
     _find_best(args, lost)
     assert (lost.best_model_checkpoint, lost.best_metric, lost.best_global_step) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("made_by", "delivers", "parent"), [("l1", False, "l1"), (None, False, None), ("l1", True, None)]
+)
+def test_a_launch_says_which_one_has_made_what_it_goes_on_from(
+    tmp_path: Path, made_by: str | None, delivers: bool, parent: str | None
+) -> None:
+    save(tmp_path, 10, made_by)
+    if delivers:
+        (tmp_path / "responses.json").write_text("{}")
+        (tmp_path / "journal").mkdir()
+        (tmp_path / "journal" / "l2.jsonl").write_text('{"type": "metric", "step": 20, "values": {}}\n')
+    job(tmp_path, "l3")
+    attach.open_session(tmp_path).close()
+    first = json.loads((tmp_path / "journal" / "l3.jsonl").read_text().splitlines()[0])
+    assert (first["from_step"], first["parent"]) == (20 if delivers else 10, parent)

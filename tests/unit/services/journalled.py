@@ -9,12 +9,8 @@ from tunefleet.services import series
 from tunefleet.wire.api import MetricsView
 
 
-def launch(name: str, from_step: int = 0, checkpoint: str | None = None) -> dict[str, Any]:
-    return {"type": "launch", "launch": name, "from_step": from_step, "checkpoint": checkpoint}
-
-
-def saved(step: int, digest: str) -> dict[str, Any]:
-    return {"type": "checkpoint", "step": step, "name": f"checkpoint-{step}", "digest": digest}
+def launch(name: str, from_step: int = 0, parent: str | None = None) -> dict[str, Any]:
+    return {"type": "launch", "launch": name, "from_step": from_step, "parent": parent}
 
 
 def metric(step: int, **values: float | str) -> dict[str, Any]:
