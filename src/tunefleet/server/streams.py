@@ -6,6 +6,7 @@ signal and asks the store only then; the signal's version is read before each lo
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,9 +16,9 @@ from fastapi import Request, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from tunefleet.errors import AuthError
-from tunefleet.server.auth import identify
+from tunefleet.server.auth import core_of, identify
 from tunefleet.services import events, logs, tasks
-from tunefleet.services.core import Core
+from tunefleet.services.core import KEYS, Core
 from tunefleet.services.identity import Actor
 from tunefleet.wire.api import EventView, LogView, ProgressView, TaskView
 
@@ -26,6 +27,8 @@ _PROGRESS_S: Final = 1.0
 PROGRESS_KIND: Final = "task.progress"
 _LOOK_S: Final = 10.0
 """A stream looks this often even if no signal came."""
+_LONGEST_S: Final = 600.0
+"""So long a stream that says nothing goes on without a look at who asked for it, unless a key is revoked."""
 _PING_S: Final = 15
 _SEND_TIMEOUT_S: Final = 60
 
@@ -66,12 +69,46 @@ def respond(
 async def _while_known(
     request: Request, stream: AsyncIterator[ServerSentEvent], know: Callable[[Request], Awaitable[object]]
 ) -> AsyncIterator[ServerSentEvent]:
-    async for message in stream:
-        try:
-            await know(request)
-        except AuthError:
+    unknown = asyncio.create_task(_until_unknown(request, know))
+    try:
+        while True:
+            coming = asyncio.ensure_future(anext(stream, None))
+            try:
+                await asyncio.wait((coming, unknown), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                # Also where the client has left meanwhile: the stream ends where it waits.
+                if not coming.done():
+                    coming.cancel()
+                    await asyncio.wait((coming,))
+            if unknown.done():
+                unknown.result()
+                return
+            message = coming.result()
+            # A session may have come to its end without anybody's doing.
+            if message is None or not await _is_known(request, know):
+                return
+            yield message
+    finally:
+        unknown.cancel()
+
+
+async def _until_unknown(request: Request, know: Callable[[Request], Awaitable[object]]) -> None:
+    """Return once the asker's key is good no more, such as when it is revoked."""
+    signals = core_of(request).signals
+    while not signals.closed:
+        seen = signals.version(KEYS)
+        if not await _is_known(request, know):
             return
-        yield message
+        await signals.wait(KEYS, _LONGEST_S, seen)
+    await asyncio.Event().wait()
+
+
+async def _is_known(request: Request, know: Callable[[Request], Awaitable[object]]) -> bool:
+    try:
+        await know(request)
+    except AuthError:
+        return False
+    return True
 
 
 async def follow_events(core: Core, who: Actor, wanted: EventFilter, after: int) -> AsyncIterator[ServerSentEvent]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,23 @@ def test_revoked_key_stops_to_work_at_once(admin: httpx.Client, running: Running
         assert client.get("/tasks").status_code == 200
         assert admin.delete(f"/keys/{made['id']}").status_code == 204
         is_problem(client.get("/tasks"), 401, "unauthenticated")
+
+
+@pytest.mark.parametrize("path", ["/live", "/events/stream"])
+def test_a_revoked_key_ends_its_open_streams_though_they_have_nothing_to_say(
+    admin: httpx.Client, running: Running, path: str
+) -> None:
+    made = admin.post("/keys", json={"name": "short-lived"}).json()
+    with running.client(made["secret"]) as client, client.stream("GET", path) as reply:
+        assert reply.status_code == 200
+        lines = reply.iter_lines()
+        if path == "/live":
+            next(lines)
+        assert admin.delete(f"/keys/{made['id']}").status_code == 204
+        begun = time.monotonic()
+        for _ in lines:
+            pass
+        assert time.monotonic() - begun < 10, "it would have ended with its next message"
 
 
 @pytest.mark.parametrize(
