@@ -161,6 +161,7 @@ def test_a_session_outlives_its_process_and_who_leaves_takes_nothing_along(
         said(client, task_id, question("Still there?"))
 
 
+@pytest.mark.long
 def test_a_chat_that_cannot_be_says_why_and_nobody_waits_for_it(client: Client, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     spec = {"taskType": "chat", "model": {"source": {"identifier": str(tmp_path)}}}

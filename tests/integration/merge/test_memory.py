@@ -107,6 +107,7 @@ def _watch(process: subprocess.Popen[bytes], look: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
+@pytest.mark.long
 def test_memory_stays_below_the_largest_file_and_a_killed_merge_keeps_what_was_whole(tmp_path: Path) -> None:
     base = _big(tmp_path / "base")
     adapter = _adapter(tmp_path / "adapter")

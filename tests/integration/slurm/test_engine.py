@@ -138,6 +138,7 @@ def test_what_slurm_refuses_fails_the_task_in_its_words(way: Way, slurm: SlurmCl
     assert _jobs(slurm, task.id) == []
 
 
+@pytest.mark.long
 def test_a_killed_server_asks_for_no_second_job(way: Way, slurm: SlurmCluster) -> None:
     with _full(way, slurm):
         task_id = way.client.submit(document(40)).task_id

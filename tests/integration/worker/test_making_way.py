@@ -145,6 +145,7 @@ def test_a_training_makes_way_for_somebody_and_ends_with_the_same_weights(
     until(lambda: client.workers.list().items[0].capabilities.gpus[0].in_use_by is None, "the GPU is free again")
 
 
+@pytest.mark.long
 def test_a_training_is_launched_again_with_half_the_batch_and_after_a_standstill(
     fleet: LocalFleet, client: Client
 ) -> None:

@@ -21,7 +21,9 @@ def main(folder: Path) -> None:
     if options.get("fails") == session.rank:
         raise ValueError("the weather is bad")
     if options.get("fails") is not None:
-        # As a collective breaks off when a peer has gone: the consequence, and it must not hide the cause.
+        # As a collective breaks off when a peer that had come is gone: the consequence, and it must not hide the cause.
+        while not (folder / f"pid-{options['fails']}").exists():
+            time.sleep(0.01)
         time.sleep(0.05)
         raise ConnectionError("Connection closed by peer")
     time.sleep(60)
