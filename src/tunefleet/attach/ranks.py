@@ -103,7 +103,8 @@ class Leader:
         if self._board.armed or self._held:
             self._decide(step, horizon)
         elif self._until < step + ahead:
-            self._say(step + horizon)
+            self._until = step + horizon
+            self._speaker.say_free(self._until)
         due = _ready(self._planned, step) if self._planned else _NOTHING
         self._look_at = step + 1 if self._planned else self._until - ahead + 1
         return due
@@ -118,11 +119,8 @@ class Leader:
         commands, self._held = [*self._held, *self._board.take()], []
         at = self._until + 1
         self._planned[at] = commands
-        self._say(max(at, step + horizon), at, commands)
-
-    def _say(self, until: int, at: int = -1, commands: Sequence[Command] = _NOTHING) -> None:
-        self._speaker.say(Entry(until, at, commands))
-        self._until = until
+        self._until = max(at, step + horizon)
+        self._speaker.say(Entry(self._until, at, commands))
 
     def _hear(self, now: float) -> None:
         """Take what other ranks were asked for, such as by a signal."""

@@ -41,13 +41,22 @@ class Speaker:
         self._all_have_it = False
         for slot in range(_SLOTS):
             line.set(_ring(slot), b"-1 -1 []")
-        made = Page.make(_SLOTS, line.size)
+        made = Page.make(_SLOTS)
         self._page = made[0] if made else None
         line.set("page", made[1] if made else _NO_PAGE)
         line.set("open", b"1")
 
+    def say_free(self, until: int) -> None:
+        """Tell the others that nothing acts up to a step; waits where one of them is a whole ring behind."""
+        number = self._number
+        if self._page is None or not self._all_have_it or number - self._read_by_all >= _SLOTS:
+            self.say(Entry(until, -1, ()))
+            return
+        self._page.put(number, until, False)
+        self._number = number + 1
+
     def say(self, entry: Entry) -> None:
-        """Tell the others; waits where one of them is a whole ring behind."""
+        """Tell the others what acts where; waits like `say_free`."""
         number = self._number
         if number - self._read_by_all >= _SLOTS:
             self._make_room(number)
@@ -61,10 +70,11 @@ class Speaker:
 
     def hear(self) -> list[Command]:
         """Return what other ranks were asked for since."""
-        if self._page is not None and not self._all_have_it:
-            self._await_answers(self._page)
-        if self._page is not None and self._all_have_it and self._page.count() == self._heard:
-            return []
+        if self._page is not None:
+            if not self._all_have_it:
+                self._await_answers(self._page)
+            elif not self._page.was_told():
+                return []
         found: list[Command] = []
         for number in range(self._heard + 1, self._line.count("said") + 1):
             key = f"said/{number}"
@@ -104,7 +114,7 @@ class Listener:
 
     def __init__(self, line: Line) -> None:
         self._line = line
-        self._next = self._passed_on = 0
+        self._next = 0
         self._begun = False
         self._page: Page | None = None
 
@@ -129,18 +139,15 @@ class Listener:
         """Tell rank 0 what this rank was asked for."""
         number = self._line.count("said", 1)
         self._line.set(f"said/{number}", json.dumps([command.command_id, command.command, command.data]).encode())
-        self._passed_on += 1
         if self._page is not None:
-            self._page.set_count(self._line.rank, self._passed_on)
+            self._page.tell()
 
     def _begin(self) -> None:
         self._line.wait_for("open", (0,), "that it has begun")
         self._begun = True
         address = self._line.read("page")
         if address != _NO_PAGE:
-            self._page = Page.find(address, _SLOTS, self._line.size)
-            if self._page is not None:
-                self._page.set_count(self._line.rank, self._passed_on)
+            self._page = Page.find(address, _SLOTS)
             # One that has none is more than all others that have it.
             self._line.count("pages", 1 if self._page is not None else self._line.size)
 

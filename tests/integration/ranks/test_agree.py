@@ -165,29 +165,31 @@ def test_what_a_rank_was_asked_for_before_it_began_is_carried_out(
 
 
 def test_an_entry_that_is_half_written_is_not_there() -> None:
-    made = Page.make(4, 2)
+    made = Page.make(4)
     assert made is not None
     page, address = made
-    other = Page.find(address, 4, 2)
+    other = Page.find(address, 4)
     assert other is not None
     page.put(5, 17, True)
     assert (other.get(5), other.get(1), other.get(0)) == ((17, True), None, None)
-    for word in range(3):
+    at = 16 + 24
+    for word in range(at, at + 24, 8):
         page.put(5, 17, True)
-        old = page._words[1 + 3 + word]
+        old = page._memory[word : word + 8]
         page.put(9, 18, False)
-        page._words[1 + 3 + word] = old
+        page._memory[word : word + 8] = old
         assert other.get(9) is None
     page.put(9, 18, False)
     assert other.get(9) == (18, False)
     page.close()
-    other.set_count(1, 3)
-    assert page.count() == 3, "whoever has it keeps it"
-    assert Page.find(address, 4, 2) is None
+    assert not page.was_told()
+    other.tell()
+    assert (page.was_told(), page.was_told()) == (True, False), "whoever has it keeps it"
+    assert Page.find(address, 4) is None
 
 
 def test_a_page_of_another_process_or_machine_is_none(tmp_path: Path) -> None:
-    made = Page.make(4, 2)
+    made = Page.make(4)
     assert made is not None
     address = json.loads(made[1])
     (tmp_path / "other").write_bytes(b"x" * 4096)
@@ -196,7 +198,7 @@ def test_a_page_of_another_process_or_machine_is_none(tmp_path: Path) -> None:
     with (tmp_path / "other").open("r+b") as other, (tmp_path / "small").open("r+b") as small:
         fds = [{"fd": number} for number in (other.fileno(), small.fileno(), receiving, sending)]
         for wrong in (*fds, {"token": address["token"] + 1}, {"host": "elsewhere"}, {"pid": 2**22}):
-            assert Page.find(json.dumps(address | wrong).encode(), 4, 2) is None
+            assert Page.find(json.dumps(address | wrong).encode(), 4) is None
 
 
 def test_ranks_of_a_system_without_such_memory_ask_their_store(
