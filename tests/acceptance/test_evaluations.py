@@ -141,7 +141,6 @@ def test_what_cannot_be_measured_says_so(client: Client, evaluation: dict[str, A
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_tasks_of_lm_eval_that_travel_with_the_document(
     client: Client, tmp_path: Path, missing: Callable[[str], None]
 ) -> None:

@@ -100,6 +100,7 @@ async def _until_unknown(request: Request, know: Callable[[Request], Awaitable[o
         if not await _is_known(request, know):
             return
         await signals.wait(KEYS, _LONGEST_S, seen)
+    # The stream itself ends with the server, and may have its last words to say: this one waits to be cancelled.
     await asyncio.Event().wait()
 
 
