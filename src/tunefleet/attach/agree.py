@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 MAX_HORIZON = 8
 # So long may a command wait where steps are fast; the ranks talk to each other less often then.
 _HORIZON_S = 0.25
+LONG_STEP_S = _HORIZON_S / 2
+"""The horizon is one step where steps are longer."""
 _FIRST_LOOK_S = 50e-6
 _LONGEST_LOOK_S = 2e-3
 _PEERS_EVERY_S = 0.5

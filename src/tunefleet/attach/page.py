@@ -11,24 +11,26 @@ import logging
 import mmap
 import os
 import secrets
-import struct
 import weakref
 
 from .identity import machine
 
 logger = logging.getLogger(__name__)
 
-_WORD = struct.Struct("q")
-_ENTRY = struct.Struct("qqq")
-_TOKEN, _TOLD, _RING = 0, 8, 16
-# What fresh memory holds is no entry.
-_MAGIC = 0x5443_4F4E_5452_4F4C
+_WORD_BYTES = 8
+# Words before the ring.
+_TOKEN, _TOLD, _RING = 0, 1, 2
+# An entry is one word, which is written at once: another processor may see several in another order. From its top:
+# in which round of the ring it was written, counted from 1 (fresh memory holds none), the step, and `more`.
+_ROUND_FROM, _STEP_FROM = 33, 1
+_STEP = (1 << _ROUND_FROM - _STEP_FROM) - 1
 
 
 class Page:
     """Entries of a ring, which rank 0 writes and all read, and a word by which the others say that they want something.
 
-    Another processor may see the words of an entry in another order than they were written in: an entry has a check.
+    What a step's end asks of it is one look at a word or one change of it: the processor has computed meanwhile, and
+    whatever else is touched comes from memory again.
 
     Args:
         fd: Of the memory; it belongs to the page.
@@ -39,7 +41,7 @@ class Page:
         # Only once: another file may have the number by then.
         self._closing = weakref.finalize(self, os.close, fd)
         self._slots = slots
-        self._memory = mmap.mmap(fd, _RING + slots * _ENTRY.size)
+        self._words = memoryview(mmap.mmap(fd, (_RING + slots) * _WORD_BYTES)).cast("q")
 
     @classmethod
     def make(cls, slots: int) -> tuple[Page, bytes] | None:
@@ -51,9 +53,9 @@ class Page:
         except OSError as error:
             logger.info("There is no memory to share (%s); the ranks ask their store", error)
             return None
-        os.ftruncate(fd, _RING + slots * _ENTRY.size)
+        os.ftruncate(fd, (_RING + slots) * _WORD_BYTES)
         page, token = cls(fd, slots), secrets.randbits(62)
-        _WORD.pack_into(page._memory, _TOKEN, token)
+        page._words[_TOKEN] = token
         address = {"host": machine(), "pid": os.getpid(), "fd": fd, "token": token}
         return page, json.dumps(address).encode()
 
@@ -71,7 +73,7 @@ class Page:
             logger.info("The memory of rank 0 cannot be opened (%s); this rank asks the store", error)
             return None
         page.close()
-        return page if _WORD.unpack_from(page._memory, _TOKEN) == (told["token"],) else None
+        return page if page._words[_TOKEN] == told["token"] else None
 
     def close(self) -> None:
         """Close the descriptor by which others find it; whoever has it keeps it."""
@@ -85,22 +87,31 @@ class Page:
             until: Up to which step everything is decided.
             more: Whether the store has commands with it.
         """
-        fact = until * 2 + more
-        at = _RING + number % self._slots * _ENTRY.size
-        _ENTRY.pack_into(self._memory, at, number, fact, number ^ fact ^ _MAGIC)
+        lap, slot = divmod(number, self._slots)
+        self._words[_RING + slot] = lap + 1 << _ROUND_FROM | until << _STEP_FROM | more
+
+    def put_free(self, number: int, until: int) -> bool:
+        """Write an entry without commands, unless something was said: return whether it was written."""
+        words = self._words
+        if words[_TOLD]:
+            return False
+        lap, slot = divmod(number, self._slots)
+        words[_RING + slot] = lap + 1 << _ROUND_FROM | until << _STEP_FROM
+        return True
 
     def get(self, number: int) -> tuple[int, bool] | None:
         """Return `until` and `more` of an entry, or None as long as it is not there."""
-        there, fact, check = _ENTRY.unpack_from(self._memory, _RING + number % self._slots * _ENTRY.size)
-        return (fact // 2, bool(fact % 2)) if there == number and check == number ^ fact ^ _MAGIC else None
+        lap, slot = divmod(number, self._slots)
+        word = self._words[_RING + slot]
+        return (word >> _STEP_FROM & _STEP, bool(word & 1)) if word >> _ROUND_FROM == lap + 1 else None
 
     def tell(self) -> None:
         """Say that the store has something for rank 0; by another rank, when it has."""
-        _WORD.pack_into(self._memory, _TOLD, 1)
+        self._words[_TOLD] = 1
 
     def was_told(self) -> bool:
         """Return whether something was said since the last time; by rank 0, before it looks at the store."""
-        if not _WORD.unpack_from(self._memory, _TOLD)[0]:
+        if not self._words[_TOLD]:
             return False
-        _WORD.pack_into(self._memory, _TOLD, 0)
+        self._words[_TOLD] = 0
         return True

@@ -17,15 +17,15 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from . import world
-from .agree import Line, horizon_of, open_line
+from .agree import LONG_STEP_S, Line, horizon_of, open_line
 from .board import ClosedError, Command, CommandBoard
 from .collective import Collective, cpu_group
 from .ring import Entry, Listener, Speaker
 
 logger = logging.getLogger(__name__)
 
-_HEAR_EVERY_S = 0.25
 _SMOOTHING = 0.2
+_FORGOTTEN_AFTER = 5
 _NOTHING: tuple[Command, ...] = ()
 
 
@@ -78,7 +78,7 @@ class Leader:
         self._look_at = 0
         self._planned: dict[int, list[Command]] = {}
         self._held: list[Command] = []
-        self._hear_at = self._looked_at = time.monotonic()
+        self._looked_at = time.monotonic()
         self._looked_step = 0
         self._step_s = 1.0
         self._speaker = Speaker(line)
@@ -91,29 +91,36 @@ class Leader:
         return self._urgent() if step == self._step else self._look(step)
 
     def _look(self, step: int) -> Sequence[Command]:
+        """See whether anything is asked for; where nothing is, this is all that a step's end needs.
+
+        Written for a processor that has computed meanwhile: each function called here comes from memory again.
+        """
         now = time.monotonic()
         if self._step < 0:
             self._until = step  # the first step is decided by convention: nothing acts
             self._looked_step = step - 1
-        self._step = step
-        horizon = self._horizon(step, now)
-        ahead = max(horizon // 2, 1)
-        if now >= self._hear_at:
-            self._hear(now)
+        steps = step - self._looked_step if step > self._looked_step else 1
+        share = _SMOOTHING * steps if steps < _FORGOTTEN_AFTER else 1.0
+        self._step_s += share * ((now - self._looked_at) / steps - self._step_s)
+        self._step = self._looked_step = step
+        self._looked_at = now
+        horizon = 1 if self._step_s > LONG_STEP_S else horizon_of(self._step_s)
+        ahead, until = horizon // 2 or 1, step + horizon
+        if self._board.armed or self._held or self._planned or not self._speaker.say_free(until):
+            return self._look_closely(step, horizon, ahead)
+        self._until, self._look_at = until, until - ahead + 1
+        return _NOTHING
+
+    def _look_closely(self, step: int, horizon: int, ahead: int) -> Sequence[Command]:
+        self._hear()
         if self._board.armed or self._held:
             self._decide(step, horizon)
         elif self._until < step + ahead:
             self._until = step + horizon
-            self._speaker.say_free(self._until)
+            self._speaker.say(Entry(self._until, -1, ()))
         due = _ready(self._planned, step) if self._planned else _NOTHING
         self._look_at = step + 1 if self._planned else self._until - ahead + 1
         return due
-
-    def _horizon(self, step: int, now: float) -> int:
-        steps, taken = max(step - self._looked_step, 1), now - self._looked_at
-        self._looked_step, self._looked_at = step, now
-        self._step_s += min(_SMOOTHING * steps, 1.0) * (taken / steps - self._step_s)
-        return horizon_of(self._step_s)
 
     def _decide(self, step: int, horizon: int) -> None:
         commands, self._held = [*self._held, *self._board.take()], []
@@ -122,9 +129,8 @@ class Leader:
         self._until = max(at, step + horizon)
         self._speaker.say(Entry(self._until, at, commands))
 
-    def _hear(self, now: float) -> None:
+    def _hear(self) -> None:
         """Take what other ranks were asked for, such as by a signal."""
-        self._hear_at = now + _HEAR_EVERY_S
         for item in self._speaker.hear():
             try:
                 self._board.submit(item.command, item.data, item.command_id)

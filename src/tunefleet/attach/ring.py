@@ -7,6 +7,7 @@ goes through a page of memory instead, and the store has the commands alone.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from .board import Command
 from .page import Page
 
 _SLOTS = 64
+_HEAR_EVERY_S = 0.25
 _NO_PAGE = b"null"
 
 
@@ -38,7 +40,9 @@ class Speaker:
     def __init__(self, line: Line) -> None:
         self._line = line
         self._number = self._read_by_all = self._heard = 0
-        self._all_have_it = False
+        self._hear_at = time.monotonic()
+        # The page, once every rank has it.
+        self._shared: Page | None = None
         for slot in range(_SLOTS):
             line.set(_ring(slot), b"-1 -1 []")
         made = Page.make(_SLOTS)
@@ -46,21 +50,24 @@ class Speaker:
         line.set("page", made[1] if made else _NO_PAGE)
         line.set("open", b"1")
 
-    def say_free(self, until: int) -> None:
-        """Tell the others that nothing acts up to a step; waits where one of them is a whole ring behind."""
-        number = self._number
-        if self._page is None or not self._all_have_it or number - self._read_by_all >= _SLOTS:
-            self.say(Entry(until, -1, ()))
-            return
-        self._page.put(number, until, False)
+    def say_free(self, until: int) -> bool:
+        """Tell the others that nothing acts up to a step, if that takes one word of memory and none of them asks.
+
+        Returns:
+            False where it was not told: `hear` what they ask for, then `say` it.
+        """
+        page, number = self._shared, self._number
+        if page is None or number - self._read_by_all >= _SLOTS or not page.put_free(number, until):
+            return False
         self._number = number + 1
+        return True
 
     def say(self, entry: Entry) -> None:
         """Tell the others what acts where; waits like `say_free`."""
         number = self._number
         if number - self._read_by_all >= _SLOTS:
             self._make_room(number)
-        if entry.commands or not self._all_have_it:
+        if entry.commands or self._shared is None:
             plain = [[item.command_id, item.command, item.data] for item in entry.commands]
             text = f"{number} {entry.until} {json.dumps([entry.at, plain]) if plain else '[]'}"
             self._line.set(_ring(number), text.encode())
@@ -69,12 +76,16 @@ class Speaker:
         self._number = number + 1
 
     def hear(self) -> list[Command]:
-        """Return what other ranks were asked for since."""
-        if self._page is not None:
-            if not self._all_have_it:
-                self._await_answers(self._page)
-            elif not self._page.was_told():
+        """Return what other ranks were asked for since; without a page it looks a few times a second."""
+        if self._shared is not None:
+            if not self._shared.was_told():
                 return []
+        elif (now := time.monotonic()) < self._hear_at:
+            return []
+        else:
+            self._hear_at = now + _HEAR_EVERY_S
+            if self._page is not None:
+                self._await_answers(self._page)
         found: list[Command] = []
         for number in range(self._heard + 1, self._line.count("said") + 1):
             key = f"said/{number}"
@@ -88,9 +99,10 @@ class Speaker:
         if without + have < self._line.size - 1:
             return
         page.close()
-        self._all_have_it = not without
         if without:
             self._page = None
+        else:
+            self._shared = page
 
     def _make_room(self, number: int) -> None:
         """Wait until every rank has read what would be overwritten: what is known of it, unless that is old."""

@@ -20,7 +20,7 @@ pytest.importorskip("torch")
 
 from torch.distributed import PrefixStore, TCPStore
 
-from tunefleet.attach import exchange, ranks
+from tunefleet.attach import exchange, ranks, ring
 from tunefleet.attach.agree import MAX_HORIZON, Line, PeerLostError
 from tunefleet.attach.board import CommandBoard
 from tunefleet.attach.checkpoints import fault_of
@@ -132,7 +132,7 @@ def test_ranks_of_one_machine_need_no_message_at_a_step(
     store: TCPStore, elsewhere: int, at_most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranks, "horizon_of", lambda step_s: 1)
-    monkeypatch.setattr(ranks, "_HEAR_EVERY_S", 0.0)
+    monkeypatch.setattr(ring, "_HEAR_EVERY_S", 0.0)
     let_some_have_no_page(monkeypatch, elsewhere)
     prefix = f"test/{next(_number)}"
     first, second = (Counting(PrefixStore(prefix, store.clone()), rank, 2, 20.0) for rank in range(2))
@@ -150,7 +150,7 @@ def test_ranks_of_one_machine_need_no_message_at_a_step(
 def test_what_a_rank_was_asked_for_before_it_began_is_carried_out(
     store: TCPStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranks, "_HEAR_EVERY_S", 0.0)
+    monkeypatch.setattr(ring, "_HEAR_EVERY_S", 0.0)
     first, second = lines(store, 2)
     board = CommandBoard()
     leader, follower = Leader(CommandBoard(), first), Follower(board, second)
@@ -164,23 +164,24 @@ def test_what_a_rank_was_asked_for_before_it_began_is_carried_out(
     assert acted == ["early"]
 
 
-def test_an_entry_that_is_half_written_is_not_there() -> None:
+def test_a_page_has_the_newest_entries_and_nothing_that_was_not_written() -> None:
     made = Page.make(4)
     assert made is not None
     page, address = made
     other = Page.find(address, 4)
     assert other is not None
+    assert [other.get(number) for number in range(8)] == [None] * 8
     page.put(5, 17, True)
-    assert (other.get(5), other.get(1), other.get(0)) == ((17, True), None, None)
-    at = 16 + 24
-    for word in range(at, at + 24, 8):
-        page.put(5, 17, True)
-        old = page._memory[word : word + 8]
-        page.put(9, 18, False)
-        page._memory[word : word + 8] = old
-        assert other.get(9) is None
-    page.put(9, 18, False)
-    assert other.get(9) == (18, False)
+    assert (other.get(5), other.get(1), other.get(9), other.get(0)) == ((17, True), None, None, None)
+    assert page.put_free(9, 18)
+    assert (other.get(5), other.get(9)) == (None, (18, False))
+    last_step, last_number = 2**31, 2**31 + 1
+    page.put(last_number, last_step, True)
+    assert other.get(last_number) == (last_step, True), "a training of years"
+    other.tell()
+    assert not page.put_free(2, 19)
+    assert other.get(2) is None
+    assert page.was_told()
     page.close()
     assert not page.was_told()
     other.tell()
@@ -225,7 +226,7 @@ def test_ranks_of_a_system_without_such_memory_ask_their_store(
 
 
 def test_a_page_is_kept_open_until_every_rank_has_answered(store: TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "_HEAR_EVERY_S", 0.0)
+    monkeypatch.setattr(ring, "_HEAR_EVERY_S", 0.0)
     let_some_have_no_page(monkeypatch, 1)
     ends = lines(store, 3)
     before = files_open()
