@@ -38,7 +38,7 @@ A run that was broken off goes on where it was: what this source has measured on
 
 ABSENT: Final = """## Who is not beside us, and why
 
-- NVFlare's simulator, for rounds: `bench/rounds.py` times it since the figures above were taken, at 1 MiB alone.
+- NVFlare's simulator, for rounds with updates of more than 1 MiB or more than ten clients: one turn takes minutes.
 - A stream of several interleaved datasets, for exactness: a training here reads one dataset, and what a campaign mixes
   is written down as one before it trains, so that it is read by index.
 - Axolotl's dynamic checkpoint, for callbacks: it looks for a file, and can be told nothing else. The Trainer's own
@@ -201,7 +201,7 @@ def _benchmark(one: Benchmark, result: dict[str, Any] | None, pictures: str) -> 
 def _circumstances(run: dict[str, Any]) -> Iterator[str]:
     busy = run["others_percent"]
     others = f"; others took {busy} % of the processors when it began" if busy > 10 else ""
-    yield f"It took {run['took_s']} s{others}.\n"
+    yield f"It took {run['took_s']} s on {run['machine']['processor']}{others}.\n"
 
 
 def plots_of(result: dict[str, Any]) -> list[dict[str, Any]]:

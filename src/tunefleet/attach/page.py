@@ -23,6 +23,7 @@ _TOKEN, _TOLD, _RING = 0, 1, 2
 # An entry is one word, which is written at once: another processor may see several in another order. From its top:
 # in which round of the ring it was written, counted from 1 (fresh memory holds none), the step, and `more`.
 _ROUND_FROM, _STEP_FROM = 33, 1
+_MORE = 1
 _STEP = (1 << _ROUND_FROM - _STEP_FROM) - 1
 
 
@@ -88,7 +89,7 @@ class Page:
             more: Whether the store has commands with it.
         """
         lap, slot = divmod(number, self._slots)
-        self._words[_RING + slot] = lap + 1 << _ROUND_FROM | until << _STEP_FROM | more
+        self._words[_RING + slot] = lap + 1 << _ROUND_FROM | until << _STEP_FROM | _MORE * more
 
     def put_free(self, number: int, until: int) -> bool:
         """Write an entry without commands, unless something was said: return whether it was written."""
@@ -99,11 +100,11 @@ class Page:
         words[_RING + slot] = lap + 1 << _ROUND_FROM | until << _STEP_FROM
         return True
 
-    def get(self, number: int) -> tuple[int, bool] | None:
-        """Return `until` and `more` of an entry, or None as long as it is not there."""
+    def get_free(self, number: int) -> int | None:
+        """Return up to which step nothing acts by an entry; None if it is not there, or has commands."""
         lap, slot = divmod(number, self._slots)
         word = self._words[_RING + slot]
-        return (word >> _STEP_FROM & _STEP, bool(word & 1)) if word >> _ROUND_FROM == lap + 1 else None
+        return word >> _STEP_FROM & _STEP if word >> _ROUND_FROM == lap + 1 and not word & _MORE else None
 
     def tell(self) -> None:
         """Say that the store has something for rank 0; by another rank, when it has."""

@@ -183,7 +183,11 @@ class Follower:
             for item in self._board.take():
                 self._listener.pass_on(item)
         while step > self._until:
-            self._read(step)
+            free = self._listener.hear_free()
+            if free is None:
+                self._read(step)
+            else:
+                self._until = free
         due = _ready(self._planned, step) if self._planned else _NOTHING
         self._free_until = step if self._planned else self._until
         return due

@@ -142,10 +142,19 @@ class Listener:
         if not self._begun:
             self._begin()
         entry = self._look() or self._wait(step)
-        self._next += 1
-        if self._next % (_SLOTS // 4) == 0:
-            self._line.set(f"read/{self._line.rank}", b"%d" % self._next)
+        self._go_on()
         return entry
+
+    def hear_free(self) -> int | None:
+        """Take the next thing that rank 0 says, if it is there and tells that nothing acts up to a step.
+
+        Returns:
+            The step; None leaves it to `hear`.
+        """
+        until = self._page.get_free(self._next) if self._page is not None else None
+        if until is not None:
+            self._go_on()
+        return until
 
     def pass_on(self, command: Command) -> None:
         """Tell rank 0 what this rank was asked for."""
@@ -153,6 +162,11 @@ class Listener:
         self._line.set(f"said/{number}", json.dumps([command.command_id, command.command, command.data]).encode())
         if self._page is not None:
             self._page.tell()
+
+    def _go_on(self) -> None:
+        self._next += 1
+        if self._next % (_SLOTS // 4) == 0:
+            self._line.set(f"read/{self._line.rank}", b"%d" % self._next)
 
     def _begin(self) -> None:
         self._line.wait_for("open", (0,), "that it has begun")
@@ -170,9 +184,9 @@ class Listener:
         return entry
 
     def _look(self) -> Entry | None:
-        quiet = self._page.get(self._next) if self._page is not None else None
-        if quiet is not None and not quiet[1]:
-            return Entry(quiet[0], -1, ())
+        free = self._page.get_free(self._next) if self._page is not None else None
+        if free is not None:
+            return Entry(free, -1, ())
         number, until, rest = self._line.look(_ring(self._next)).split(b" ", 2)
         if number != b"%d" % self._next:
             return None

@@ -170,17 +170,19 @@ def test_a_page_has_the_newest_entries_and_nothing_that_was_not_written() -> Non
     page, address = made
     other = Page.find(address, 4)
     assert other is not None
-    assert [other.get(number) for number in range(8)] == [None] * 8
-    page.put(5, 17, True)
-    assert (other.get(5), other.get(1), other.get(9), other.get(0)) == ((17, True), None, None, None)
+    assert [other.get_free(number) for number in range(8)] == [None] * 8
+    page.put(5, 17, False)
+    assert (other.get_free(5), other.get_free(1), other.get_free(9), other.get_free(0)) == (17, None, None, None)
     assert page.put_free(9, 18)
-    assert (other.get(5), other.get(9)) == (None, (18, False))
+    assert (other.get_free(5), other.get_free(9)) == (None, 18)
+    page.put(9, 18, True)
+    assert other.get_free(9) is None, "the store has commands with it"
     last_step, last_number = 2**31, 2**31 + 1
-    page.put(last_number, last_step, True)
-    assert other.get(last_number) == (last_step, True), "a training of years"
+    page.put(last_number, last_step, False)
+    assert other.get_free(last_number) == last_step, "a training of years"
     other.tell()
     assert not page.put_free(2, 19)
-    assert other.get(2) is None
+    assert other.get_free(2) is None
     assert page.was_told()
     page.close()
     assert not page.was_told()
