@@ -25,7 +25,8 @@ from .ring import Entry, Listener, Speaker
 logger = logging.getLogger(__name__)
 
 _SMOOTHING = 0.2
-_FORGOTTEN_AFTER = 5
+# After so many steps the mean is that of these alone.
+_FORGOTTEN_AFTER = 1 / _SMOOTHING
 _NOTHING: tuple[Command, ...] = ()
 
 
@@ -106,7 +107,9 @@ class Leader:
         self._looked_at = now
         horizon = 1 if self._step_s > LONG_STEP_S else horizon_of(self._step_s)
         ahead, until = horizon // 2 or 1, step + horizon
-        if self._board.armed or self._held or self._planned or not self._speaker.say_free(until):
+        # What was decided stays so, also where the horizon has become shorter: the others may be there already.
+        far = self._until >= step + ahead
+        if far or self._board.armed or self._held or self._planned or not self._speaker.say_free(until):
             return self._look_closely(step, horizon, ahead)
         self._until, self._look_at = until, until - ahead + 1
         return _NOTHING

@@ -63,7 +63,7 @@ class Speaker:
         return True
 
     def say(self, entry: Entry) -> None:
-        """Tell the others what acts where; waits like `say_free`."""
+        """Tell the others what acts where; waits where one of them is a whole ring behind."""
         number = self._number
         if number - self._read_by_all >= _SLOTS:
             self._make_room(number)

@@ -109,6 +109,33 @@ def test_a_command_is_at_most_a_horizon_late(store: TCPStore) -> None:
     pytest.fail("it was never carried out")
 
 
+@pytest.mark.parametrize("elsewhere", [0, 1])
+def test_what_was_decided_stays_decided_where_steps_become_longer(
+    store: TCPStore, elsewhere: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_some_have_no_page(monkeypatch, elsewhere)
+    rng = random.Random(7)
+    monkeypatch.setattr(ranks, "LONG_STEP_S", float("inf"))
+    monkeypatch.setattr(ranks, "horizon_of", lambda step_s: rng.choice([1, 2, 8]))
+    monkeypatch.setattr(ring, "_HEAR_EVERY_S", 0.0)
+    first, second = lines(store, 2)
+    board = CommandBoard()
+    leader, follower = Leader(board, first), Follower(CommandBoard(), second)
+    ours: list[tuple[int, str]] = []
+    theirs: list[tuple[int, str]] = []
+    passed = 0
+    for step in range(1, 2000):
+        if rng.random() < 0.1:
+            board.submit("save_checkpoint", command_id=f"cmd-{step}")
+        ours += [(step, item.command_id) for item in leader.due(step)]
+        # The other rank is as far ahead as it may be.
+        while passed < leader._until:
+            passed += 1
+            theirs += [(passed, item.command_id) for item in follower.due(passed)]
+    assert len(ours) > 100
+    assert theirs[: len(ours)] == ours
+
+
 class Counting(Line):
     """Counts the messages to the store."""
 
