@@ -322,16 +322,30 @@ def test_requests_are_refused_while_the_database_is_away_and_go_on_when_it_is_ba
 ) -> None:
     process = postgres_process()
     running = start(tmp_path / "data", database_url=process.create())
+    try:
+        _refused_and_taken_again(running, process)
+    finally:
+        # Whatever failed: a server that goes on to look for its database would warn in the tests that come next.
+        running.stop()
+        running.core.close()
+        process.remove()
+
+
+def _refused_and_taken_again(running: Running, process: PostgresProcess) -> None:
     with running.client(running.admin_key) as admin, running.client("tf_unknown") as stranger:
         until(lambda: admin.get("/healthz").json()["role"] == "leads")
         assert admin.get("/tasks").status_code == 200
         process.stop(signal.SIGQUIT)
         changed = admin.post("/workflows", json={"document": ECHO})
-        for reply, code in (
-            (admin.get("/tasks"), "store_unusable"),
-            (stranger.get("/tasks"), "store_unusable"),
-            (changed, "unreachable"),  # it cannot be in the audit log, either
+        for reply, codes in (
+            (admin.get("/tasks"), {"store_unusable"}),
+            (stranger.get("/tasks"), {"store_unusable"}),
+            # It cannot be in the audit log, either. Where a write of the server's own was cut off in its commit, the
+            # server has forgotten the keys that it knew, and comes no further than to look this one up.
+            (changed, {"unreachable", "store_unusable"}),
         ):
+            code = reply.json()["type"].rpartition(":")[2]
+            assert code in codes
             assert "Ask again in a moment" in is_problem(reply, 503, code)["hint"]
             assert PASSWORD not in reply.text
         assert admin.get("/healthz").json()["status"] == "ok"
@@ -339,9 +353,6 @@ def test_requests_are_refused_while_the_database_is_away_and_go_on_when_it_is_ba
         until(lambda: admin.get("/tasks").status_code == 200)
         until(lambda: admin.post("/workflows", json={"document": ECHO}).status_code == 201)
         assert stranger.get("/tasks").status_code == 401
-    running.stop()
-    running.core.close()
-    process.remove()
 
 
 def test_a_character_that_postgresql_cannot_hold_is_shown(postgres_url: str, opened: Callable[..., Database]) -> None:
