@@ -73,7 +73,8 @@ class EndingCallback(TrainerCallback):
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Leave, should a loop come here first."""
-        self._leave()
+        if self._ended:
+            self._leave()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

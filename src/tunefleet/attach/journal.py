@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,13 @@ logger = logging.getLogger(__name__)
 
 FLUSH_S = 0.2
 PROGRESS_S = 1.0
+Probe = Callable[[], Mapping[str, float | None]]
 _NOT_A_NUMBER = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def number(value: float) -> float | str:
     """Return a number as JSON can hold it: `NaN`, `Infinity` and `-Infinity` become strings."""
-    return value if math.isfinite(value) else _NOT_A_NUMBER[str(value)]
+    return value if isfinite(value) else _NOT_A_NUMBER[str(value)]
 
 
 def plain_values(values: Mapping[str, Any]) -> dict[str, float | str]:
@@ -42,7 +44,7 @@ def plain_values(values: Mapping[str, Any]) -> dict[str, float | str]:
     for name, value in values.items():
         kind = type(value)
         if kind is float:
-            plain[name] = number(value)
+            plain[name] = value if isfinite(value) else number(value)
         elif kind is int or kind is str:
             plain[name] = value
         elif kind is bool or getattr(getattr(value, "device", None), "type", "cpu") == "cpu":
@@ -83,7 +85,7 @@ class JournalWriter:
         self._queue: deque[dict[str, Any]] = deque()
         self._lock = threading.Lock()
         self._unwritten = b""
-        self._progress: dict[str, Any] | None = None
+        self._progress: tuple[dict[str, Any], Probe | None] | None = None
         self._progress_at = -math.inf
         self._pid = os.getpid()
         self._on_tick = on_tick
@@ -128,14 +130,16 @@ class JournalWriter:
         fields = {"series": series, "step": step, "epoch": epoch, "window": window, "values": plain_values(values)}
         self._put("metric", fields)
 
-    def progress(self, phase: str, **fields: float | None) -> None:
+    def progress(self, phase: str, *, probe: Probe | None = None, **fields: float | None) -> None:
         """Record where the training stands; the newest of a second is written, the others are dropped.
 
         Args:
             phase: What it does.
+            probe: Gives further fields when the record is written, by the writer's thread: for what takes longer to
+                ask than a training should wait.
             fields: Those of `wire.journal.ProgressRecord`.
         """
-        self._progress = _record("progress", {"phase": phase, **fields})
+        self._progress = _record("progress", {"phase": phase, **fields}), probe
 
     def event(self, name: str, message: str, level: str = "info", data: Mapping[str, Any] | None = None) -> None:
         """Record something that a person wants to see in the task's history.
@@ -196,10 +200,16 @@ class JournalWriter:
         self._queue.append(_record(kind, fields))
 
     def _take_progress(self, *, now: float) -> None:
-        record = self._progress
-        if record is not None and now - self._progress_at >= PROGRESS_S:
-            self._progress, self._progress_at = None, now
-            self._queue.append(record)
+        newest = self._progress
+        if newest is None or now - self._progress_at < PROGRESS_S:
+            return
+        self._progress, self._progress_at = None, now
+        record, probe = newest
+        try:
+            record.update(probe() if probe is not None else {})
+        except Exception as error:  # noqa: BLE001 - of a device that broke; where the training stands is said all the same
+            logger.warning("What the process holds could not be asked: %s", error)
+        self._queue.append(record)
 
     def _turn(self) -> None:
         # A full disk must not end the training's reports for good: what was not written is kept.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from . import repeat
+from .journal import Probe
 
 logger = logging.getLogger("tunefleet.control")
 
@@ -31,7 +32,7 @@ class Journal(Protocol):
     ) -> None:
         """Record values that were logged."""
 
-    def progress(self, phase: str, **fields: float | None) -> None:
+    def progress(self, phase: str, *, probe: Probe | None = ..., **fields: float | None) -> None:
         """Record where the training stands."""
 
     def event(self, name: str, message: str, level: str = ..., data: Mapping[str, Any] | None = ...) -> None:
@@ -78,7 +79,7 @@ class QuietJournal:
     ) -> None:
         """Drop values."""
 
-    def progress(self, phase: str, **fields: float | None) -> None:
+    def progress(self, phase: str, *, probe: Probe | None = None, **fields: float | None) -> None:
         """Drop where the training stands."""
 
     def event(self, name: str, message: str, level: str = "info", data: Mapping[str, Any] | None = None) -> None:

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ class StatusFile:
         self._written_at = 0.0
         self._dirty = False
         self._pid = os.getpid()
+        self._logged: deque[tuple[int, Mapping[str, float | str], float | None]] = deque()
         self._fields: dict[str, Any] = {
             "state": "starting",
             "phase": "loading",
@@ -55,6 +57,7 @@ class StatusFile:
     def fields(self) -> dict[str, Any]:
         """A copy of what is known now, written or not."""
         with self._lock:
+            self._take_logged()
             return {**self._fields, "values": dict(self._fields["values"])}
 
     @property
@@ -67,9 +70,17 @@ class StatusFile:
         with self._lock:
             self._paths.append(path)
 
+    def log(self, step: int, values: Mapping[str, float | str], *, epoch: float | None = None) -> None:
+        """Remember what was logged at a step, as `update` does; without its lock, for the training's own thread.
+
+        It is put with the rest when that is next read, written or updated.
+        """
+        self._logged.append((step, values, epoch))
+
     def update(self, *, values: Mapping[str, float | str] | None = None, **fields: Any) -> None:
         """Remember new values; they reach the disk within about a second."""
         with self._lock:
+            self._take_logged()
             if self.final:
                 return
             self._fields.update(fields)
@@ -136,14 +147,24 @@ class StatusFile:
     def flush_if_due(self) -> None:
         """Write what was remembered, at most once a second; called by the journal's thread."""
         with self._lock:
+            self._take_logged()
             if self._dirty and time.monotonic() - self._written_at >= INTERVAL_S:
                 self._flush()
 
     def flush(self) -> None:
         """Write what was remembered, now."""
         with self._lock:
+            self._take_logged()
             if self._dirty:
                 self._flush()
+
+    def _take_logged(self) -> None:
+        while self._logged:
+            step, values, epoch = self._logged.popleft()
+            if not self.final:
+                self._fields["step"] = step
+                self._fields["values"].update(values if epoch is None else {**values, "epoch": epoch})
+                self._dirty = True
 
     def _flush(self) -> None:
         if os.getpid() != self._pid:

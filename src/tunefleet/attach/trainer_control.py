@@ -134,8 +134,12 @@ class TrainerControlCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Pass on."""
-        self._each("on_step_begin", args, state, control, kwargs)
+        """Pass on; not by `_each`: this comes at every step, when each function called comes from memory again."""
+        for call in self._calls.get("on_step_begin", ()):
+            try:
+                call(args, state, control, **kwargs)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._complain("on_step_begin", error)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Pass on."""

@@ -120,6 +120,10 @@ def test_windows_tile_the_run_and_a_save_forces_a_log(run: Run) -> None:
     assert [record.step for record in run.records() if record.type == "checkpoint"] == [3, 6]
     assert run.status().state == "completed"
     assert math.isfinite(float(run.status().values["loss"]))
+    assert run.status().values.keys() >= {"learning_rate", "epoch"}
+    progress = [record for record in run.records() if record.type == "progress"][-1]
+    assert progress.rss_bytes > 1 << 20
+    assert (progress.step, progress.gpu_bytes) == (6, None)
 
 
 def test_a_resumed_launch_says_where_it_begins_and_its_windows_go_on(run: Run) -> None:

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -166,3 +167,33 @@ def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
         writer.close()
         writer.sync()
     assert len(records(writer)) == 1
+
+
+def test_what_takes_long_to_ask_is_asked_by_the_writer_when_it_writes(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def probe() -> dict[str, float | None]:
+        asked.append(threading.current_thread().name)
+        return {"rss_bytes": 7}
+
+    with opened(tmp_path) as writer:
+        writer.progress("loading", probe=probe)
+        writer.progress("training", probe=probe, step=1)
+        assert asked == []
+        deadline = time.monotonic() + 5
+        while len(records(writer)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+    (progress,) = records(writer)[1:]
+    assert asked == ["tunefleet-journal"]
+    assert (progress["phase"], progress["step"], progress["rss_bytes"]) == ("training", 1, 7)
+
+
+def test_a_probe_that_fails_costs_its_own_fields_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def probe() -> dict[str, float | None]:
+        raise RuntimeError("the device is gone")
+
+    with opened(tmp_path) as writer:
+        writer.progress("training", probe=probe, step=1)
+        writer.metric(1, {"loss": 1.0})
+    assert [(record["type"], record.get("step")) for record in records(writer)[1:]] == [("metric", 1), ("progress", 1)]
+    assert "the device is gone" in caplog.text

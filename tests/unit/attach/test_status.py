@@ -41,6 +41,27 @@ def test_an_update_waits_for_its_second(tmp_path: Path, monkeypatch: pytest.Monk
     assert read(tmp_path)["values"] == {"loss": 1.0, "eval_loss": 2.0}
 
 
+def test_what_was_logged_is_there_however_it_is_asked_for(tmp_path: Path) -> None:
+    status = StatusFile(tmp_path)
+    status.log(3, {"loss": 2.0, "lr": 0.1}, epoch=0.5)
+    status.log(4, {"loss": 1.0})
+    assert (status.fields["step"], status.fields["values"]) == (4, {"loss": 1.0, "lr": 0.1, "epoch": 0.5})
+    status.log(5, {"loss": 0.5})
+    status.update(step=6)
+    assert (status.fields["step"], status.fields["values"]["loss"]) == (6, 0.5)
+    status.log(7, {"loss": 0.25})
+    status.flush_if_due()
+    assert (read(tmp_path)["step"], read(tmp_path)["values"]["loss"]) == (7, 0.25)
+    status.log(8, {"loss": 0.125})
+    status.flush()
+    assert read(tmp_path)["step"] == 8
+    status.log(9, {})
+    status.write(state="completed")
+    assert read(tmp_path)["step"] == 9
+    status.log(10, {"loss": 0.0})
+    assert (status.fields["step"], status.fields["values"]["loss"]) == (9, 0.125)
+
+
 def test_a_final_state_stays(tmp_path: Path) -> None:
     status = StatusFile(tmp_path)
     status.write(state="aborted", intent="abort")

@@ -104,8 +104,14 @@ class Pace:
         each_s = self.seconds / self._made if self._made else None
         eta_s = None if each_s is None else each_s * (self.total - self.done)
         self.session.status.update(phase=GENERATING, step=self.done, max_steps=self.total, eta_s=eta_s)
-        fields = {"step": self.done, "max_steps": self.total, "step_time_s": each_s, "eta_s": eta_s}
-        self.session.journal.progress(GENERATING, **fields, tokens_per_s=self.tokens_per_s)
+        self.session.journal.progress(
+            GENERATING,
+            step=self.done,
+            max_steps=self.total,
+            step_time_s=each_s,
+            eta_s=eta_s,
+            tokens_per_s=self.tokens_per_s,
+        )
         now = time.monotonic()
         if self.tokens_per_s is not None and (now - self._told >= _METRIC_S or self.done == self.total):
             self._told = now
