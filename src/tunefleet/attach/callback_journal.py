@@ -13,7 +13,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .identity import resident_bytes
-from .journal import plain_values
+from .journal_lines import plain_values
 from .session import JobSession
 
 PROGRESS_S = 1.0

@@ -33,7 +33,7 @@ from .endpoint import safe_job_id
 from .environ import variable
 from .files import read_json, write_json
 from .inject import ATTACHED_TO
-from .journal import plain_values
+from .journal_lines import plain_values
 from .loop_steering import NOTHING, Asked, Steering, newest, overrides
 from .meeting import Meeting
 from .ranks import Decider, decider_for

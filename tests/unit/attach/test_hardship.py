@@ -15,7 +15,8 @@ from tunefleet.attach import board as board_module
 from tunefleet.attach import files
 from tunefleet.attach import status as status_module
 from tunefleet.attach.board import CommandBoard
-from tunefleet.attach.journal import JournalWriter, plain_values
+from tunefleet.attach.journal import JournalWriter
+from tunefleet.attach.journal_lines import plain_values
 from tunefleet.attach.status import StatusFile
 from tunefleet.wire.jobfolder import JobStatus
 from tunefleet.wire.journal import ANY_RECORD, EventRecord

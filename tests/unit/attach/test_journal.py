@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from tunefleet.attach import journal as module
-from tunefleet.attach.journal import JournalWriter, plain_values
+from tunefleet.attach.journal import JournalWriter
+from tunefleet.attach.journal_lines import plain_values
 
 
 def records(writer: JournalWriter) -> list[dict[str, Any]]:
