@@ -1,7 +1,7 @@
 """Writes what a training logs, and where it stands, into the journal and the status file.
 
-Nothing here waits for a device: it takes what the Trainer has logged and asks the clock. What the kernel and torch's
-allocator know of the memory is asked once a second, by the journal's thread.
+Nothing here waits for a device: it takes what the Trainer has logged, and once a second asks the clock and torch's
+allocator for what it has reserved. The kernel is asked for the resident memory by the journal's thread.
 """
 
 from __future__ import annotations
@@ -155,7 +155,9 @@ class JournalCallback(TrainerCallback):
             step_time_s=step_time_s,
             tokens_per_s=self._tokens.per_s,
             eta_s=eta_s,
-            probe=_memory,
+            gpu_bytes=_gpu_bytes("memory_reserved"),
+            gpu_allocated_bytes=_gpu_bytes("memory_allocated"),
+            probe=_resident,
         )
         self._status.update(phase=phase, step=state.global_step, max_steps=state.max_steps, eta_s=eta_s)
 
@@ -163,7 +165,7 @@ class JournalCallback(TrainerCallback):
         left, step_time_s = state.max_steps - state.global_step, self._step_time_s
         if step_time_s is None:
             return None
-        # To the millisecond; `round` goes by way of the decimal digits, and takes twenty times as long.
+        # To the millisecond; `round` goes by way of the decimal digits, and takes several times as long.
         return int(left * step_time_s * 1e3) / 1e3 if left > 0 else 0.0
 
 
@@ -186,17 +188,13 @@ class _Rate:
         self._count, self._at = int(count), now
 
 
-def _memory() -> dict[str, int | None]:
-    """Return what the process holds, as fields of a progress record."""
-    return {
-        "rss_bytes": resident_bytes(),
-        "gpu_bytes": _gpu_bytes("memory_reserved"),
-        "gpu_allocated_bytes": _gpu_bytes("memory_allocated"),
-    }
+def _resident() -> dict[str, int | None]:
+    return {"rss_bytes": resident_bytes()}
 
 
 def _gpu_bytes(figure: str) -> int | None:
-    # Only asked of a torch that has already opened the device; asking it opens nothing and waits for nothing.
+    # Only asked of a torch that has already opened the device; asking it opens nothing and waits for nothing. By the
+    # training's thread, between steps: another one has a current device of its own, and may wait for an allocation.
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None

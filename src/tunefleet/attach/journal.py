@@ -59,7 +59,7 @@ class JournalWriter:
         self._lock = threading.Lock()
         self._unwritten = b""
         self._progress: tuple[dict[str, Any], Probe | None] | None = None
-        self._progress_at = -math.inf
+        self._probe_failed = False
         self._pid = os.getpid()
         self._on_tick = on_tick
         self._begin()
@@ -69,6 +69,7 @@ class JournalWriter:
 
     def _begin(self) -> None:
         """Go on where the file ends."""
+        self._progress_at = -math.inf
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._size, self._next_seq = self._cut_torn_tail()
         self._closed = False
@@ -180,8 +181,10 @@ class JournalWriter:
         record, probe = newest
         try:
             record.update(probe() if probe is not None else {})
-        except Exception as error:  # noqa: BLE001 - of a device that broke; where the training stands is said all the same
-            logger.warning("What the process holds could not be asked: %s", error)
+        except Exception as error:  # noqa: BLE001 - whatever it asked: where the training stands is said all the same
+            if not self._probe_failed:
+                logger.warning("A progress record lacks what was to be asked when it is written: %s", error)
+            self._probe_failed = True
         self._queue.append(record)
 
     def _turn(self) -> None:

@@ -74,6 +74,11 @@ class StatusFile:
         """Remember what was logged at a step, as `update` does; without its lock, for the training's own thread.
 
         It is put with the rest when that is next read, written or updated.
+
+        Args:
+            step: At whose end.
+            values: Name → value; nobody changes it afterwards.
+            epoch: As a fraction; one of the values.
         """
         self._logged.append((step, values, epoch))
 
@@ -116,6 +121,7 @@ class StatusFile:
     def begin_again(self) -> None:
         """Take back the end of a training because the same process begins another."""
         with self._lock:
+            self._take_logged()  # while what came after the end still does
             if self.final:
                 none = dict.fromkeys(("intent", "error", "error_kind", "traceback"))
                 self._fields.update(none, state="starting", phase="loading")
@@ -126,6 +132,7 @@ class StatusFile:
         An end that is not the whole job's does not count as one: what comes after it is this process's.
         """
         with self._lock:
+            self._take_logged()
             said = read_json(self._paths[0]) if self._paths else None
             found = {name: value for name, value in (said or {}).items() if name in self._fields}
             state = str(found.get("state", self._fields["state"]))

@@ -66,7 +66,7 @@ class ProgressRecord(Record):
             work; `yielded` when its process is gone for a while, because somebody else uses its GPU.
         step_time_s: Smoothed duration of an optimizer step.
         tokens_per_s: Smoothed throughput over input tokens, padding not counted.
-        rss_bytes: Resident memory of the trainer process.
+        rss_bytes: Resident memory of the trainer process, when the record is written: up to a second after `at`.
         gpu_bytes: Memory that torch has reserved on the GPU; null without one.
         gpu_allocated_bytes: What of it tensors take.
     """

@@ -194,7 +194,21 @@ def test_a_probe_that_fails_costs_its_own_fields_alone(tmp_path: Path, caplog: p
         raise RuntimeError("the device is gone")
 
     with opened(tmp_path) as writer:
-        writer.progress("training", probe=probe, step=1)
-        writer.metric(1, {"loss": 1.0})
-    assert [(record["type"], record.get("step")) for record in records(writer)[1:]] == [("metric", 1), ("progress", 1)]
-    assert "the device is gone" in caplog.text
+        for step in (1, 2):
+            writer.progress("training", probe=probe, step=step)
+            with writer.lent():
+                pass
+    assert [(record["type"], record["step"]) for record in records(writer)[1:]] == [("progress", 1), ("progress", 2)]
+    assert caplog.text.count("the device is gone") == 1
+
+
+def test_progress_goes_on_once_another_process_has_written(tmp_path: Path) -> None:
+    with opened(tmp_path) as writer:
+        writer.progress("training", step=1)
+        with writer.lent():
+            pass
+        writer.progress("training", step=2)
+        deadline = time.monotonic() + 5
+        while len(records(writer)) < 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert [record["step"] for record in records(writer)[1:]] == [1, 2]

@@ -62,6 +62,14 @@ def test_what_was_logged_is_there_however_it_is_asked_for(tmp_path: Path) -> Non
     assert (status.fields["step"], status.fields["values"]["loss"]) == (9, 0.125)
 
 
+def test_what_was_logged_after_the_end_is_none_of_the_next_training(tmp_path: Path) -> None:
+    status = StatusFile(tmp_path)
+    status.write(state="completed", step=9)
+    status.log(9, {"eval_loss": 1.0})
+    status.begin_again()
+    assert (status.fields["state"], status.fields["values"]) == ("starting", {})
+
+
 def test_a_final_state_stays(tmp_path: Path) -> None:
     status = StatusFile(tmp_path)
     status.write(state="aborted", intent="abort")
