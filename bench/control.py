@@ -1,6 +1,6 @@
 """What it costs to be steerable, and how soon a command acts; beside a bare Hugging Face Trainer in the same run.
 
-    python bench/control.py            # about sixteen minutes
+    python bench/control.py            # about twenty minutes
     python bench/control.py --quick    # about two; wider intervals
 
 1. Callbacks: processor time of the training thread inside `TrainerControlCallback`, and the ratio of steps with and
@@ -334,14 +334,13 @@ def imports_s(rounds: int) -> float:
 
 def measure(options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Run everything."""
-    alone, steps = (40, 100) if options.quick else (300, 2000)
+    alone, steps = (40, 200) if options.quick else (300, 4000)
     rounds = 2 if options.quick else 5
     parts: dict[str, Callable[[], Any]] = {
         "inside_one_process_s": lambda: inside(root / "one", alone),
         "one_process": lambda: in_turns(root, steps, 1),
         "two_ranks": lambda: with_two_ranks(root, alone),
-        # Two processes on two processors vary more than one.
-        "of_two_ranks": lambda: in_turns(root, 2 * steps, 2),
+        "of_two_ranks": lambda: in_turns(root, steps, 2),
         "check_one_process": check_alone,
         "server_memory_mb": lambda: [size / 1e6 for size in memory_bytes(root)],
         "command_to_applied": lambda: command_to_applied(root, 40 if options.quick else 200),
