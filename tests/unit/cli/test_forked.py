@@ -64,7 +64,9 @@ def begin(log: Path, environment: dict[str, str]) -> Iterator[Callable[..., Fork
 
 
 def begun(log: Path) -> list[list[str]]:
-    return [line.split(maxsplit=3) for line in log.read_text().splitlines() if line.startswith("begun")]
+    # Whole lines: where output is not buffered, a line is written word by word.
+    whole = log.read_text().split("\n")[:-1]
+    return [line.split(maxsplit=3) for line in whole if line.startswith("begun")]
 
 
 def test_each_fork_is_a_process_of_its_own_and_the_program_is_imported_once(begin: Begin, log: Path) -> None:
