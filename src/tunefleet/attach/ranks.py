@@ -85,17 +85,16 @@ class Leader:
         self._speaker = Speaker(line)
 
     def due(self, step: int) -> Sequence[Command]:
-        """Publish if the others need it, and return what was decided for this step."""
+        """Publish if the others need it, and return what was decided for this step.
+
+        Where nothing is asked for, the first look is all that a step's end needs. It is written for a processor that
+        has computed meanwhile: each further function would come from memory again.
+        """
         if self._step < step < self._look_at and not self._board.armed:
             self._step = step
             return _NOTHING
-        return self._urgent() if step == self._step else self._look(step)
-
-    def _look(self, step: int) -> Sequence[Command]:
-        """See whether anything is asked for; where nothing is, this is all that a step's end needs.
-
-        Written for a processor that has computed meanwhile: each function called here comes from memory again.
-        """
+        if step == self._step:
+            return self._urgent()
         now = time.monotonic()
         if self._step < 0:
             self._until = step  # the first step is decided by convention: nothing acts
@@ -173,12 +172,11 @@ class Follower:
 
     def due(self, step: int) -> Sequence[Command]:
         """Wait until this step is decided, and return what acts at its end."""
+        if step == self._step:
+            return _NOTHING
         if self._step < step <= self._free_until and not self._board.armed:
             self._step = step
             return _NOTHING
-        return _NOTHING if step == self._step else self._look(step)
-
-    def _look(self, step: int) -> Sequence[Command]:
         if self._step < 0:
             self._until = step
         self._step = step
