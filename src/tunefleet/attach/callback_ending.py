@@ -73,7 +73,7 @@ class EndingCallback(TrainerCallback):
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Leave, should a loop come here first."""
-        if self._ended:
+        if self._ended:  # asked here: it may be each step, and one call more comes from memory again
             self._leave()
 
     def on_train_end(
