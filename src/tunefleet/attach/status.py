@@ -121,7 +121,7 @@ class StatusFile:
     def begin_again(self) -> None:
         """Take back the end of a training because the same process begins another."""
         with self._lock:
-            self._take_logged()  # while what came after the end still does
+            self._take_logged()  # what came after the end is none of the next training's
             if self.final:
                 none = dict.fromkeys(("intent", "error", "error_kind", "traceback"))
                 self._fields.update(none, state="starting", phase="loading")
