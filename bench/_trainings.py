@@ -87,7 +87,14 @@ class Meter:
         return timed
 
 
-def training(folder: Path, steps: int, callbacks: Sequence[TrainerCallback], *, jit: bool = False) -> StepClock:
+def training(
+    folder: Path,
+    steps: int,
+    callbacks: Sequence[TrainerCallback],
+    *,
+    jit: bool = False,
+    prepare: Callable[[Trainer], None] = lambda _: None,
+) -> StepClock:
     """Run one training, `jit` with the Trainer's own checkpoint on SIGTERM; returns its clock."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(str(assets.locate("builtin:gsm8k-llama-2m", "model")))
@@ -111,5 +118,6 @@ def training(folder: Path, steps: int, callbacks: Sequence[TrainerCallback], *, 
         callbacks=[*callbacks, clock],
     )
     trainer.remove_callback(transformers.PrinterCallback)
+    prepare(trainer)
     trainer.train()
     return clock

@@ -34,10 +34,10 @@ from typing import Any
 
 import torch
 import transformers
-from _common import free_port, interval, percentiles, verdict
+from _alternation import TURNS, alternate, in_processes
+from _common import interval, percentiles, verdict
 from _report import BUDGETS, Figure, Peer, Ratio, Report, decided, kept_if, version_here
 from _trainings import ONCE, RATIO_BUDGET, SHARE_BUDGET, STEP_BUDGET_S, WARM_UP_STEPS, Meter, training
-from _turns import Process, Turns, take_turns, tens_ms
 
 from tunefleet import TrainerControlCallback
 from tunefleet.attach import ranks
@@ -45,8 +45,10 @@ from tunefleet.attach.agree import horizon_of
 from tunefleet.attach.board import CommandBoard
 
 # Length of a step in ms: how many of them, and what the check may cost (median). From 32 ms on fewer are decided ahead.
-RANK_STEPS = {"1": 2000, "20": 200, "300": 40}
+RANK_STEPS = {"1": 2000, "20": 200, "300": 100}
 ASKED_EVERY = 10
+# Of ten steps with control and ten without it, in each process.
+ROUNDS = 50
 RANK_BUDGETS_US = {"1": 2, "20": 50, "300": 50}
 CHECK_BUDGET_US, COMMAND_BUDGET_MS = 0.5, 10.0
 LIBRARIES = "import torch, peft; from trl import SFTTrainer"
@@ -74,32 +76,17 @@ def inside(root: Path, steps: int) -> float:
     return sum(spent for (_, event), spent in meter.spent_s.items() if event not in ONCE) / steps
 
 
-def side(name: str, folder: Path, steps: int) -> None:
-    """Train as one of those that take turns; as one of several ranks where the environment says so."""
+def side(folder: Path) -> None:
+    """Train with and without control in turns; as one of several ranks where the environment says so."""
     os.environ["TUNEFLEET_JOBS_DIR"] = str(folder / "jobs")
-    control = [TrainerControlCallback(job_id=f"bench-{name}")] if name == "ours" else []
-    training(folder, steps, [*control, Turns()])
+    alternate(folder, {"bare": [], "ours": [TrainerControlCallback(job_id="bench-alternating")]}, ROUNDS)
 
 
-def in_turns(root: Path, steps: int, size: int) -> list[dict[str, Any]]:
+def in_turns(root: Path, size: int, times: int) -> list[dict[str, Any]]:
     """Train with and without control in turns; return what was found, of each rank."""
-    sides = {}
-    for name in ("bare", "ours"):
-        folder = root / f"{name}-of-{size}"
-        command = [sys.executable, __file__, "--side", name, "--out", str(folder), "--steps", str(steps)]
-        group = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        sides[name] = [
-            Process(
-                command,
-                {**os.environ, "OMP_NUM_THREADS": "1"}
-                | ({**group, "RANK": str(rank), "LOCAL_RANK": str(rank)} if size > 1 else {}),
-            )
-            for rank in range(size)
-        ]
-    took = take_turns(sides, steps, WARM_UP_STEPS)
     found = []
-    for bare, ours in zip(took["bare"], took["ours"], strict=True):
-        theirs, mine = tens_ms(bare, 0), tens_ms(ours, 0)
+    for took in in_processes([sys.executable, __file__, "--side"], root / f"turns-of-{size}", times, size):
+        theirs, mine = ([1e3 * each.wall_s for each in took[name]] for name in ("bare", "ours"))
         ratios = [a / b for a, b in zip(mine, theirs, strict=True)]
         found.append({"bare_ms": theirs, "ours_ms": mine, "ratios": ratios, "interval": list(interval(ratios))})
     return found
@@ -334,13 +321,13 @@ def imports_s(rounds: int) -> float:
 
 def measure(options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Run everything."""
-    alone, steps = (40, 200) if options.quick else (300, 4000)
+    alone, times = (40, 1) if options.quick else (300, 6)
     rounds = 2 if options.quick else 5
     parts: dict[str, Callable[[], Any]] = {
         "inside_one_process_s": lambda: inside(root / "one", alone),
-        "one_process": lambda: in_turns(root, steps, 1),
+        "one_process": lambda: in_turns(root, 1, times),
         "two_ranks": lambda: with_two_ranks(root, alone),
-        "of_two_ranks": lambda: in_turns(root, steps, 2),
+        "of_two_ranks": lambda: in_turns(root, 2, times),
         "check_one_process": check_alone,
         "server_memory_mb": lambda: [size / 1e6 for size in memory_bytes(root)],
         "command_to_applied": lambda: command_to_applied(root, 40 if options.quick else 200),
@@ -411,7 +398,7 @@ def written(found: dict[str, Any], told: Report) -> Report:
             f"step with the control callback, {what} (budget: ratio 1.01)", Figure.of(row["ours_ms"], "ms"),
             Peer.of("bare Hugging Face Trainer", trainer, row["bare_ms"], "ms"), ratio=Ratio.of(row["ratios"]),
             budget=BUDGETS["callbacks"], verdict=decided(verdict(low, high, RATIO_BUDGET)), samples=len(row["ratios"]),
-            note="each sample is the median of ten steps, taken in turns with the other's",
+            note=TURNS,
         )  # fmt: skip
     check = found["check_one_process"]["us"]
     told.row(
@@ -465,8 +452,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     parser.add_argument("--as-rank", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--as-client", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--side", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--side", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--steps", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -478,7 +464,7 @@ def main() -> int:
     elif options.as_rank:
         rank_main(options.as_rank, options.steps)
     elif options.side:
-        side(options.side, options.out, options.steps)
+        side(options.side)
     else:
         with tempfile.TemporaryDirectory(prefix="tunefleet-bench-") as name:
             found = measure(options, Path(name))

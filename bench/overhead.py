@@ -9,52 +9,61 @@ Two questions, one run:
    theirs is timed by the thread's own processor time, so that other work on the machine does not count; loss and
    learning rate are logged at every step, which is the worst case. Budget: 1 % of a step of 20 ms. Beside it: how long
    our other threads, which write and listen meanwhile, have a processor for each step.
-2. How much longer does a step take with them? The same model on the same data with the same seed trains in a process
-   with them and in one without, and the two take turns step by step, so that a machine which is slower for a second is
-   so for both. The ratio is of the median steps of ten turns, once by the clock on the wall and once by the processor
-   time of all threads of a process; the interval is a bootstrap over such tens. Budget: 1.01.
+2. How much longer does a step take with them? One training has them for ten steps and then not for ten, in turns, so
+   that a machine which is slower for a second is so for both; some trainings do so one after the other. The ratio is of
+   such tens, once by the clock on the wall and once by the processor time of all threads of a process; the interval is
+   a bootstrap over them. Budget: 1.01.
 
-A third process takes its turns with what the Trainer brings itself for a training that is to survive a signal: its
-checkpoint on SIGTERM (`enable_jit_checkpoint`).
+Ten more of each turn are with what the Trainer brings itself for a training that is to survive a signal: its checkpoint
+on SIGTERM (`enable_jit_checkpoint`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 import transformers
+from _alternation import TURNS, Took, alternate, in_processes
 from _common import Verdict, status, verdict
 from _report import BUDGETS, Figure, Peer, Ratio, Report, decided, version_here
 from _trainings import ONCE, RATIO_BUDGET, SHARE_BUDGET, STEP_BUDGET_S, WARM_UP_STEPS, Meter, training
-from _turns import Process, Took, Turns, take_turns, tens_ms
 from transformers import TrainerCallback
+from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 
 from tunefleet import attach
 
-SIDES = ("bare", "ours", "jit")
+# Of ten steps of each kind, in each process.
+ROUNDS = 50
 
 
-def watched(folder: Path, steps: int, more: Sequence[TrainerCallback] = (), *, meter: bool = False) -> Meter | None:
+def watched(folder: Path, train: Callable[[Sequence[TrainerCallback]], None]) -> None:
     """Run one training in a job folder of its own, with our callbacks."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     job = {"job_id": folder.name, "launch": "launch", "attempt": 1, "endpoint_dir": str(folder.parent / "endpoints")}
     (folder / "job.json").write_text(json.dumps(job))
-    callbacks = attach.callbacks_for_job(folder)
-    measured = Meter(callbacks) if meter else None
-    training(folder, steps, [*callbacks, *more])
-    if measured is not None:
-        measured.others_s = others_s()
+    train(attach.callbacks_for_job(folder))
     attach.open_session(folder).close()
-    return measured
+
+
+def metered(folder: Path, steps: int) -> Meter:
+    """Train with all callbacks timed."""
+    meters = []
+
+    def train(callbacks: Sequence[TrainerCallback]) -> None:
+        meters.append(Meter(callbacks))
+        training(folder, steps, callbacks)
+        meters[0].others_s = others_s()
+
+    watched(folder, train)
+    return meters[0]
 
 
 def others_s() -> float:
@@ -63,12 +72,13 @@ def others_s() -> float:
     return float(sum(each.user_time + each.system_time for each in psutil.Process().threads() if each.id in ours))
 
 
-def side(name: str, folder: Path, steps: int) -> None:
-    """Train as one of those that take turns."""
-    if name == "ours":
-        watched(folder, steps, [Turns()])
-    else:
-        training(folder, steps, [Turns()], jit=name == "jit")
+def side(folder: Path) -> None:
+    """Train with the callbacks of each kind in turns."""
+
+    def train(ours: Sequence[TrainerCallback]) -> None:
+        alternate(folder, {"bare": (), "ours": ours, "jit": [JITCheckpointCallback]}, ROUNDS, jit=True)
+
+    watched(folder, train)
 
 
 def main() -> int:
@@ -77,18 +87,12 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     options = parser.parse_args()
-    alone, steps = (40, 100) if options.quick else (400, 1500)
+    alone, times = (40, 1) if options.quick else (400, 3)
     with tempfile.TemporaryDirectory(prefix="tunefleet-bench-") as name:
         root = Path(name)
         training(root / "warm-up", 2 * WARM_UP_STEPS, [])
-        meter = watched(root / "metered", alone, meter=True)
-        assert meter is not None
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        sides = {
-            name: [Process([sys.executable, __file__, "side", name, str(root / name), str(steps)], environment)]
-            for name in SIDES
-        }
-        found = {name: took for name, (took,) in take_turns(sides, steps, WARM_UP_STEPS).items()}
+        meter = metered(root / "metered", alone)
+        (found,) = in_processes([sys.executable, __file__, "side"], root / "turns", times)
     told = Report("overhead", quick=options.quick)
     verdicts = [inside(meter, alone, told), *compared(found, told)]
     told.write(options.json)
@@ -123,14 +127,14 @@ def compared(found: dict[str, list[Took]], told: Report) -> list[Verdict]:
     version, verdicts = version_here("transformers"), []
     for name, called in (("bare", "bare Hugging Face Trainer"), ("jit", "Trainer with enable_jit_checkpoint")):
         for column, clock in enumerate(("wall", "processor")):
-            mine, theirs = tens_ms(found["ours"], column), tens_ms(found[name], column)
+            mine, theirs = ([1e3 * each[column] for each in found[side]] for side in ("ours", name))
             ratio = Ratio.of([a / b for a, b in zip(mine, theirs, strict=True)])
             said = verdict(ratio.low, ratio.high, RATIO_BUDGET) if name == "bare" else None
             told.row(
                 f"step with all callbacks, {clock} time" + (" (budget: ratio 1.01)" if said else ""),
                 Figure.of(mine, "ms"), Peer.of(called, version, theirs, "ms"), ratio=ratio,
                 budget=BUDGETS["callbacks"] if said else None, verdict=decided(said) if said else None,
-                samples=len(mine), note="each sample is the median of ten steps, taken in turns with the other's",
+                samples=len(mine), note=TURNS,
             )  # fmt: skip
             print(
                 f"With our callbacks ÷ {called}, {clock}: {ratio.median:.4f}, 95 % interval {ratio.low:.4f} to "
@@ -146,7 +150,7 @@ if __name__ == "__main__":
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     match sys.argv[1:]:
-        case ["side", name_, folder_, steps_]:
-            side(name_, Path(folder_), int(steps_))
+        case ["side", folder_]:
+            side(Path(folder_))
         case _:
             sys.exit(main())
