@@ -89,6 +89,7 @@ test-heavy: $(DEV_READY) ## set up the large environments (vLLM: 4 GB), then run
 
 .PHONY: proofs
 proofs: test-services ## run the further cases of slow proofs that `make test` leaves out, and the services on PostgreSQL
+	@scripts/environments.sh proofs || echo "-> without all foreign environments: tests that need them say so"
 	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
 	@$(BIN)/python -m pytest $(SPREAD) tests -m "long and not heavy" $(ARGS)
 	@$(BIN)/python -m pytest $(SPREAD) tests/unit/services tests/contract/links --store postgres $(ARGS)

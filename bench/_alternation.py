@@ -1,9 +1,12 @@
-"""One training that is had with some callbacks and without them, by blocks of ten steps that take turns.
+"""One training that is had with some callbacks and without them, step by step in turns.
 
 Two processes that run the same code differ by one or two per cent, by where their memory happens to lie. That is more
 than what callbacks cost, and more steps do not make it less. So all variants are had in one process, in which what is
 not compared stays as it is; and several such processes are had one after the other, since a callback's own memory lies
-somewhere too.
+somewhere too. Steps that are compared lie milliseconds apart: a machine is slower for seconds.
+
+What a callback's threads do meanwhile may fall into a step of another variant. So all the processor time that they have
+is added to each step of theirs, as if the training had waited for it.
 """
 
 from __future__ import annotations
@@ -17,13 +20,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 from _common import free_port
-from _trainings import training
+from _trainings import others_s, training
 from transformers import Trainer, TrainerCallback
 
 TEN: Final = 10
 WARM_UP: Final = 20
-TURNS: Final = "each sample is the mean of ten steps, in turns with ten of the other's in the same process"
+TURNS: Final = (
+    "each sample is the mean of ten steps, in turns with steps of the other's in the same process; ours with all the "
+    "processor time of our other threads"
+)
 Variants = Mapping[str, Sequence[TrainerCallback | type[TrainerCallback]]]
 
 
@@ -35,23 +42,24 @@ class Took(NamedTuple):
 
 
 class Alternation(TrainerCallback):
-    """Takes callbacks out of a running training, puts them back, and notes what ten steps took; the last of all.
-
-    Threads that a callback has started stay while it is out. They have nothing to do then but what is left of its turn.
+    """Takes callbacks out of a running training, puts them back, and notes what each step took; the last of all.
 
     Args:
         variants: Name → callbacks that only this one has, or their classes; an empty one is the training without any.
-        rounds: In how many each variant has ten steps, each in another order than the one before.
+            The threads of all are those of the variant `threaded`.
+        tens: How many times ten steps each variant has.
+        threaded: Whose callbacks have threads of their own.
     """
 
-    def __init__(self, variants: Variants, rounds: int) -> None:
-        self.took: dict[str, list[Took]] = {name: [] for name in variants}
-        self.steps = WARM_UP + TEN * len(variants) * rounds
-        self._variants = variants
+    def __init__(self, variants: Variants, tens: int, threaded: str = "ours") -> None:
+        self.steps = WARM_UP + TEN * len(variants) * tens
+        self._variants, self._threaded = variants, threaded
         self._trainer: Trainer | None = None
         self._lists: dict[str, list[TrainerCallback]] = {}
-        self._turns = self._order(rounds)
+        self._turns = self._order(TEN * tens)
         self._name: str | None = None
+        self._took: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
+        self._others_s = 0.0
         self._began = self._now()
 
     def of(self, trainer: Trainer) -> None:
@@ -66,20 +74,32 @@ class Alternation(TrainerCallback):
         self._trainer, self._all = trainer, everything
 
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-        if state.global_step < WARM_UP or state.global_step % TEN:
-            return
         now = self._now()
-        if self._name is not None:
-            wall, processor = (end - begin for end, begin in zip(now, self._began, strict=True))
-            self.took[self._name].append(Took(wall / TEN, processor / TEN))
+        if state.global_step < WARM_UP:
+            return
+        if self._name is None:
+            self._others_s = -others_s()
+        else:
+            self._took[self._name].append((now[0] - self._began[0], now[1] - self._began[1]))
         self._name = next(self._turns, None)
+        if self._name is None:
+            self._others_s += others_s()
         # Bound anew, and not changed: the handler goes through the list meanwhile.
         self._trainer.callback_handler.callbacks = self._lists[self._name] if self._name is not None else self._all
         self._began = self._now()
 
-    def _order(self, rounds: int) -> Iterator[str]:
+    def took(self) -> dict[str, list[Took]]:
+        """Return variant → what its steps took, by tens."""
+        found = {}
+        for name, steps in self._took.items():
+            more = self._others_s / len(steps) if name == self._threaded else 0.0
+            tens = np.array(steps).reshape(-1, TEN, 2).mean(axis=1)
+            found[name] = [Took(wall + more, processor + more) for wall, processor in tens.tolist()]
+        return found
+
+    def _order(self, cycles: int) -> Iterator[str]:
         names = list(self._variants)
-        for number in range(rounds):
+        for number in range(cycles):
             first = number % len(names)
             yield from [*names[first:], *names[:first]]
 
@@ -91,12 +111,12 @@ class Alternation(TrainerCallback):
         return time.perf_counter(), time.process_time()
 
 
-def alternate(folder: Path, variants: Variants, rounds: int, *, jit: bool = False) -> None:
+def alternate(folder: Path, variants: Variants, tens: int, *, jit: bool = False) -> None:
     """Train in this process, which may be one of several ranks, and leave what the steps took in a folder."""
-    alternation = Alternation(variants, rounds)
+    alternation = Alternation(variants, tens)
     callbacks = [each for given in variants.values() for each in given if isinstance(each, TrainerCallback)]
     training(folder, alternation.steps, callbacks, jit=jit, prepare=alternation.of)
-    (folder / "took.json").write_text(json.dumps(alternation.took))
+    (folder / "took.json").write_text(json.dumps(alternation.took()))
 
 
 def in_processes(command: Sequence[str], root: Path, times: int, ranks: int = 1) -> list[dict[str, list[Took]]]:
@@ -109,7 +129,7 @@ def in_processes(command: Sequence[str], root: Path, times: int, ranks: int = 1)
         ranks: How many train one model together.
 
     Returns:
-        For each rank variant → what its blocks took, all times one after the other.
+        For each rank variant → what its steps took, by tens, all times one after the other.
     """
     took: list[dict[str, list[Took]]] = [defaultdict(list) for _ in range(ranks)]
     for number in range(times):
@@ -125,6 +145,6 @@ def in_processes(command: Sequence[str], root: Path, times: int, ranks: int = 1)
         if any(ended):
             raise SystemExit(f"A training ended with {ended}: {' '.join(command)}")
         for rank, folder in enumerate(folders):
-            for name, blocks in json.loads((folder / "took.json").read_text()).items():
-                took[rank][name] += [Took(*block) for block in blocks]
+            for name, tens in json.loads((folder / "took.json").read_text()).items():
+                took[rank][name] += [Took(*ten) for ten in tens]
     return took

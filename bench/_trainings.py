@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from bisect import bisect
 from collections import defaultdict
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 import transformers
 from torch.utils.data import Dataset
@@ -121,3 +123,9 @@ def training(
     prepare(trainer)
     trainer.train()
     return clock
+
+
+def others_s() -> float:
+    """Return how long Python's threads beside this one have had a processor so far."""
+    ours = {thread.native_id for thread in threading.enumerate()} - {threading.get_native_id()}
+    return float(sum(each.user_time + each.system_time for each in psutil.Process().threads() if each.id in ours))

@@ -1,6 +1,6 @@
 """What it costs to be steerable, and how soon a command acts; beside a bare Hugging Face Trainer in the same run.
 
-    python bench/control.py            # about twenty minutes
+    python bench/control.py            # about half an hour
     python bench/control.py --quick    # about two; wider intervals
 
 1. Callbacks: processor time of the training thread inside `TrainerControlCallback`, and the ratio of steps with and
@@ -47,8 +47,8 @@ from tunefleet.attach.board import CommandBoard
 # Length of a step in ms: how many of them, and what the check may cost (median). From 32 ms on fewer are decided ahead.
 RANK_STEPS = {"1": 2000, "20": 200, "300": 100}
 ASKED_EVERY = 10
-# Of ten steps with control and ten without it, in each process.
-ROUNDS = 50
+# So many times ten steps with control, and as many without it, in each process.
+TENS = 110
 RANK_BUDGETS_US = {"1": 2, "20": 50, "300": 50}
 CHECK_BUDGET_US, COMMAND_BUDGET_MS = 0.5, 10.0
 LIBRARIES = "import torch, peft; from trl import SFTTrainer"
@@ -79,7 +79,7 @@ def inside(root: Path, steps: int) -> float:
 def side(folder: Path) -> None:
     """Train with and without control in turns; as one of several ranks where the environment says so."""
     os.environ["TUNEFLEET_JOBS_DIR"] = str(folder / "jobs")
-    alternate(folder, {"bare": [], "ours": [TrainerControlCallback(job_id="bench-alternating")]}, ROUNDS)
+    alternate(folder, {"bare": [], "ours": [TrainerControlCallback(job_id="bench-alternating")]}, TENS)
 
 
 def in_turns(root: Path, size: int, times: int) -> list[dict[str, Any]]:
@@ -321,7 +321,7 @@ def imports_s(rounds: int) -> float:
 
 def measure(options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Run everything."""
-    alone, times = (40, 1) if options.quick else (300, 6)
+    alone, times = (40, 1) if options.quick else (300, 4)
     rounds = 2 if options.quick else 5
     parts: dict[str, Callable[[], Any]] = {
         "inside_one_process_s": lambda: inside(root / "one", alone),

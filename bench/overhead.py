@@ -9,13 +9,13 @@ Two questions, one run:
    theirs is timed by the thread's own processor time, so that other work on the machine does not count; loss and
    learning rate are logged at every step, which is the worst case. Budget: 1 % of a step of 20 ms. Beside it: how long
    our other threads, which write and listen meanwhile, have a processor for each step.
-2. How much longer does a step take with them? One training has them for ten steps and then not for ten, in turns, so
-   that a machine which is slower for a second is so for both; some trainings do so one after the other. The ratio is of
-   such tens, once by the clock on the wall and once by the processor time of all threads of a process; the interval is
-   a bootstrap over them. Budget: 1.01.
+2. How much longer does a step take with them? One training has them at one step and not at the next, in turns, so that
+   a machine which is slower for a second is so for both; some trainings do so one after the other. The ratio is of the
+   means of ten steps, once by the clock on the wall, to which all that our other threads compute is added, and once by
+   the processor time of all threads of the process; the interval is a bootstrap over such tens. Budget: 1.01.
 
-Ten more of each turn are with what the Trainer brings itself for a training that is to survive a signal: its checkpoint
-on SIGTERM (`enable_jit_checkpoint`).
+A third step of each turn is with what the Trainer brings itself for a training that is to survive a signal: its
+checkpoint on SIGTERM (`enable_jit_checkpoint`).
 """
 
 from __future__ import annotations
@@ -24,24 +24,22 @@ import argparse
 import json
 import sys
 import tempfile
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import psutil
 import transformers
 from _alternation import TURNS, Took, alternate, in_processes
 from _common import Verdict, status, verdict
 from _report import BUDGETS, Figure, Peer, Ratio, Report, decided, version_here
-from _trainings import ONCE, RATIO_BUDGET, SHARE_BUDGET, STEP_BUDGET_S, WARM_UP_STEPS, Meter, training
+from _trainings import ONCE, RATIO_BUDGET, SHARE_BUDGET, STEP_BUDGET_S, WARM_UP_STEPS, Meter, others_s, training
 from transformers import TrainerCallback
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 
 from tunefleet import attach
 
-# Of ten steps of each kind, in each process.
-ROUNDS = 50
+# So many times ten steps of each kind, in each process.
+TENS = 50
 
 
 def watched(folder: Path, train: Callable[[Sequence[TrainerCallback]], None]) -> None:
@@ -66,17 +64,11 @@ def metered(folder: Path, steps: int) -> Meter:
     return meters[0]
 
 
-def others_s() -> float:
-    """Return how long Python's threads beside this one have had a processor so far."""
-    ours = {thread.native_id for thread in threading.enumerate()} - {threading.get_native_id()}
-    return float(sum(each.user_time + each.system_time for each in psutil.Process().threads() if each.id in ours))
-
-
 def side(folder: Path) -> None:
     """Train with the callbacks of each kind in turns."""
 
     def train(ours: Sequence[TrainerCallback]) -> None:
-        alternate(folder, {"bare": (), "ours": ours, "jit": [JITCheckpointCallback]}, ROUNDS, jit=True)
+        alternate(folder, {"bare": (), "ours": ours, "jit": [JITCheckpointCallback]}, TENS, jit=True)
 
     watched(folder, train)
 

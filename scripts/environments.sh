@@ -3,6 +3,7 @@
 # a step.
 #
 #   scripts/environments.sh          those of `make test`
+#   scripts/environments.sh proofs   and those of `make proofs`
 #   scripts/environments.sh heavy    and those of `make test-heavy`: gigabytes
 #
 # Those of task kinds come from `tunefleet env` (.venv-envs). The foreign ones, in which the control callback is tested,
@@ -69,11 +70,18 @@ family() {
     .venv/bin/tunefleet env create "$1" >/dev/null || failed=1
 }
 
+further=false heavy=false
+case "${1:-}" in
+    "") ;;
+    proofs) further=true ;;
+    heavy) further=true heavy=true ;;
+    *) sed -n '2,11p' "$0" | cut -c3- >&2; exit 2 ;;
+esac
+
 # Beside each other: one waits for the package index while the other unpacks.
 (
-    family ppo
-    family lm-eval
-    if [ "${1:-}" = heavy ]; then family vllm; fi
+    if $further; then family ppo; family lm-eval; fi
+    if $heavy; then family vllm; fi
     exit "$failed"
 ) &
 families=$!
@@ -81,8 +89,8 @@ families=$!
 trap wait EXIT
 
 make_environment 4.57 'accelerate>=1.6,<2'
-make_environment 5.23 'accelerate>=1.15'
+if $further; then make_environment 5.23 'accelerate>=1.15'; fi
 make_beside runpod 'runpod==1.12.*'
-if [ "${1:-}" = heavy ]; then make_beside ray 'ray[default]==2.60.0'; fi
+if $heavy; then make_beside ray 'ray[default]==2.60.0'; fi
 
 wait "$families"

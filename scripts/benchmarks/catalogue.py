@@ -37,7 +37,7 @@ CATALOGUE: Final = (
     Benchmark("recovery", "What is lost or done twice when workers and servers are killed", 1500.0),
     Benchmark("first_step", "From a submit to a training's first step"),
     Benchmark("overhead", "What our callbacks cost a training"),
-    Benchmark("control", "What it costs to be steerable, and how soon a command acts", 1800.0),
+    Benchmark("control", "What it costs to be steerable, and how soon a command acts", 2700.0),
     Benchmark("metrics", "Metrics from a training's log call to the store"),
     Benchmark("stall", "How long a training stands still for a checkpoint"),
     Benchmark("exactness", "Whether a killed training goes on as if nothing had happened", 1200.0),

@@ -42,6 +42,7 @@ def result(task: TaskDetail) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_pairs_teach_a_model_to_prefer_the_better_answer(client: Client, tmp_path: Path) -> None:
     (task,) = run(client, "dpo.yaml").values()
     held_out = result(task)["held_out"]

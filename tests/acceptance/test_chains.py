@@ -105,6 +105,7 @@ spec:
 """
 
 
+@pytest.mark.long
 def test_equal_tasks_run_as_one_each_with_a_result_and_a_file_of_its_own(site: Site) -> None:
     tasks = site.run(EQUAL)
     ada, bob, cid, dan = (tasks[name] for name in ("ada", "bob", "cid", "dan"))
@@ -129,6 +130,7 @@ def test_equal_tasks_run_as_one_each_with_a_result_and_a_file_of_its_own(site: S
     assert "Item 1 has no 'by'" in dan.error
 
 
+@pytest.mark.long
 def test_a_model_learns_what_another_wrote_and_answers_with_the_adapter(site: Site) -> None:
     tasks = site.run(FOLDER / "synthesise.yaml")
     written, trained, answered = (tasks[name] for name in ("synthesise", "train", "answer"))

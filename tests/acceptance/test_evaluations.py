@@ -95,6 +95,7 @@ def test_the_example_trains_measures_compares_and_goes_on_through_its_gate(
     assert "better" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_killed_evaluation_goes_on_with_what_it_has_and_another_measure_is_not_compared(
     client: Client, fleet: LocalFleet, capsys: pytest.CaptureFixture[str]
 ) -> None:

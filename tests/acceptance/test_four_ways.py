@@ -111,6 +111,7 @@ def test_a_pipeline_is_steered_and_survives_a_kill(way: Way) -> None:
     way.until(lambda: way.held() == 0, "the nodes given back at the end")
 
 
+@pytest.mark.long
 def test_a_cancel_ends_all_of_it(way: Way) -> None:
     flow = way.client.submit(document(way, 2000)).workflow
     first, second = (task.id for task in flow.tasks)

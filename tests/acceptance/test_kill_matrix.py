@@ -18,7 +18,8 @@ from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.wire.api import TaskDetail
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch]
+# `make test` has the rounds of tests/chaos, in which the same die.
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.torch]
 
 ROUNDS = int(os.environ.get("TUNEFLEET_CHAOS_ROUNDS", "2"))
 STEPS = 32
@@ -42,13 +43,7 @@ def _plan(number: int) -> list[tuple[int, float, str]]:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(number, marks=[pytest.mark.long] if number else [], id=f"round-{number}")
-        for number in range(ROUNDS)
-    ],
-)
+@pytest.mark.parametrize("number", [pytest.param(number, id=f"round-{number}") for number in range(ROUNDS)])
 def test_a_training_survives_the_death_of_everybody(fleet: LocalFleet, number: int) -> None:
     with Client(fleet.url, fleet.key, patience_s=30) as client:
         story = submit(client, fleet, STEPS)

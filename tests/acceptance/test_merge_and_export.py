@@ -196,6 +196,7 @@ def test_push_publishes_on_the_hub_with_a_card_and_never_overwrites(
         assert _tunefleet(fleet, capsys, monkeypatch, *words, "--force")[0] == 0
 
 
+@pytest.mark.long
 def test_push_into_a_bucket_and_into_a_folder(
     fleet: LocalFleet,
     tasks: dict[str, TaskDetail],

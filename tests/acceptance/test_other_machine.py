@@ -46,6 +46,7 @@ class Machine:
             self.process.wait(60)
 
 
+@pytest.mark.long
 def test_another_machine_goes_on_when_worker_and_trainer_die(tmp_path: Path, free_port: Callable[[], int]) -> None:
     pytest.importorskip("trl")
     environment = {**ENVIRONMENT, "TUNEFLEET_LOST_AFTER_S": "3"}

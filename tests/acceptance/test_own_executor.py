@@ -62,6 +62,7 @@ def test_a_kind_of_ones_own_is_checked_run_and_merged_like_any_other(fleet: Loca
         assert [each.merges for each in offers if each.kind == "word_count"] == [True]
 
 
+@pytest.mark.long
 def test_the_package_keeps_the_contract(layer: Path, tmp_path: Path) -> None:
     given = {**os.environ, "PYTHONPATH": str(layer)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PACKAGE / "tests")]

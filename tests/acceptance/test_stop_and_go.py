@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(240)]
 STEPS = 80
 
 
+@pytest.mark.long
 def test_a_stopped_fleet_goes_on_where_it_was(tmp_path: Path, free_port: Callable[[], int]) -> None:
     pytest.importorskip("trl")
     environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

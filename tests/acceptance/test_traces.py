@@ -57,6 +57,7 @@ def only(spans: list[Span], name: str) -> Span:
     return found[0]
 
 
+@pytest.mark.long
 def test_a_training_is_one_trace_from_submit_to_step(fleet: LocalFleet, collector: Collector) -> None:
     task_id = post(fleet, document(6), traceparent=CALLER)
     with Client(fleet.url, fleet.key) as client:

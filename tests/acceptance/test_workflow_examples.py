@@ -158,6 +158,7 @@ def losses(task: TaskDetail) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_two_stage_lora_begins_its_second_stage_with_the_adapter_of_the_first_on_another_worker(pair: Pair) -> None:
     one, two = pair.names
     tasks = pair.run(
@@ -174,6 +175,7 @@ def test_two_stage_lora_begins_its_second_stage_with_the_adapter_of_the_first_on
     assert losses(first)["held_out_after"] < losses(first)["held_out_before"]
 
 
+@pytest.mark.long
 def test_each_branch_of_the_diamond_trains_on_a_worker_of_its_own(pair: Pair) -> None:
     pair.await_room("diamond.yaml")
     tasks = pair.run("diamond.yaml")
@@ -218,6 +220,7 @@ def test_the_conditional_skips_what_belongs_to_the_other_answer(
         assert outputs(tasks["announce"]) == ["we said that the model is out"]
 
 
+@pytest.mark.long
 def test_the_federation_trains_one_adapter_on_both_workers_and_the_next_task_uses_it(pair: Pair) -> None:
     pair.await_room("federated.yaml")
     tasks = pair.run("federated.yaml")

@@ -126,6 +126,7 @@ def test_a_cycle_is_watched_to_its_gate_and_its_model_promoted_in_spite_of_it(
     entered.wait_for_url(f"**/ui/tasks/{leads['Training']}")
 
 
+@pytest.mark.long
 def test_a_campaign_is_paused_resumed_retried_and_stopped_by_the_page(
     entered: Page, client: Client, told: list[str]
 ) -> None:

@@ -76,6 +76,7 @@ def outcome(page: Page, client: Client, task_id: str, command: str) -> CommandVi
     return settled
 
 
+@pytest.mark.long
 def test_a_training_from_the_gallery_is_watched_and_steered(page: Page, fleet: LocalFleet, client: Client) -> None:
     page.goto("/ui/new")
     page.get_by_label("API key").fill("wrong")

@@ -68,6 +68,7 @@ def panel(page: Page, title: str) -> Locator:
     return page.locator(".panel", has=page.get_by_role("heading", name=title))
 
 
+@pytest.mark.long
 def test_rounds_are_watched_and_an_earlier_version_is_brought_back(
     entered: Page, fleet: LocalFleet, client: Client, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -64,7 +64,7 @@ DESKTOP: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 390, "height": 780}
 REFUSALS = [
     pytest.param(500, "This could not be loaded", id="500"),
-    pytest.param(403, "Your key may not see this", id="403"),
+    pytest.param(403, "Your key may not see this", id="403", marks=pytest.mark.long),
     pytest.param(404, "It is not here", id="404", marks=pytest.mark.long),
 ]
 
@@ -225,6 +225,7 @@ def test_a_page_says_what_it_cannot_have(entered: Page, client: Client, diamond:
         page.close()
 
 
+@pytest.mark.long
 def test_a_page_says_that_there_is_nothing(entered: Page, client: Client, diamond: str) -> None:
     opened = []
     for looked in PAGES:
@@ -238,6 +239,7 @@ def test_a_page_says_that_there_is_nothing(entered: Page, client: Client, diamon
         page.close()
 
 
+@pytest.mark.long
 def test_what_could_not_be_loaded_is_tried_again(entered: Page, client: Client, diamond: str) -> None:
     page = aside(entered, {"/tasks?*": {"detail": "Not now."}}, 400)
     page.goto("/ui/tasks?q=diamond")

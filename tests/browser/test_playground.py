@@ -141,6 +141,7 @@ def test_a_merged_model_answers_beside_the_one_that_it_was_made_of(entered: Page
     assert client.tasks.wait(session, timeout_s=PATIENCE_S).status == "completed"
 
 
+@pytest.mark.long
 def test_a_chat_that_waits_says_why_and_can_be_ended(entered: Page, client: Client) -> None:
     entered.goto("/ui/playground")
     entered.get_by_label("Hub id").fill("builtin:gsm8k-llama-2m")

@@ -111,6 +111,7 @@ def press_all(page: Page, path: str) -> None:
             page.locator("#main .page").first.wait_for(state="attached")
 
 
+@pytest.mark.long
 def test_a_member_is_offered_no_administration(
     browser: Browser, fleet: LocalFleet, client: Client, paths: list[str]
 ) -> None:

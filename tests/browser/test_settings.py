@@ -109,6 +109,7 @@ def shown_bytes(page: Page, kind: str) -> float:
     return float(value) * UNITS[unit]
 
 
+@pytest.mark.long
 def test_the_room_that_is_shown_is_what_lies_in_the_folder(
     entered: Page, fleet: LocalFleet, client: Client, tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def below(box: Locator) -> int:
     return int(box.evaluate("box => Math.round(box.scrollHeight - box.scrollTop - box.clientHeight)"))
 
 
+@pytest.mark.long
 def test_a_log_is_followed_searched_and_sorted_by_level(entered: Page, attempt: Attempt) -> None:
     attempt.log("INFO begins\nWARNING the disk is nearly full\nERROR no such row\n")
     entered.goto(f"/ui/tasks/{attempt.task_id}?tab=log")
@@ -139,6 +140,7 @@ def test_what_became_of_a_command_stands_beside_it(
     assert (known.id, known.state, known.step) == (told["command_id"], "applied", 30)
 
 
+@pytest.mark.long
 def test_predictions_of_two_evaluations_stand_beside_each_other(
     entered: Page, client: Client, attempt: Attempt
 ) -> None:

@@ -144,9 +144,7 @@ FLEET: Final[dict[str, Scene]] = {
 CUT: Final = frozenset(
     {
         "docs/how-to/bring-files.md",
-        "docs/how-to/see-where-tasks-go.md",
         "docs/how-to/share-a-fleet.md",
-        "docs/how-to/watch-a-fleet.md",
     }
 )
 """Those of them that `make test` reads, with the tutorial; `make documents` and `make proofs` read all pages."""

@@ -32,7 +32,7 @@ def run(fresh: Path, examples: int, steps: int, *, repeats: bool) -> None:
 
 @pytest.mark.timeout(600)
 def test_the_queue_is_as_its_model(fresh_data: Path) -> None:
-    run(fresh_data, 12, 50, repeats=True)
+    run(fresh_data, 6, 50, repeats=True)
 
 
 @pytest.mark.long

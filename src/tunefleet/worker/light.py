@@ -124,7 +124,10 @@ class LightTasks:
         self._outbox.forget(token)
 
     def heed(self, desired: Desired) -> None:
-        """Do what the server wants: a cancel ends a task at once, whatever its code still does; a pause is too late."""
+        """Do what the server wants: a cancel ends a task at once, whatever its code still does; a pause is too late.
+
+        Of what is not held here any more nobody says that it runs on: it may have ended by a pause.
+        """
         if desired.action == "cancel":
             with self._news:
                 wanted = self._wanted(desired.token)
@@ -134,7 +137,10 @@ class LightTasks:
                 self._outbox.finish(Finish(token=desired.token, outcome="cancelled", reason=reason))
                 with self._lock:
                     self._accepted.discard(desired.token)
-        self._outbox.reach(Reached(token=desired.token, generation=desired.generation))
+        with self._lock:
+            held = self._wanted(desired.token)
+        if held or desired.action != "run":
+            self._outbox.reach(Reached(token=desired.token, generation=desired.generation))
 
     def close(self) -> None:
         """Begin nothing more, and give up deliveries that wait for another try."""

@@ -85,6 +85,7 @@ def put(direct: DirectUploads, name: str, ref: str, numbers: list[int], data: by
         list(threads.map(one, numbers))
 
 
+@pytest.mark.parametrize("store", ["s3", "gcs", pytest.param("azure", marks=pytest.mark.long)], indirect=True)
 def test_a_file_that_came_in_parts_is_kept_under_its_digest(store: RemoteStore, direct: DirectUploads) -> None:
     ref = direct.begin("up")
     assert direct.parts("up", ref, SIZES) == set()

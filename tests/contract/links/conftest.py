@@ -30,6 +30,13 @@ spec: {taskType: echo, data: {type: list, items: [a]}}
 """
 
 
+LINKS = ("http", "redis", "rediss")
+over_one_link = pytest.mark.parametrize(
+    "site", [pytest.param(link, marks=pytest.mark.long if link != "http" else ()) for link in LINKS], indirect=True
+)
+"""For what hangs on the link little, and takes long: `make test` walks one."""
+
+
 @dataclass
 class Site:
     """A running server and how to reach it."""

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.links.conftest import Site
+from tests.contract.links.conftest import Site, over_one_link
 from tests.contract.links.workers import Workers, ask, ended, outputs, until
 from tests.fakes.receiver import receiving
 from tunefleet.artifacts import blobs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), over_one_link]
 HOOK = "the-secret-of-the-hook"
 
 

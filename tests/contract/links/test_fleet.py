@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.links.conftest import ECHO, Site
+from tests.contract.links.conftest import ECHO, Site, over_one_link
 from tests.contract.links.workers import PATIENCE_S, Workers, ask, ended, outputs, until
 from tunefleet.client import Client
 from tunefleet.wire.api import TaskDetail
@@ -21,6 +21,7 @@ def computed(task: TaskDetail) -> int:
     return int(task.result["result"]["usage"]["computed"])
 
 
+@over_one_link
 def test_fault_33_equal_tasks_run_as_one_and_everybody_gets_their_own(
     site: Site, workers: Workers, tmp_path: Path
 ) -> None:
@@ -48,6 +49,7 @@ def test_fault_33_equal_tasks_run_as_one_and_everybody_gets_their_own(
     assert "answers.txt" in names
 
 
+@over_one_link
 def test_a_drained_worker_finishes_leaves_and_is_offline(site: Site, workers: Workers, tmp_path: Path) -> None:
     process = workers.start("drained")
     gate = tmp_path / "gate"
@@ -65,6 +67,7 @@ def test_a_drained_worker_finishes_leaves_and_is_offline(site: Site, workers: Wo
     site.client.tasks.cancel(later)
 
 
+@over_one_link
 def test_a_drain_that_is_taken_back_leaves_the_worker_at_work(site: Site, workers: Workers, tmp_path: Path) -> None:
     process = workers.start("stays")
     gate = tmp_path / "gate"

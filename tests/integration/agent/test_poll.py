@@ -155,6 +155,7 @@ def test_a_backend_that_knows_the_document_only(tmp_path: Path, free_port: Calla
         backend.down()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.timeout(180)

@@ -106,6 +106,7 @@ def test_what_is_read_of_a_job(agent: AgentProcess, backend: StubBackend) -> Non
     assert agent.post("/api/training/cancel/nobody").status_code == 400
 
 
+@pytest.mark.long
 def test_a_training_on_pairs_runs_and_its_rewards_are_told(agent: AgentProcess, backend: StubBackend) -> None:
     rows = [{"prompt": f"{n} + {n}?", "chosen": f"It is {2 * n}.", "rejected": "Who knows?"} for n in range(12)]
     (agent.folder / "datasets" / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

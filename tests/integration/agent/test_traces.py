@@ -77,6 +77,7 @@ def only(spans: list[Span], name: str) -> Span:
     return found
 
 
+@pytest.mark.long
 def test_a_claimed_job_is_one_trace_over_server_and_agent(
     agent: AgentProcess, server: tuple[str, Path], collector: Collector
 ) -> None:

@@ -124,7 +124,10 @@ def outcome(control: TrainerControlCallback, command: str) -> tuple[str, int | N
     return item.state, item.step, item.checkpoint
 
 
-@pytest.mark.parametrize("kind", ["SFT", "DPO", "KTO", "GRPO", "RLOO", "Reward"])
+@pytest.mark.parametrize(
+    "kind",
+    ["SFT", "DPO", "GRPO", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("KTO", "RLOO", "Reward"))],
+)
 @pytest.mark.filterwarnings("ignore")
 def test_save_pause_resume_abort(kind: str, build: Callable[..., Any], tmp_path: Path) -> None:
     first, control = build(kind, asks={1: "save_checkpoint", 2: "pause"})

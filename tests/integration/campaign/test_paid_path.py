@@ -198,6 +198,7 @@ def test_files_of_an_order_that_was_stopped_are_removed(fleet: Fleet, api: Gradi
     assert len(api.tasks) == before + 1
 
 
+@pytest.mark.long
 def test_files_of_an_order_that_is_refused_for_good_are_removed(
     fleet: Fleet, api: Gradients, s3_server: Gateway
 ) -> None:

@@ -28,7 +28,7 @@ from tunefleet.wire.campaign import CampaignDetail, CycleView
 
 __all__ = ["fresh_data"]
 
-ROUNDS = int(os.environ.get("TUNEFLEET_CHAOS_ROUNDS", "5"))
+ROUNDS = int(os.environ.get("TUNEFLEET_CHAOS_ROUNDS", "2"))
 CYCLES = 3
 POINTS = 52
 """Of one cycle: before and after each intent and outcome, what is spent, and what is billed."""

@@ -55,6 +55,7 @@ def test_the_demo_ends_with_an_adapter_and_leaves_nothing_running(
     assert left_running(data) == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_demo_that_fails_says_why(
     quick_example: Path, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

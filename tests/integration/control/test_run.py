@@ -109,6 +109,7 @@ def weights(text: str) -> str:
     return text.partition("weights ")[2].strip()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_script_is_killed_and_paused_and_goes_on_to_the_same_weights(runs: Runs, foreign_python: Path) -> None:
     python = str(foreign_python)

@@ -136,6 +136,7 @@ def test_an_engine_stays_warm_for_its_model_and_for_no_other(site: str, monkeypa
     until(lambda: engines.end_idle(site) or not live(site))
 
 
+@pytest.mark.long
 def test_an_engine_makes_way_for_a_job_that_gets_its_gpu(site: str) -> None:
     engine = connect(FIRST, gpus=[GPU], name=site)
     found = live(site)["first"]

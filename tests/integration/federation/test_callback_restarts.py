@@ -29,7 +29,12 @@ Make = Callable[..., FederatedCallback]
 
 
 @pytest.mark.parametrize(
-    ("save_steps", "crash_at", "lost"), [(4, 10, False), (4, 8, False), (8, 11, True)], ids=["after", "before", "lost"]
+    ("save_steps", "crash_at", "lost"),
+    [
+        pytest.param(4, 10, False, id="after"),
+        pytest.param(4, 8, False, id="before", marks=pytest.mark.long),
+        pytest.param(8, 11, True, id="lost"),
+    ],
 )
 def test_a_resumed_training_uploads_nothing_twice_and_counts_no_row_twice(
     federated: Make, double: Double, tmp_path: Path, save_steps: int, crash_at: int, lost: bool
@@ -55,6 +60,7 @@ def test_a_resumed_training_uploads_nothing_twice_and_counts_no_row_twice(
     assert digest(again.model) == digest(straight.model)
 
 
+@pytest.mark.long
 def test_a_new_training_in_the_same_folder_begins_anew(federated: Make, double: Double, tmp_path: Path) -> None:
     for _ in range(2):
         trainer(tmp_path, federated(), max_steps=4).train()
@@ -84,6 +90,7 @@ def test_callbacks_that_the_trainer_makes_anew_know_their_secret(
     assert sum(examples for _, examples in double.examples) == 32
 
 
+@pytest.mark.long
 def test_a_checkpoint_from_before_the_federation_can_be_gone_on_with(
     federated: Make, double: Double, tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_training_that_goes_on_elsewhere_counts_no_row_twice(
     assert max(each.num_examples for each in (*first.sent, *second.sent)) <= 16
 
 
+@pytest.mark.long
 def test_one_who_joins_late_starts_from_the_newest_version(
     running: Running, federate: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_loop_of_ones_own_takes_part(running: Running, federate: Callable[...,
     assert losses[11] < losses[8] < losses[4] < losses[0]
 
 
+@pytest.mark.long
 def test_workers_of_different_ranks_learn_from_each_other(
     running: Running, client: Client, federate: Callable[..., Any], tmp_path: Path
 ) -> None:

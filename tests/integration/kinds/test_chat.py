@@ -105,6 +105,7 @@ def test_what_was_trained_answers_beside_its_base(fleet: LocalFleet, client: Cli
     assert result["usage"]["completion_tokens"] == sum(each["usage"]["completion_tokens"] for each in (base, tuned))
 
 
+@pytest.mark.long
 def test_a_session_outlives_its_process_and_who_leaves_takes_nothing_along(
     fleet: LocalFleet, client: Client, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -62,6 +62,7 @@ def test_a_row_that_does_not_fit_is_named(bench: Bench) -> None:
     assert "/nowhere/rows.jsonl" in bench.error(nowhere)
 
 
+@pytest.mark.long
 def test_a_killed_task_ends_with_the_same_rows(bench: Bench, tmp_path: Path) -> None:
     pytest.importorskip("datasketch")
     file = tmp_path / "many.jsonl"
@@ -84,6 +85,7 @@ def test_a_killed_task_ends_with_the_same_rows(bench: Bench, tmp_path: Path) -> 
     assert not (folder / "rows").exists()
 
 
+@pytest.mark.long
 def test_parts_of_a_spread_task_become_one_file_in_order(bench: Bench) -> None:
     task = {
         "taskType": "data",

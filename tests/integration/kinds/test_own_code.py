@@ -54,6 +54,7 @@ def test_a_script_is_paused_resumed_killed_and_leaves_what_it_was_asked_for(benc
     assert json.loads((folder / "work" / "summary.json").read_text())["said"] == "hello"
 
 
+@pytest.mark.long
 def test_what_is_wrong_with_a_command_is_said(bench: Bench) -> None:
     assert "There is no program no-such-program" in bench.error({"taskType": "command", "command": ["no-such-program"]})
     lost = "'lost' if 'HF_TOKEN' not in os.environ else 'a token'"
@@ -140,6 +141,7 @@ def main():
 WHEEL = "tiny_gift-1.0-py3-none-any.whl"
 
 
+@pytest.mark.long
 def test_packages_are_installed_beside_the_workers_own(bench: Bench, tmp_path: Path) -> None:
     wheel = tmp_path / WHEEL
     with zipfile.ZipFile(wheel, "w") as archive:

@@ -95,6 +95,7 @@ def test_a_training_is_paused_resumed_and_killed_and_comes_to_the_end_that_it_wo
         assert {point.step for point in points if name in point.values} == set(range(1, 9)), name
 
 
+@pytest.mark.long
 def test_a_reward_that_is_none_is_refused_with_the_way_out(bench: Bench, judge: Path) -> None:
     wrong = spec(judge)
     wrong["reward_model"]["positive_label"] = "happy"

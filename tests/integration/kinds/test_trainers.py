@@ -163,6 +163,7 @@ def test_a_function_trains_survives_a_kill_and_its_adapter_is_delivered(
     assert not [each for each in psutil.Process().children(recursive=True) if "train.py" in each.cmdline()]
 
 
+@pytest.mark.long
 def test_what_a_trainer_refuses_is_told(client: Client, fast: Path) -> None:
     task = wait(client, client.submit(document(packing=True)).task_id)
     assert (task.status, len(task.attempt_list)) == ("failed", 1)

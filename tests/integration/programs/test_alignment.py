@@ -116,7 +116,7 @@ class Crash(TrainerCallback):
 
 @pytest.mark.parametrize(
     "kind",
-    ["dpo", "reward", "grpo", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("kto", "orpo", "rloo"))],
+    ["dpo", "reward", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("kto", "orpo", "grpo", "rloo"))],
 )
 def test_a_training_that_broke_ends_with_the_weights_of_one_that_did_not(
     kind: str, align: Align, monkeypatch: pytest.MonkeyPatch
@@ -186,6 +186,7 @@ def test_chats_are_laid_out_by_the_template_and_only_answers_count(align: Align,
     assert all(tensor.equal(weights[name]) for name, tensor in apart.weights().items()), "a prompt may stand in both"
 
 
+@pytest.mark.long
 def test_the_reference_may_judge_all_pairs_before(align: Align) -> None:
     at_once = align("dpo", {"training": {"precompute_ref_log_probs": True}})
     beside = align("dpo")

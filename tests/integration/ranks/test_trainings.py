@@ -32,6 +32,7 @@ def left(handle: JobHandle, name: str) -> Any:
     return json.loads((handle.folder.root / f"{name}.json").read_text())
 
 
+@pytest.mark.long
 def test_ranks_that_never_wait_for_each_other_act_at_the_same_steps(supervisor: Supervisor) -> None:
     """Two of them, one of which is lost in the end while the other waits for it; and three, then without a store."""
 

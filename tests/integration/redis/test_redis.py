@@ -56,6 +56,7 @@ def test_a_redis_that_is_killed_and_started_again_loses_nothing(
         assert client.exists("tunefleet:epoch", "worker:left", "worker:left:hb", "worker:right") == 4
 
 
+@pytest.mark.long
 def test_a_redis_that_is_flushed_again_and_again_loses_nothing(site: Start, redis_server: Redises) -> None:
     redis = redis_server()
     here = site(redis)

@@ -54,6 +54,7 @@ def peak_bytes(pid: int) -> int:
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1]) << 10
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_upload_takes_no_memory_of_its_size(tmp_path: Path, free_port: Callable[[], int]) -> None:

@@ -200,6 +200,7 @@ def test_who_waits_for_a_version_has_it_with_its_file_after_the_server_was_kille
             assert all((file.whole(name) == 2.0).all() for name in file.tensors)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_an_archive_whose_making_was_killed_is_made_anew(tmp_path: Path, free_port: Callable[[], int]) -> None:
     server = Server(tmp_path / "data", free_port())

@@ -150,6 +150,7 @@ def test_a_fleet_on_one_machine_works_over_https(
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_an_agent_serves_https(tmp_path: Path, authority: Authority, free_port: Callable[[], int]) -> None:
     pair, port, log = authority.sign("agent", "127.0.0.1"), free_port(), tmp_path / "log"
     variables = {

@@ -50,7 +50,8 @@ class Submitter(threading.Thread):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("servers", [2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("servers", [2, 3])
 def test_a_rolling_restart_loses_nothing_that_was_acknowledged(trio: Trio, servers: int) -> None:
     trio.start(*range(servers))
     trio.work(0)
@@ -73,6 +74,7 @@ def test_a_rolling_restart_loses_nothing_that_was_acknowledged(trio: Trio, serve
     assert trio.rows("SELECT count(*) FROM tasks") == [(trio.ran(),)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_copy_of_a_data_folder_does_not_serve_beside_it(trio: Trio) -> None:
     trio.start(0)

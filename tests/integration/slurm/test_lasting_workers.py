@@ -51,6 +51,7 @@ def _until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.long
 def test_workers_come_once_run_tasks_and_end(
     fleet: LocalFleet, client: Client, slurm: SlurmCluster, tmp_path: Path
 ) -> None:

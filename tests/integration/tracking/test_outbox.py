@@ -111,6 +111,7 @@ async def test_a_kill_between_telling_and_storing_that_leaves_one_run(lab: Lab, 
     assert len(run["rows"]) == 1
 
 
+@pytest.mark.long
 async def test_a_tracker_that_hangs_holds_up_nothing_and_ends_with_the_server(
     lab: Lab, alone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def post(name: str, run: TrackedRun, folder: Path) -> str:
     return asyncio.run(courier.post(name, run, folder, load(TrackingSettings)))
 
 
+@pytest.mark.long
 def test_wandb_offline_keeps_the_run_once(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_ENTITY", "team")
@@ -108,6 +109,7 @@ def test_wandb_offline_writes_anew_what_a_killed_child_has_left(alone: Path, mon
     assert (again / "tunefleet.whole").exists()
 
 
+@pytest.mark.long
 def test_mlflow_keeps_the_run_once(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = f"sqlite:///{alone}/runs.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
@@ -145,6 +147,7 @@ def test_what_trackio_only_warns_of_is_a_failure(alone: Path, monkeypatch: pytes
         post("trackio", RUN, alone)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "variables"),
     [

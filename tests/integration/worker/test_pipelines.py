@@ -106,6 +106,7 @@ def items(task: TaskDetail) -> Any:
     return [each["output"] for each in task.result["result"]["items"]]
 
 
+@pytest.mark.long
 def test_a_chain_hands_on_what_each_stage_found(client: Client) -> None:
     flow = ended(client, CHAIN)
     assert flow.status == "completed"

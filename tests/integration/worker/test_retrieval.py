@@ -83,6 +83,7 @@ def listed(texts: dict[str, str]) -> dict[str, Any]:
     return {"type": "list", "items": list(texts.values()), "metadata": [{"source": name} for name in texts]}
 
 
+@pytest.mark.long
 def test_vectors_come_in_a_file_and_a_killed_run_makes_none_of_them_twice(
     client: Client, fleet: LocalFleet, model: Path, tmp_path: Path
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_database_that_one_worker_made_is_searched_on_the_other(client: Client
     assert hits[0]["score"] > hits[1]["score"]
 
 
+@pytest.mark.long
 def test_a_server_is_filled_again_after_a_kill_and_each_of_two_tasks_gets_its_own_hits(
     client: Client, fleet: LocalFleet
 ) -> None:

@@ -78,6 +78,7 @@ spec: {taskType: api, api: {url: "http://127.0.0.1:PORT/x", method: POST, json: 
 """
 
 
+@pytest.mark.long
 def test_a_secret_goes_where_its_machine_lets_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: Callable[[], int], listening: Callable[[], Heard]
 ) -> None:

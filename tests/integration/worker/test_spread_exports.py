@@ -39,7 +39,8 @@ spec:
 """
 
 
-@pytest.mark.parametrize("destination", [pytest.param("local", marks=pytest.mark.long), "http"])
+@pytest.mark.long
+@pytest.mark.parametrize("destination", ["local", "http"])
 def test_a_training_reads_what_the_parts_of_a_stage_have_exported(
     tmp_path: Path, free_port: Callable[[], int], destination: str
 ) -> None:

@@ -105,7 +105,7 @@ async def act(pipe: Pipelines, random: Random, held: list[Offer], flow: Workflow
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(seed=st.integers(min_value=0, max_value=2**32))
 def test_nobody_is_forgotten_and_nobody_runs_too_early(fresh_data: Path, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -87,6 +87,14 @@ def test_a_cancel_ends_a_delivery_that_waits(site: Site) -> None:
     assert site.end("one").outcome == "cancelled"
 
 
+def test_that_something_runs_on_is_said_of_what_is_held_alone(site: Site) -> None:
+    site.run("one", delivers=True)
+    site.light.heed(Desired(token="one", action="run", generation=2))
+    site.light.heed(Desired(token="has-paused", action="run", generation=4))
+    site.light.heed(Desired(token="is-over", action="pause", generation=3))
+    assert {each.token: each.generation for each in site.said().reached} == {"one": 2, "is-over": 3}
+
+
 def test_a_task_that_was_taken_away_stops_delivering(site: Site) -> None:
     site.run("one", delivers=True)
     site.light.drop("one")
