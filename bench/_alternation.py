@@ -5,8 +5,9 @@ than what callbacks cost, and more steps do not make it less. So all variants ar
 not compared stays as it is; and several such processes are had one after the other, since a callback's own memory lies
 somewhere too. Steps that are compared lie milliseconds apart: a machine is slower for seconds.
 
-What a callback's threads do meanwhile may fall into a step of another variant. So all the processor time that they have
-is added to each step of theirs, as if the training had waited for it.
+What a callback's threads do meanwhile may fall into a step of another variant. So the processor time that they have
+for a step while all callbacks are in, at the beginning, is added to each step of theirs, as if the training had waited
+for it.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from _trainings import others_s, training
 from transformers import Trainer, TrainerCallback
 
 TEN: Final = 10
-WARM_UP: Final = 20
+# Steps with all callbacks: until the libraries are warm, and then so many to see what their threads do.
+WARM: Final = 20
+ALL_IN: Final = 120
 TURNS: Final = (
-    "each sample is the mean of ten steps, in turns with steps of the other's in the same process; ours with all the "
-    "processor time of our other threads"
+    "each sample is the mean of ten steps, in turns with steps of the other's in the same process; to ours is added "
+    "what our other threads compute for a step"
 )
 Variants = Mapping[str, Sequence[TrainerCallback | type[TrainerCallback]]]
 
@@ -46,13 +49,12 @@ class Alternation(TrainerCallback):
 
     Args:
         variants: Name → callbacks that only this one has, or their classes; an empty one is the training without any.
-            The threads of all are those of the variant `threaded`.
         tens: How many times ten steps each variant has.
         threaded: Whose callbacks have threads of their own.
     """
 
     def __init__(self, variants: Variants, tens: int, threaded: str = "ours") -> None:
-        self.steps = WARM_UP + TEN * len(variants) * tens
+        self.steps = WARM + ALL_IN + TEN * len(variants) * tens
         self._variants, self._threaded = variants, threaded
         self._trainer: Trainer | None = None
         self._lists: dict[str, list[TrainerCallback]] = {}
@@ -75,15 +77,15 @@ class Alternation(TrainerCallback):
 
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         now = self._now()
-        if state.global_step < WARM_UP:
+        if state.global_step == WARM:
+            self._others_s = -others_s()
+        if state.global_step < WARM + ALL_IN:
             return
         if self._name is None:
-            self._others_s = -others_s()
+            self._others_s += others_s()
         else:
             self._took[self._name].append((now[0] - self._began[0], now[1] - self._began[1]))
         self._name = next(self._turns, None)
-        if self._name is None:
-            self._others_s += others_s()
         # Bound anew, and not changed: the handler goes through the list meanwhile.
         self._trainer.callback_handler.callbacks = self._lists[self._name] if self._name is not None else self._all
         self._began = self._now()
@@ -92,7 +94,7 @@ class Alternation(TrainerCallback):
         """Return variant → what its steps took, by tens."""
         found = {}
         for name, steps in self._took.items():
-            more = self._others_s / len(steps) if name == self._threaded else 0.0
+            more = self._others_s / ALL_IN if name == self._threaded else 0.0
             tens = np.array(steps).reshape(-1, TEN, 2).mean(axis=1)
             found[name] = [Took(wall + more, processor + more) for wall, processor in tens.tolist()]
         return found

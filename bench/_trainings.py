@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 import transformers
 from torch.utils.data import Dataset
@@ -126,6 +125,7 @@ def training(
 
 
 def others_s() -> float:
-    """Return how long Python's threads beside this one have had a processor so far."""
-    ours = {thread.native_id for thread in threading.enumerate()} - {threading.get_native_id()}
-    return float(sum(each.user_time + each.system_time for each in psutil.Process().threads() if each.id in ours))
+    """Return how long Python's threads beside this one, which live now, have had a processor so far."""
+    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+    idents = [thread.ident for thread in others if thread.ident is not None]
+    return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in idents)
