@@ -1,7 +1,7 @@
 """What our callbacks cost a training, beside the bare Hugging Face Trainer.
 
-    python bench/overhead.py            # about three minutes
-    python bench/overhead.py --quick    # about one minute; wider interval
+    python bench/overhead.py            # about ten minutes
+    python bench/overhead.py --quick    # about two minutes; wider interval
 
 Two questions, one run:
 
@@ -39,7 +39,7 @@ from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from tunefleet import attach
 
 # So many times ten steps of each kind, in each process.
-TENS = 50
+TENS = 80
 
 
 def watched(folder: Path, train: Callable[[Sequence[TrainerCallback]], None]) -> None:
@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     options = parser.parse_args()
-    alone, times = (40, 1) if options.quick else (400, 3)
+    alone, times = (40, 1) if options.quick else (400, 4)
     with tempfile.TemporaryDirectory(prefix="tunefleet-bench-") as name:
         root = Path(name)
         training(root / "warm-up", 2 * WARM_UP_STEPS, [])
