@@ -25,6 +25,7 @@ import numpy as np
 from _common import free_port
 from _trainings import others_s, training
 from transformers import Trainer, TrainerCallback
+from transformers.trainer_callback import CallbackHandler
 
 TEN: Final = 10
 # Steps with all callbacks: until the libraries are warm, and then so many to see what their threads do.
@@ -56,7 +57,7 @@ class Alternation(TrainerCallback):
     def __init__(self, variants: Variants, tens: int, threaded: str = "ours") -> None:
         self.steps = WARM + ALL_IN + TEN * len(variants) * tens
         self._variants, self._threaded = variants, threaded
-        self._trainer: Trainer | None = None
+        self._handler: CallbackHandler | None = None
         self._lists: dict[str, list[TrainerCallback]] = {}
         self._turns = self._order(TEN * tens)
         self._name: str | None = None
@@ -73,7 +74,7 @@ class Alternation(TrainerCallback):
             assert len(own[name]) == len(wanted), f"{name}: {own[name]} are there, {wanted} are meant"
             others = [each for other in own if other != name for each in own[other]]
             self._lists[name] = [each for each in everything if each not in others]
-        self._trainer, self._all = trainer, everything
+        self._handler, self._all = trainer.callback_handler, everything
 
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         now = self._now()
@@ -87,7 +88,8 @@ class Alternation(TrainerCallback):
             self._took[self._name].append((now[0] - self._began[0], now[1] - self._began[1]))
         self._name = next(self._turns, None)
         # Bound anew, and not changed: the handler goes through the list meanwhile.
-        self._trainer.callback_handler.callbacks = self._lists[self._name] if self._name is not None else self._all
+        assert self._handler is not None
+        self._handler.callbacks = self._lists[self._name] if self._name is not None else self._all
         self._began = self._now()
 
     def took(self) -> dict[str, list[Took]]:

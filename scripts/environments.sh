@@ -75,7 +75,7 @@ case "${1:-}" in
     "") ;;
     proofs) further=true ;;
     heavy) further=true heavy=true ;;
-    *) sed -n '2,11p' "$0" | cut -c3- >&2; exit 2 ;;
+    *) sed -n '5,7p' "$0" | cut -c3- >&2; exit 2 ;;
 esac
 
 # Beside each other: one waits for the package index while the other unpacks.
