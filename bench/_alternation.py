@@ -31,6 +31,7 @@ TEN: Final = 10
 # Steps with all callbacks: until the libraries are warm, and then so many to see what their threads do.
 WARM: Final = 20
 ALL_IN: Final = 120
+OURS: Final = "ours"
 TURNS: Final = (
     "each sample is the mean of ten steps, in turns with steps of the other's in the same process; to ours is added "
     "what our other threads compute for a step"
@@ -50,13 +51,13 @@ class Alternation(TrainerCallback):
 
     Args:
         variants: Name → callbacks that only this one has, or their classes; an empty one is the training without any.
+            Those of `ours` are the only ones that have threads.
         tens: How many times ten steps each variant has.
-        threaded: Whose callbacks have threads of their own.
     """
 
-    def __init__(self, variants: Variants, tens: int, threaded: str = "ours") -> None:
+    def __init__(self, variants: Variants, tens: int) -> None:
         self.steps = WARM + ALL_IN + TEN * len(variants) * tens
-        self._variants, self._threaded = variants, threaded
+        self._variants = variants
         self._handler: CallbackHandler | None = None
         self._lists: dict[str, list[TrainerCallback]] = {}
         self._turns = self._order(TEN * tens)
@@ -96,7 +97,7 @@ class Alternation(TrainerCallback):
         """Return variant → what its steps took, by tens."""
         found = {}
         for name, steps in self._took.items():
-            more = self._others_s / ALL_IN if name == self._threaded else 0.0
+            more = self._others_s / ALL_IN if name == OURS else 0.0
             tens = np.array(steps).reshape(-1, TEN, 2).mean(axis=1)
             found[name] = [Took(wall + more, processor + more) for wall, processor in tens.tolist()]
         return found

@@ -39,8 +39,8 @@ spec:
 """
 
 
-# What is steered and killed on workers of its own other tests show too; on Slurm, those of tests/integration/slurm do,
-# and `make test` has the end of a whole pipeline from here.
+# All of it is for `make proofs`: what is steered and killed on workers of its own other tests show too, and on Slurm
+# those of tests/integration/slurm do.
 @pytest.fixture(
     scope="module",
     params=[
