@@ -320,6 +320,7 @@ class TestCleanup:
         assert (mine / "notes.txt").read_text() == "mine"
         assert not empty.exists()
 
+    @pytest.mark.usefixtures("home")
     def test_without_the_dead_it_says_so(self, control: Control) -> None:
         assert control("cleanup") == (0, "No dead jobs.\n")
 
