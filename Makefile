@@ -54,19 +54,25 @@ federated-demo: $(EXAMPLE_READY) ## prove that a federation learns: four workers
 .PHONY: environment
 environment: $(DEV_READY) ## set up .venv with what tests and checks need
 
-# Environments come from a package index, the rest from the system's packages: neither waits for the other.
+# Programs come from the system's packages and environments from a package index: neither waits for the other.
 .PHONY: test-services
 test-services: $(DEV_READY) ## set up what `make test` starts: foreign environments, a browser, stores and databases
-	@{ scripts/environments.sh || echo "-> without the foreign environments: tests that need them say so"; } & \
-	scripts/browser.sh || echo "-> without a browser: tests that need one say so"; \
+	@$(MAKE) test-environments & $(MAKE) test-programs; wait
+
+.PHONY: test-environments
+test-environments: $(DEV_READY) ## of that, the foreign environments
+	@scripts/environments.sh || echo "-> without the foreign environments: tests that need them say so"
+
+.PHONY: test-programs
+test-programs: ## of that, the programs, which need no .venv
+	@scripts/browser.sh || echo "-> without a browser: tests that need one say so"; \
 	scripts/gateway.sh || echo "-> without an S3 server: tests that need one say so"; \
 	scripts/redis.sh || echo "-> without a Redis that speaks TLS: tests that need one say so"; \
 	scripts/slurm.sh || echo "-> without Slurm: tests that need one say so"; \
 	scripts/postgres.sh || echo "-> without PostgreSQL: tests that need it say so"; \
 	scripts/azurite.sh || echo "-> without Azurite: tests that need it say so"; \
 	scripts/promtool.sh || echo "-> without promtool: the test that needs it says so"; \
-	scripts/nginx.sh || echo "-> without nginx: tests that need it say so"; \
-	wait
+	scripts/nginx.sh || echo "-> without nginx: tests that need it say so"
 
 .PHONY: test
 test: test-services ## set up what tests need, then run them all
@@ -213,8 +219,8 @@ clean: ## remove caches and build output, but neither .venv nor results
 	@find src tests scripts bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: distclean
-distclean: clean ## remove .venv too
-	@rm -rf $(VENV) $(VENV)-*
+distclean: clean ## remove .venv and what tests were given beside it too
+	@rm -rf $(VENV) $(VENV)-* .azurite .nginx .promtool
 
 # A larger set-up contains the smaller one, so `make demo` after `make test` has nothing to do.
 $(RUN_READY):

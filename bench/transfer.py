@@ -39,7 +39,7 @@ MIB = 1 << 20
 UP_BUDGET, DOWN_BUDGET = 500e6 / MIB, 600e6 / MIB
 STALL_BUDGET_MS = 20.0
 LIMIT_S = 900
-NGINX = Path(sys.prefix) / "nginx/usr/sbin/nginx"
+NGINX = ROOT / ".nginx/usr/sbin/nginx"
 CONFIG = """
 daemon off;
 master_process off;

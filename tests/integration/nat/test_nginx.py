@@ -9,7 +9,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from tests.integration.server.support import ECHO, Running, until
 from tunefleet.client import Client
 
 GUIDES = Path(__file__).parents[3] / "docs" / "how-to"
-OWN = Path(sys.prefix) / "nginx/usr/sbin/nginx"
+OWN = Path(__file__).resolve().parents[3] / ".nginx/usr/sbin/nginx"
 SIZE = 8 << 20
 """nginx takes bodies of up to 1 MiB where it is not told otherwise."""
 FRAME = """
