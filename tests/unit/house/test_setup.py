@@ -54,7 +54,7 @@ def test_ci_runs_checks_and_tests(repository: Path) -> None:
     commands = script.read_text(encoding="utf-8").splitlines()
     assert "make check" in commands
     assert "make test" in commands
-    # Programs that tests start are set up beside .venv, other environments beside the checks, all of it before the tests.
+    # Programs that tests start are set up beside .venv, environments beside the checks, and all before the tests.
     order = ["make test-programs &", "make environment", "make test-environments &", "make check", "wait", "make test"]
     assert [line for line in commands if line in order] == order
     assert ".ci/run" in (repository / ".github/workflows/ci.yml").read_text(encoding="utf-8")
