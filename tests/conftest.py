@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import shutil
 import socket
@@ -44,6 +45,8 @@ httpx._transports.default.create_ssl_context = functools.lru_cache(httpx.create_
 # How long an example takes says how busy the machine is.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+# All modules and all tests stay to the end; to look among them for garbage took an eighth of a tester's time.
+gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,6 +73,11 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     # Two threads of torch beside server and worker on two cores are slower than one.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_finish() -> None:
+    """See above: what is there now is looked through no more."""
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -30,7 +30,8 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version  # noqa: PLC0415
 
-        return version("tunefleet")
+        # Looked up once: to read all the metadata takes milliseconds.
+        return globals().setdefault(name, version("tunefleet"))
     if name in {"AsyncClient", "Client"}:
         from tunefleet import client  # noqa: PLC0415
 

@@ -51,6 +51,7 @@ def result(task: TaskDetail) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_the_example_trains_measures_compares_and_goes_on_through_its_gate(
     client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

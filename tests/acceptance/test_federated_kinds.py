@@ -41,7 +41,7 @@ def document(kind: str, data: dict[str, Any], **more: Any) -> str:
 @pytest.mark.parametrize(
     ("kind", "data", "ranks"),
     [
-        pytest.param("orpo", PAIRS, 1),
+        pytest.param("orpo", PAIRS, 1, marks=pytest.mark.long),
         pytest.param("dpo", PAIRS, 1, marks=pytest.mark.long),
         pytest.param("kto", PAIRS, 1, marks=pytest.mark.long),
         pytest.param("lora_sft", SAMPLES, 2, marks=pytest.mark.long),

@@ -42,6 +42,7 @@ def result(task: TaskDetail) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_the_example_makes_one_model_and_knows_its_parents(client: Client, tasks: dict[str, TaskDetail]) -> None:
     made = {each.task_id: each for each in client.artifacts.iterate() if each.name == "final_lora"}
     combined, model = result(tasks["one-adapter"]), result(tasks["model"])

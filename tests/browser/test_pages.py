@@ -63,7 +63,7 @@ STAGE = (
 DESKTOP: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 390, "height": 780}
 REFUSALS = [
-    pytest.param(500, "This could not be loaded", id="500"),
+    pytest.param(500, "This could not be loaded", id="500", marks=pytest.mark.long),
     pytest.param(403, "Your key may not see this", id="403", marks=pytest.mark.long),
     pytest.param(404, "It is not here", id="404", marks=pytest.mark.long),
 ]
@@ -200,6 +200,7 @@ def test_every_page_is_accessible(entered: Page, addresses: list[str], scheme: s
     assert found == {}
 
 
+@pytest.mark.long
 def test_nothing_is_wider_than_a_phone(entered: Page, addresses: list[str]) -> None:
     entered.set_viewport_size(PHONE)
     for path in addresses:

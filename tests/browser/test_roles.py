@@ -72,6 +72,7 @@ def noting(page: Page) -> list[str]:
     return refused
 
 
+@pytest.mark.long
 def test_a_viewer_is_offered_no_change_on_any_page(
     browser: Browser, fleet: LocalFleet, client: Client, paths: list[str]
 ) -> None:

@@ -141,12 +141,7 @@ FLEET: Final[dict[str, Scene]] = {
 }
 """Pages that are read beside a server that runs already, with one worker."""
 
-CUT: Final = frozenset(
-    {
-        "docs/how-to/bring-files.md",
-        "docs/how-to/share-a-fleet.md",
-    }
-)
+CUT: Final = frozenset({"docs/how-to/bring-files.md"})
 """Those of them that `make test` reads, with the tutorial; `make documents` and `make proofs` read all pages."""
 
 ALONE: Final[dict[str, Scene]] = {

@@ -126,7 +126,7 @@ def outcome(control: TrainerControlCallback, command: str) -> tuple[str, int | N
 
 @pytest.mark.parametrize(
     "kind",
-    ["SFT", "DPO", "GRPO", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("KTO", "RLOO", "Reward"))],
+    ["SFT", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("DPO", "GRPO", "KTO", "RLOO", "Reward"))],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_save_pause_resume_abort(kind: str, build: Callable[..., Any], tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ Make = Callable[..., FederatedCallback]
     [
         pytest.param(4, 10, False, id="after"),
         pytest.param(4, 8, False, id="before", marks=pytest.mark.long),
-        pytest.param(8, 11, True, id="lost"),
+        pytest.param(8, 11, True, id="lost", marks=pytest.mark.long),
     ],
 )
 def test_a_resumed_training_uploads_nothing_twice_and_counts_no_row_twice(

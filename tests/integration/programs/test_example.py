@@ -16,7 +16,7 @@ from tunefleet.spec import dump_task_spec, parse_workflow
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_the_loss_falls_by_a_nat_within_eight_steps(seed: int, tmp_path: Path) -> None:
     spec = dump_task_spec(parse_workflow(assets.example("lora_sft").read_text()).tasks[0].spec)
     assert spec["training"]["max_steps"] >= 80

@@ -34,6 +34,7 @@ SPEC: dict[str, Any] = {
 RESULTS = ("responses.json", "final_lora", ".final_lora", "baseline.json", "manifest.json", "status.json", "journal")
 
 
+@pytest.mark.long
 def test_fault_23_only_the_first_rank_writes_results(supervisor: Supervisor) -> None:
     handle = supervisor.launch(job("writers:main", **SPEC))
     assert end(handle, 240).reason is TaskReason.FINISHED

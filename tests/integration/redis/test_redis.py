@@ -159,12 +159,11 @@ def _user(redis: RedisProcess, name: str, *rules: str) -> str:
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        (("~*", "+@all", "-xadd"), "XADD workers.events"),
-        (("~tasks*", "~worker:*", "+@all"), "XADD workers.events"),
-        (("~*", "+@all", "-xreadgroup"), "XREADGROUP tasks:w"),
-        (None, "does not take the login of the user 'limited'"),
+        pytest.param(("~*", "+@all", "-xadd"), "XADD workers.events", id="no command"),
+        pytest.param(("~tasks*", "~worker:*", "+@all"), "XADD workers.events", id="no key", marks=pytest.mark.long),
+        pytest.param(("~*", "+@all", "-xreadgroup"), "XREADGROUP tasks:w", id="no reading", marks=pytest.mark.long),
+        pytest.param(None, "does not take the login of the user 'limited'", id="no password"),
     ],
-    ids=["no command", "no key", "no reading", "no password"],
 )
 def test_a_worker_that_lacks_a_right_ends_and_names_it(
     site: Start, redis_server: Redises, rules: tuple[str, ...] | None, words: str

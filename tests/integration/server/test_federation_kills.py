@@ -108,6 +108,7 @@ def first_value(client: httpx.Client, id_: str, version: int, folder: Path) -> f
     return float(values[0].flat[0])
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_killed_server_makes_each_rounds_version_once(tmp_path: Path, free_port: Callable[[], int]) -> None:
     server = Server(tmp_path / "data", free_port())

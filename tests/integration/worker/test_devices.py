@@ -58,6 +58,7 @@ def _devices(client: Client, document: str) -> set[str]:
     return set(filter(None, ended.result["result"]["environment"]["CUDA_VISIBLE_DEVICES"].split(",")))
 
 
+@pytest.mark.long
 def test_fault_29_a_worker_is_not_pinned_to_the_devices_of_an_earlier_task(fleet: LocalFleet) -> None:
     def training(text: str) -> str:
         return TRAINING.replace("{TRAINING}", text)
