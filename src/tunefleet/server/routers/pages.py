@@ -111,7 +111,7 @@ async def docs_start() -> Response:
 async def openapi_document(request: Request) -> Response:
     """Return the OpenAPI document."""
     await identify(request)
-    # Made at the first request, in a tenth of a second; kept by the app.
+    # Made at the first request, which takes one to four seconds of a processor, in a thread; kept by the app.
     document: dict[str, Any] = await asyncio.to_thread(request.app.openapi)
     return JSONResponse(document)
 
