@@ -125,6 +125,8 @@ def test_the_mask_is_that_of_the_training_and_a_training_is_made_of_it(
     pytest.importorskip("trl")
     path = written(tmp_path, "eggs.jsonl", CHATS)
     choose(datasets, path)
+    # Until it is there, the page shows the newest of those that are.
+    datasets.get_by_role("heading", name=path.name).wait_for(timeout=PATIENCE_MS)
     datasets.get_by_role("button", name="By tokens").click()
     datasets.get_by_label("longest row, in tokens").fill("32")
     datasets.get_by_role("button", name="Make the tokens").click()
