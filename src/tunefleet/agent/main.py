@@ -201,9 +201,12 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def serve_until_signal(self) -> None:
-        """Serve; uvicorn raises the signal again when it is done, which would end us before we could close."""
+        """Serve; uvicorn raises the signal again when it is done, which would end us before we could close.
+
+        It hears none before its loop runs either, when the log has said already that the agent is there.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, _: logger.debug("Signal %d was acted on.", number))
+            signal.signal(number, self.handle_exit)
         host, port = self._bound.getsockname()[:2]
         scheme = "http" if self._certificate is None else "https"
         logger.info("Tunefleet agent %s at %s://%s:%d", tunefleet.__version__, scheme, host, port)

@@ -10,7 +10,6 @@ import ipaddress
 import logging
 import signal
 import socket
-from types import FrameType
 from typing import Final
 
 import psutil
@@ -87,14 +86,14 @@ def make(app: FastAPI, certificate: Certificate | None = None) -> Server:
 def run(server: Server, bound: socket.socket, certificate: Certificate | None = None) -> None:
     """Serve until SIGTERM or SIGINT, and return.
 
-    Uvicorn sends itself the signal again once it has stopped; the process would die of it before it could close its
-    store.
+    Uvicorn sends itself the signal again once it has stopped, of which the process would die before it could close its
+    store; and it hears none before its loop runs, when the log has said for a while that the server is there.
 
     Raises:
         TunefleetError: If the server found out that it must not go on.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stopped_already)
+        signal.signal(number, server.handle_exit)
     tls = certificate is not None
     server.lifetime.url = url_of(bound, tls=tls)
     server.lifetime.peer_url = server.lifetime.core.settings.peer_url or peer_url_of(bound, tls=tls)
@@ -125,10 +124,6 @@ def is_open(settings: ServerSettings, address: str) -> bool:
 def peer_url_of(bound: socket.socket, *, tls: bool = False) -> str | None:
     """Return the URL under which other machines reach a server on a socket; null if it listens on every address."""
     return None if bound.getsockname()[0] in {"0.0.0.0", "::"} else url_of(bound, tls=tls)
-
-
-def _stopped_already(number: int, _: FrameType | None) -> None:
-    log.debug("Signal %d was acted on.", number)
 
 
 def bind(host: str, port: int) -> socket.socket:
