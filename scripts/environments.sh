@@ -17,11 +17,14 @@ say() { printf -- '-> %s\n' "$*"; }
 
 site() { "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 
-# The pip of .venv serves them all.
 make_venv() {
     rm -rf "$1"
     .venv/bin/python -m venv --without-pip "$1"
-    pip=(.venv/bin/python -m pip --python "$1/bin/python" --disable-pip-version-check --quiet --quiet)
+}
+
+# The pip of .venv serves them all.
+install_into() {
+    .venv/bin/python -m pip --python "$1/bin/python" --disable-pip-version-check --quiet --quiet install "${@:2}"
 }
 
 borrow_torch() {
@@ -38,15 +41,15 @@ borrow_torch() {
 
 make_environment() {
     local venv=$PWD/.venv-transformers-$1 accelerate=$2
-    local key pip
+    local key
     key=$({ cat "$script"; grep '^torch==' constraints/constraints.txt; } | sha256sum | cut -c1-16)
     if [ -e "$venv/.ready-$key" ]; then return; fi
     say "making $(basename "$venv")"
     make_venv "$venv"
     borrow_torch "$venv"
     # numpy and what torch needs come with the resolver: it sees the borrowed torch as installed.
-    "${pip[@]}" install --no-compile "transformers==$1.*" "$accelerate" sympy networkx jinja2
-    "${pip[@]}" install --no-deps --editable .
+    install_into "$venv" --no-compile "transformers==$1.*" "$accelerate" sympy networkx jinja2
+    install_into "$venv" --no-deps --editable .
     touch "$venv/.ready-$key"
 }
 
@@ -54,14 +57,14 @@ make_environment() {
 # Ray, whose nodes the tests start: 20 s, 290 MB.
 make_beside() {
     local venv=$PWD/.venv-$1 wanted=$2
-    local key pip
+    local key
     key=$({ cat "$script"; sed -n '/^\[project\]/,/^\[project.scripts\]/p' pyproject.toml; } | sha256sum | cut -c1-16)
     if [ -e "$venv/.ready-$key" ]; then return; fi
     say "making $(basename "$venv")"
     make_venv "$venv"
     site "$PWD/.venv" >"$(site "$venv")/borrowed.pth"
-    "${pip[@]}" install --no-compile "$wanted"
-    "${pip[@]}" install --no-deps --editable .
+    install_into "$venv" --no-compile "$wanted"
+    install_into "$venv" --no-deps --editable .
     touch "$venv/.ready-$key"
 }
 

@@ -38,14 +38,15 @@ def document(kind: str, data: dict[str, Any], **more: Any) -> str:
 
 
 # A pair that KTO is given counts as two answers: a good one and a bad one.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "data", "ranks"),
     [
-        pytest.param("orpo", PAIRS, 1, marks=pytest.mark.long),
-        pytest.param("dpo", PAIRS, 1, marks=pytest.mark.long),
-        pytest.param("kto", PAIRS, 1, marks=pytest.mark.long),
-        pytest.param("lora_sft", SAMPLES, 2, marks=pytest.mark.long),
-        pytest.param("kto", PAIRS, 2, marks=pytest.mark.long),
+        ("orpo", PAIRS, 1),
+        ("dpo", PAIRS, 1),
+        ("kto", PAIRS, 1),
+        ("lora_sft", SAMPLES, 2),
+        ("kto", PAIRS, 2),
     ],
     ids=["orpo", "dpo", "kto", "sft on two ranks", "kto on two ranks"],
 )

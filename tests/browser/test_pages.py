@@ -63,9 +63,9 @@ STAGE = (
 DESKTOP: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 390, "height": 780}
 REFUSALS = [
-    pytest.param(500, "This could not be loaded", id="500", marks=pytest.mark.long),
-    pytest.param(403, "Your key may not see this", id="403", marks=pytest.mark.long),
-    pytest.param(404, "It is not here", id="404", marks=pytest.mark.long),
+    pytest.param(500, "This could not be loaded", id="500"),
+    pytest.param(403, "Your key may not see this", id="403"),
+    pytest.param(404, "It is not here", id="404"),
 ]
 
 
@@ -208,6 +208,7 @@ def test_nothing_is_wider_than_a_phone(entered: Page, addresses: list[str]) -> N
         assert looks.width(entered) <= PHONE["width"], path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("status", "words"), REFUSALS)
 def test_a_page_says_what_it_cannot_have(entered: Page, client: Client, diamond: str, status: int, words: str) -> None:
     problem = {"type": "urn:tunefleet:error:test", "title": "No", "status": status, "detail": "It is so on purpose."}

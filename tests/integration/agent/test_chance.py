@@ -47,7 +47,7 @@ def routes() -> list[Any]:
 
 
 def cases(url: str, operation: Any) -> Iterator[Case]:
-    asked = Asked(url, {}, KEY, "", examples=1)
+    asked = Asked(url, {}, KEY, "", examples=2)
     known = {name: JOB for name in ("job_id",) if "{job_id}" in operation.path}
     for ids in (known, {}):
         if operation.label != VERBS:

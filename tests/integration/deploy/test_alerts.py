@@ -16,7 +16,7 @@ from tunefleet.artifacts import blobs
 CASES = Path(__file__).with_name("alerts_cases.yaml")
 ROOT = Path(__file__).resolve().parents[3]
 RULES = ROOT / "deploy/prometheus/alerts.yaml"
-FETCHED = Path(__file__).resolve().parents[3] / ".promtool/usr/bin/promtool"
+FETCHED = ROOT / ".promtool/usr/bin/promtool"
 
 
 def test_each_alert_fires_when_it_should_and_only_then(tmp_path: Path, missing: Callable[[str], None]) -> None:

@@ -143,7 +143,6 @@ def test_adapters_answer_by_name_and_merged_ones_always(engine: TransformersEngi
     assert answers(faint, Request(0, PROMPTS[0], GREEDY, "red"))[0][0].text == found[None]
 
 
-@pytest.mark.long
 def test_two_who_ask_at_once_take_turns(engine: TransformersEngine) -> None:
     long = Sampling(max_tokens=200, min_tokens=200, seed=1)
     order: list[str] = []

@@ -18,7 +18,6 @@ from tunefleet.wire.jobfolder import GangJob
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(120)]
 
 
-@pytest.mark.long
 def test_nodes_that_do_not_meet_name_the_address_and_the_port(tmp_path: Path) -> None:
     """The first waits in vain, and another one finds nobody where it should be."""
     supervisor = Supervisor(

@@ -81,7 +81,6 @@ def until(client: Client, task_id: str, good: Callable[[ChatView], bool]) -> Cha
     return view
 
 
-@pytest.mark.long
 def test_what_was_trained_answers_beside_its_base(fleet: LocalFleet, client: Client) -> None:
     trained = submit(client, TUNED)
     assert client.tasks.wait(trained, timeout_s=PATIENCE_S).status == "completed"

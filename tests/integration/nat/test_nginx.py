@@ -21,8 +21,9 @@ from tests.integration.nat.test_tls import WAYS, Way
 from tests.integration.server.support import ECHO, Running, until
 from tunefleet.client import Client
 
-GUIDES = Path(__file__).parents[3] / "docs" / "how-to"
-OWN = Path(__file__).resolve().parents[3] / ".nginx/usr/sbin/nginx"
+ROOT = Path(__file__).resolve().parents[3]
+GUIDES = ROOT / "docs" / "how-to"
+OWN = ROOT / ".nginx/usr/sbin/nginx"
 SIZE = 8 << 20
 """nginx takes bodies of up to 1 MiB where it is not told otherwise."""
 FRAME = """
