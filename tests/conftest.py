@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import kept_warm
+from tests.budget import Budget
 from tests.integration.postgres.everywhere import Everywhere
 from tests.integration.postgres.process import PostgresProcess, programs
 from tests.integration.redis import secured
@@ -66,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.TemporaryDirectory(prefix="tunefleet-tests-", ignore_cleanup_errors=True)
     config.add_cleanup(folder.cleanup)
     config.add_cleanup(kept_warm.release)
+    config.pluginmanager.register(Budget())
     os.environ["TUNEFLEET_HOME"] = str(Path(folder.name, "home"))
     os.environ["HF_HOME"] = str(Path(folder.name, "hf"))
     # Made once by scripts/environments.sh, and too large for a folder of this run.
