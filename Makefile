@@ -16,10 +16,16 @@ EXAMPLE_READY := $(VENV)/.ready-example-$(KEY)
 DEV_READY := $(VENV)/.ready-dev-$(KEY)
 BENCH_READY := $(VENV)/.ready-bench-$(KEY)
 
-# Most tests wait for processes: three at a time keep two processors busy. TESTERS=0 runs them in one process.
-TESTERS ?= 3
+# Most tests wait for processes: three at a time keep two processors busy. WORKERS=0 runs them in one process.
+WORKERS ?= 3
 # By file, in the order of the folders: the long files come first, and many short ones fill up the end.
-SPREAD := -n $(TESTERS) --dist loadfile --no-loadscope-reorder
+SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+DEFAULT := not heavy and (story or not proof)
+PROOFS := proof and not story and not heavy
+# What each layer may cost, in CPU seconds; above it the run ends with a warning.
+COSTED = $(BIN)/python -m scripts.run_tests $(if $(1),--budget $(1)) -- $(BIN)/python -m pytest $(SPREAD)
+# An area of tests/areas.py, such as federation; all of them by default.
+AREA ?=
 ARGS ?=
 DIST ?= dist
 SITE ?= site
@@ -31,7 +37,7 @@ chaos: KINDS ?= all
 campaign-chaos: ROUNDS ?= 50
 
 # Tests run several processes at once.
-TESTING := test coverage test-heavy proofs documents unit chaos kill-matrix campaign-chaos
+TESTING := test coverage test-heavy proofs unit chaos kill-matrix campaign-chaos
 $(TESTING) campaign-demo: export OMP_NUM_THREADS ?= 1
 # They start many processes, each of which would compile the package where Python is told to write no bytecode.
 $(TESTING) check: export PYTHONDONTWRITEBYTECODE =
@@ -74,39 +80,41 @@ test-programs: ## of that, the programs, which need no .venv
 	scripts/promtool.sh || echo "-> without promtool: the test that needs it says so"; \
 	scripts/nginx.sh || echo "-> without nginx: tests that need it say so"
 
+.PHONY: unit
+unit: $(DEV_READY) ## run the unit tests: no sockets, no processes, minutes
+	@$(call COSTED,300) tests/unit $(ARGS)
+
 .PHONY: test
-test: test-services ## set up what tests need, then run them all
+test: test-services ## set up what tests need, then run unit, contract and integration tests and one story for each promise
 	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
-	@$(BIN)/python -m pytest $(SPREAD) -m "not heavy and not long" $(ARGS)
+	@$(call COSTED,1050) -m "$(DEFAULT)" $(ARGS)
+
+.PHONY: proofs
+proofs: test-services ## run the proofs that `make test` leaves out, of all areas or of one: make proofs AREA=federation
+	@scripts/environments.sh proofs || echo "-> without all third-party environments: tests that need them say so"
+	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
+	@status=0; \
+	$(call COSTED,) tests -m "$(PROOFS)" $(if $(AREA),--area $(AREA)) $(ARGS) || status=1; \
+	$(if $(filter db,$(or $(AREA),db)),$(call COSTED,) tests/unit/services tests/contract/links --store postgres $(ARGS) || status=1;) \
+	exit $$status
 
 # Apart from `make test`: to count lines in every server, worker and job takes a third to three quarters longer.
 .PHONY: coverage
-coverage: test-services ## run the same tests with branch coverage counted, which must be 85 % or more
+coverage: test-services ## count branch coverage of `make test`, then of `make test` and `make proofs`, which must be 85 % or more
 	@rm -f .coverage .coverage.*
+	@scripts/environments.sh proofs || echo "-> without all third-party environments: tests that need them say so"
 	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
-	@$(BIN)/coverage run -m pytest $(SPREAD) -m "not heavy and not long" $(ARGS)
+	@$(BIN)/coverage run -m pytest $(SPREAD) -m "$(DEFAULT)" $(ARGS)
 	@$(BIN)/coverage combine --quiet
+	@echo "make test alone: $$($(BIN)/coverage report --format=total) % of branches"
+	@$(BIN)/coverage run -m pytest $(SPREAD) -m "$(PROOFS)" $(ARGS)
+	@$(BIN)/coverage combine --quiet --append
 	@$(BIN)/coverage report
 
 .PHONY: test-heavy
 test-heavy: $(DEV_READY) ## set up the large environments (vLLM: 4 GB), then run the tests that need them
 	@scripts/environments.sh heavy
 	@$(BIN)/python -m pytest tests -m heavy $(ARGS)
-
-.PHONY: proofs
-proofs: test-services ## run the further cases of slow proofs that `make test` leaves out, and the services on PostgreSQL
-	@scripts/environments.sh proofs || echo "-> without all foreign environments: tests that need them say so"
-	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
-	@$(BIN)/python -m pytest $(SPREAD) tests -m "long and not heavy" $(ARGS)
-	@$(BIN)/python -m pytest $(SPREAD) tests/unit/services tests/contract/links --store postgres $(ARGS)
-
-.PHONY: documents
-documents: $(DEV_READY) ## follow the tutorial, the how-to pages and the examples word by word, all of them
-	@$(BIN)/python -m pytest $(SPREAD) tests/documents $(ARGS)
-
-.PHONY: unit
-unit: $(DEV_READY) ## run the quick tests only
-	@$(BIN)/python -m pytest $(SPREAD) tests/unit -m "not slow" $(ARGS)
 
 # Types are looked at meanwhile, on a processor of their own, and told last.
 .PHONY: check

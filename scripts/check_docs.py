@@ -16,10 +16,13 @@ from typing import Any, NamedTuple
 import typer
 
 from scripts import write_reference
+from tests.areas import AREAS
 from tunefleet.cli import main as cli
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPATIBILITY = "docs/reference/compatibility.md"
+TEST_MAP = "docs/reference/tests.md"
+WEEKLY = ".github/workflows/proofs.yml"
 STATUSES = {"built", "planned", "differs"}
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -124,6 +127,40 @@ def compatibility_faults(root: Path = ROOT) -> list[str]:
     return found
 
 
+def stories(root: Path = ROOT) -> set[str]:
+    """Return the tests that are marked as stories: `file::test_x`, or the file where all of its tests are."""
+    found = set()
+    for path in root.glob("tests/**/test_*.py"):
+        text = path.read_text(encoding="utf-8")
+        if "mark.story" not in text:
+            continue
+        name = path.relative_to(root).as_posix()
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.FunctionDef) and any("mark.story" in ast.unparse(d) for d in node.decorator_list):
+                found.add(f"{name}::{node.name}")
+            elif isinstance(node, ast.Assign) and "mark.story" in ast.unparse(node):
+                found.add(name)
+    return found
+
+
+def test_map_faults(root: Path = ROOT) -> list[str]:
+    """Find stories that the page of tests lacks, rows that name what is no story, and areas that no row or workflow has."""
+    text = (root / TEST_MAP).read_text(encoding="utf-8")
+    cells = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    promises = [row for row in cells if "tests/" in row[1]]
+    named = {row[1].strip("`").partition("[")[0] for row in promises if "::" in row[1] or row[1].endswith(".py`")}
+    areas = {area for row in promises for area in re.findall(r"`([a-z-]+)`", row[-1])}
+    weekly = set(re.findall(r"proofs AREA=([a-z-]+)", (root / WEEKLY).read_text(encoding="utf-8")))
+    marked = stories(root)
+    return [
+        *(f"{TEST_MAP}: {name} is not marked as a story" for name in sorted(named - marked)),
+        *(f"{TEST_MAP}: lacks the story {name}" for name in sorted(marked - named)),
+        *(f"{TEST_MAP}: {area} is no area" for area in sorted(areas - AREAS.keys())),
+        *(f"{TEST_MAP}: no promise names the area {area}" for area in sorted(AREAS.keys() - areas)),
+        *(f"{WEEKLY}: does not run the area {area}" for area in sorted(AREAS.keys() - weekly)),
+    ]
+
+
 def machine_paths(root: Path = ROOT) -> list[str]:
     """Find absolute paths of somebody's machine."""
     found = []
@@ -220,6 +257,7 @@ CHECKS = (
     broken_links,
     compatibility_faults,
     machine_paths,
+    test_map_faults,
     unfinished,
     unknown_commands,
     undocumented_variables,

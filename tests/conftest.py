@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import kept_warm
+from tests.areas import AREAS, area_of
 from tests.budget import Budget
 from tests.integration.postgres.everywhere import Everywhere
 from tests.integration.postgres.process import PostgresProcess, programs
@@ -54,6 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a document be given whose printed blocks are to be run, and the store be chosen."""
     parser.addoption("--upload-guide", metavar="PATH", help="Run the blocks that are printed in the upload guide.")
     parser.addoption("--store", choices=("sqlite", "postgres"), default="sqlite", help="What SQLite's tests run on.")
+    parser.addoption("--area", choices=sorted(AREAS), help="Run the tests of this area of the code only.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -77,6 +79,21 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Collect the files of the chosen area only."""
+    area = config.getoption("--area")
+    if area is None or not collection_path.match("test_*.py"):
+        return None
+    return area_of(collection_path.relative_to(config.rootpath).as_posix()) != area or None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse a proof that no `make proofs AREA=…` would run."""
+    proofs = {item.path.relative_to(config.rootpath).as_posix() for item in items if "proof" in item.keywords}
+    if homeless := sorted(path for path in proofs if area_of(path) is None):
+        raise pytest.UsageError(f"No area in tests/areas.py has {', '.join(homeless)}.")
+
+
 def pytest_collection_finish() -> None:
     """See above: what is there now is looked through no more."""
     gc.freeze()
@@ -86,7 +103,7 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Before a fleet ends: what its jobs were forked from is good for the next one's."""
     # Its worker or agent makes one ready, also where it trains nothing.
-    has_fleet = "torch" in item.keywords or "slow" in item.keywords
+    has_fleet = any(mark in item.keywords for mark in ("torch", "proof", "story"))
     with kept_warm.while_it_runs() if has_fleet else contextlib.nullcontext():
         return (yield)
 
