@@ -8,6 +8,7 @@ python -m scripts.web check    types against web/openapi.json, lint and format, 
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,13 +23,29 @@ TYPES = ["openapi.json", "--output", "src/api/schema.d.ts", "--root-types", "--r
 
 
 def install() -> None:
-    """Install the packages of the lock file, unless they are those that are there."""
+    """Install the packages of the lock file, unless they are installed already.
+
+    npm removes the installed packages first. They are installed into a folder of their own, so that a failed
+    installation leaves the packages that were there.
+    """
     key = hashlib.sha256((WEB / "package-lock.json").read_bytes()).hexdigest()
     stamp = WEB / "node_modules/.tunefleet"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
         return
-    hatch_build.install(WEB)
-    stamp.write_text(key, encoding="utf-8")
+    fresh = WEB / ".packages"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    try:
+        for name in ("package.json", "package-lock.json", ".npmrc"):
+            shutil.copy(WEB / name, fresh)
+        hatch_build.install(fresh)
+        (fresh / "node_modules" / stamp.name).write_text(key, encoding="utf-8")
+        if stamp.parent.is_symlink():
+            stamp.parent.unlink()
+        shutil.rmtree(stamp.parent, ignore_errors=True)
+        (fresh / "node_modules").rename(stamp.parent)
+    finally:
+        shutil.rmtree(fresh)
 
 
 def check() -> None:

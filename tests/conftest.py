@@ -27,12 +27,14 @@ from tests.integration.redis.process import RedisProcess, binary
 from tests.integration.redis.secured import SecuredRedis
 from tests.integration.s3 import gateway
 from tests.integration.s3.gateway import Gateway
+from tests.source_tree import SourceTree
 
 if TYPE_CHECKING:
     from tests.integration.clouds.azurite import Azurite
     from tests.integration.clouds.google import Emulator
 
 CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
+ROOT = Path(__file__).resolve().parent.parent
 OURS = ("TUNEFLEET_", "ORCHESTRATOR_", "AWS_", "AZURE_", "GOOGLE_")
 EXACT = {
     "HEARTBEAT_INTERVAL_SEC", "HOST_APP_HOST", "HOST_APP_PORT", "LOG_FILE", "LOG_LEVEL", "PORT", "PUBLIC_BASE_URL",
@@ -70,10 +72,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(folder.cleanup)
     config.add_cleanup(kept_warm.release)
     config.pluginmanager.register(Budget())
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(SourceTree(ROOT, strict=CI))
+    # Failing examples are tried first by the next run: they belong to pytest's cache, not to a folder of their own.
+    if cache := getattr(config, "cache", None):
+        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(cache.mkdir("hypothesis"))
     os.environ["TUNEFLEET_HOME"] = str(Path(folder.name, "home"))
     os.environ["HF_HOME"] = str(Path(folder.name, "hf"))
     # Made once by scripts/environments.sh, and too large for a folder of this run.
-    os.environ["TUNEFLEET_ENVS_DIR"] = str(Path(__file__).resolve().parent.parent / ".venv-envs")
+    os.environ["TUNEFLEET_ENVS_DIR"] = str(ROOT / ".venv-envs")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     # Two threads of torch beside server and worker on two cores are slower than one.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -294,4 +301,14 @@ def as_root() -> None:
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the repository."""
-    return Path(__file__).resolve().parent.parent
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def web_packages(missing: Callable[[str], None]) -> Path:
+    """The folder of the packages that the web page is built from and tested with."""
+    packages = ROOT / "web/node_modules"
+    # npm writes it last: what an interrupted installation has left is not taken for one.
+    if not (packages / ".package-lock.json").is_file():
+        missing("web/node_modules, the packages of the web page (make ui)")
+    return packages

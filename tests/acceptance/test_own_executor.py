@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,9 +24,10 @@ PACKAGE = Path(__file__).resolve().parents[2] / "examples" / "executors" / "word
 def layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package and its metadata, as `pip install --target` leaves it."""
     folder = tmp_path_factory.mktemp("layer")
+    copy = shutil.copytree(PACKAGE, tmp_path_factory.mktemp("package") / PACKAGE.name)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     made = subprocess.run(
-        [*command, "--target", str(folder), str(PACKAGE)], capture_output=True, text=True, timeout=120, check=False
+        [*command, "--target", str(folder), str(copy)], capture_output=True, text=True, timeout=120, check=False
     )
     assert made.returncode == 0, made.stderr
     return folder

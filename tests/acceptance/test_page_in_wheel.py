@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import tarfile
 import urllib.error
 import urllib.request
@@ -15,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.packaging.making import build, copy_tree, one
 from tunefleet.cli.fleet import LocalFleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 REGISTRY = "https://registry.npmjs.org/react"
+BUILT = ("web/node_modules", "web/dist", "src/tunefleet/server/ui")
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +29,9 @@ def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory, missin
         missing("the npm registry")
     folder = tmp_path_factory.mktemp("wheel")
     empty = tmp_path_factory.mktemp("empty")
-    environment = {name: value for name, value in os.environ.items() if name != "TUNEFLEET_WITHOUT_PAGE"}
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    made = subprocess.run(
-        command, cwd=repository, env={**environment, "PATH": str(empty)}, capture_output=True, text=True, check=False
-    )
-    assert made.returncode == 0, made.stderr
+    build(copy_tree(repository, folder / "tree"), folder, "wheel", page=True, PATH=str(empty))
     site = folder / "site"
-    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+    with zipfile.ZipFile(one(folder, "*.whl")) as wheel:
         wheel.extractall(site)
     return site
 
@@ -56,10 +50,14 @@ def test_a_server_from_the_wheel_serves_the_page(installed: Path, tmp_path: Path
 
 
 def test_the_source_distribution_has_what_the_page_is_built_from(repository: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=repository, check=True, capture_output=True)
-    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+    tree = copy_tree(repository, tmp_path / "tree")
+    # What a build of the page leaves in a checkout.
+    for folder in BUILT:
+        (tree / folder).mkdir(parents=True)
+        (tree / folder / "index.js").touch()
+    build(tree, tmp_path, "sdist")
+    with tarfile.open(one(tmp_path, "*.tar.gz")) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"web/package-lock.json", "web/openapi.json", "web/src/main.tsx", "examples/lora_sft.yaml"} <= names
     assert "hatch_build.py" in names
-    assert not [name for name in names if name.startswith(("web/node_modules", "web/dist", "src/tunefleet/server/ui"))]
+    assert not [name for name in names if name.startswith(BUILT)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
@@ -31,6 +32,12 @@ def built(missing: Callable[[str], None]) -> None:
     """The page; `make test` builds it."""
     if not served.built():
         missing("the web page (make ui)")
+
+
+@pytest.fixture(scope="session")
+def axe(web_packages: Path) -> str:
+    """The script that checks what is shown for assistive tools (tests/browser/looks.py)."""
+    return (web_packages / "axe-core/axe.min.js").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

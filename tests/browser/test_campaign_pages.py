@@ -68,7 +68,7 @@ def told(fleet: LocalFleet) -> Iterator[list[str]]:
 
 @pytest.mark.long
 def test_a_cycle_is_watched_to_its_gate_and_its_model_promoted_in_spite_of_it(
-    entered: Page, client: Client, told: list[str]
+    entered: Page, client: Client, told: list[str], axe: str
 ) -> None:
     entered.get_by_role("link", name="Campaigns").click()
     expect(entered.get_by_text("There is no campaign yet")).to_be_visible()
@@ -102,7 +102,7 @@ def test_a_cycle_is_watched_to_its_gate_and_its_model_promoted_in_spite_of_it(
     legend = entered.locator("figure.plot .legend")
     expect(legend).to_contain_text(f"this version {text(measured['value'])} {interval(measured)}")
 
-    looks.check(entered)
+    looks.check(entered, axe)
 
     # Its model is not the one to go on from, until somebody says so.
     entered.get_by_role("region", name="Versions").get_by_role("button", name="Promote").click()

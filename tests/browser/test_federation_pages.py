@@ -70,7 +70,7 @@ def panel(page: Page, title: str) -> Locator:
 
 @pytest.mark.long
 def test_rounds_are_watched_and_an_earlier_version_is_brought_back(
-    entered: Page, fleet: LocalFleet, client: Client, request: pytest.FixtureRequest, tmp_path: Path
+    entered: Page, fleet: LocalFleet, client: Client, request: pytest.FixtureRequest, tmp_path: Path, axe: str
 ) -> None:
     entered.get_by_role("link", name="Federations").click()
     expect(entered.get_by_text("There is no federation yet")).to_be_visible()
@@ -105,7 +105,7 @@ def test_rounds_are_watched_and_an_earlier_version_is_brought_back(
     assert refused.reason
     expect(entered.get_by_role("region", name="Rejected updates")).to_contain_text(refused.reason)
 
-    looks.check(entered)
+    looks.check(entered, axe)
 
     # The way back: an address of its own, a question, and a version that workers fetch.
     entered.get_by_role("link", name="version 1", exact=True).click()

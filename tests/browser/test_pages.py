@@ -190,13 +190,15 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("scheme", "size"), WAYS)
-def test_every_page_is_accessible(entered: Page, addresses: list[str], scheme: str, size: ViewportSize) -> None:
+def test_every_page_is_accessible(
+    entered: Page, addresses: list[str], scheme: str, size: ViewportSize, axe: str
+) -> None:
     entered.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     entered.set_viewport_size(size)
     found = {}
     for path in addresses:
         entered.goto(path)
-        found.update({f"{path} {rule}": where for rule, where in looks.violations(entered).items()})
+        found.update({f"{path} {rule}": where for rule, where in looks.violations(entered, axe).items()})
     assert found == {}
 
 

@@ -57,7 +57,7 @@ def trained(fleet: LocalFleet, repository: Path) -> str:
 
 
 @pytest.mark.long
-def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, trained: str) -> None:
+def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, trained: str, axe: str) -> None:
     entered.goto(f"/ui/tasks/{trained}?tab=files")
     entered.get_by_role("link", name="Chat with it").click()
     entered.get_by_label("Messages go").select_option("false")
@@ -84,7 +84,7 @@ def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, 
     expect(entered.locator(".question")).to_have_text(ASKED)
     expect(entered.locator(".conversation img")).to_have_count(0)
 
-    looks.check(entered)
+    looks.check(entered, axe)
 
     # The second turn has the first one as its past, each model its own.
     past = {model: answer(entered, model) for model in ("base", "tuned")}

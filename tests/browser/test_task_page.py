@@ -142,7 +142,7 @@ def test_what_became_of_a_command_stands_beside_it(
 
 @pytest.mark.long
 def test_predictions_of_two_evaluations_stand_beside_each_other(
-    entered: Page, client: Client, attempt: Attempt
+    entered: Page, client: Client, attempt: Attempt, axe: str
 ) -> None:
     attempt.write(
         *(
@@ -164,11 +164,11 @@ def test_predictions_of_two_evaluations_stand_beside_each_other(
         places = [each.bounding_box() or {} for each in said.all()]
         assert len({place["y"] for place in places}) == 1
         assert places[0]["x"] < places[1]["x"] < places[2]["x"]
-    looks.check(entered)
+    looks.check(entered, axe)
 
 
 def test_a_checkpoint_is_downloaded_and_what_the_spec_has_taken_leads_to_it(
-    entered: Page, client: Client, attempt: Attempt
+    entered: Page, client: Client, attempt: Attempt, axe: str
 ) -> None:
     digest = "sha256:" + "0" * 64
     record = {"type": "checkpoint", "digest": digest, "size_bytes": 5}
@@ -194,7 +194,7 @@ def test_a_checkpoint_is_downloaded_and_what_the_spec_has_taken_leads_to_it(
     entered.get_by_role("link", name=source.name).click()
     entered.wait_for_url(f"**/ui/datasets?id={source.id}")
     expect(entered.get_by_role("heading", name=source.name)).to_be_visible()
-    looks.check(entered)
+    looks.check(entered, axe)
 
 
 def history(fleet: LocalFleet) -> list[dict[str, Any]]:
@@ -205,7 +205,7 @@ def history(fleet: LocalFleet) -> list[dict[str, Any]]:
 
 
 def test_every_series_of_a_task_is_drawn_and_its_machine_beside_the_steps(
-    entered: Page, fleet: LocalFleet, attempt: Attempt
+    entered: Page, fleet: LocalFleet, attempt: Attempt, axe: str
 ) -> None:
     began = time.time() - 1.0
     taken = {"type": "progress", "phase": "training", "max_steps": 900, "gpu_bytes": 3 * GIB, "rss_bytes": GIB}
@@ -230,4 +230,4 @@ def test_every_series_of_a_task_is_drawn_and_its_machine_beside_the_steps(
     entered.get_by_role("button", name=re.compile("^Time")).click()
     for title in shown:
         expect(entered.get_by_role("heading", name=title, exact=True)).to_be_visible()
-    looks.check(entered)
+    looks.check(entered, axe)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.making import VERSION, build, environment_with, one
+from tests.packaging.making import VERSION, build, copy_tree, environment_with, one
 
 
 @pytest.fixture(scope="session")
 def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel of this tree, of version 0.9.1, without the page."""
     folder = tmp_path_factory.mktemp("wheel")
-    build(repository, folder, "wheel", **{VERSION: "0.9.1"})
+    build(copy_tree(repository, folder / "tree"), folder, "wheel", **{VERSION: "0.9.1"})
     return one(folder, "*.whl")
 
 

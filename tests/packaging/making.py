@@ -34,6 +34,17 @@ def copy_tree(repository: Path, into: Path, *, umask: int = 0o022) -> Path:
     return into
 
 
+def link_packages(packages: Path, into: Path) -> None:
+    """Make a `node_modules` of links to the installed packages.
+
+    It is a folder of its own, not a link to the installed one: what a build or npm writes into it, or removes from it,
+    stays in the copy.
+    """
+    into.mkdir()
+    for package in packages.glob("[!.]*"):
+        (into / package.name).symlink_to(package)
+
+
 def run(*command: str | Path, cwd: Path | None = None, umask: int = -1, **environment: str) -> str:
     """Run a command without what a developer's environment adds to it; return what it printed, errors too.
 

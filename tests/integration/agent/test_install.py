@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 
 from tests.integration.agent.conftest import until
+from tests.machine import machine_environment
 from tunefleet.agent.service import Service
 
 
@@ -53,7 +54,7 @@ def test_the_installer_writes_a_unit_that_systemd_takes_and_that_starts_an_agent
 
     lines = dict(line.split("=", 1) for line in unit.read_text().splitlines() if "=" in line)
     home = shlex.split(lines["Environment"])[0].replace("%%", "%").split("=", 1)[1]
-    clean = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TUNEFLEET_HOME": home, "TUNEFLEET_WARM_START": "false"}
+    clean = machine_environment(HOME=str(tmp_path), TUNEFLEET_HOME=home, TUNEFLEET_WARM_START="false")
     folder = Path(lines["WorkingDirectory"].replace("%%", "%"))
     with (tmp_path / "out").open("wb") as out:
         agent = subprocess.Popen(

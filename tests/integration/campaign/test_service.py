@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import signal
@@ -14,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.machine import machine_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -68,7 +69,7 @@ def test_what_it_starts_is_the_daemon_and_it_ends_at_once_when_it_is_told_to(
     (folder / ".env").write_text(
         f"TUNEFLEET_HOME={tmp_path / 'home'}\nTUNEFLEET_PORT={port}\nTUNEFLEET_WARM_START=false\n"
     )
-    clean = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    clean = machine_environment(HOME=str(tmp_path), HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")
     said = tmp_path / "said.txt"
     with said.open("wb") as out:
         daemon = subprocess.Popen(shlex.split(lines["ExecStart"]), cwd=folder, env=clean, stderr=out)

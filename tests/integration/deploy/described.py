@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import yaml
 from pydantic import AliasChoices
 
+from tests.machine import machine_environment
 from tunefleet.settings.base import ProcessSettings
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -36,7 +36,7 @@ def composed(name: str) -> dict[str, Any]:
 def new_env() -> dict[str, str]:
     """What new-env.sh makes."""
     made = subprocess.run(
-        ["sh", str(DEPLOY / "new-env.sh")], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True
+        ["sh", str(DEPLOY / "new-env.sh")], env=machine_environment(), capture_output=True, text=True, check=True
     ).stdout
     return dict(line.split("=", 1) for line in made.splitlines() if not line.startswith("#"))
 

@@ -16,6 +16,7 @@ from redis import Redis
 
 from tests.integration.deploy.described import DEPLOY, SCRIPTS, composed, new_env, variables
 from tests.integration.redis import secured
+from tests.machine import machine_environment
 from tunefleet.settings import ServerSettings, WorkerSettings
 
 FILES = ("compose.yaml", "compose.gpu.yaml")
@@ -103,7 +104,7 @@ def test_its_redis_starts_as_it_says_and_lets_the_two_users_in(
     wrapper.chmod(0o755)
     run, minus_c, script = service["command"]
     script = script.replace("/etc/tunefleet", str(DEPLOY / "redis")).replace("/run/fleet", str(tmp_path))
-    env = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", **made}
+    env = machine_environment(PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}", **made)
     process = subprocess.Popen([run, minus_c, script], env=env, stdout=subprocess.DEVNULL)
     try:
         healthy = service["healthcheck"]["test"][1].replace("redis-cli", f"{shell} -p {port}")
@@ -125,7 +126,7 @@ def test_its_redis_starts_as_it_says_and_lets_the_two_users_in(
         process.wait(30)
     assert subprocess.run(["sh", "-c", healthy], env=env, check=False, capture_output=True).returncode != 0
     refused = subprocess.run(
-        [run, minus_c, script], env={"PATH": env["PATH"]}, capture_output=True, text=True, check=False
+        [run, minus_c, script], env=machine_environment(PATH=env["PATH"]), capture_output=True, text=True, check=False
     )
     assert refused.returncode != 0, "no password, no Redis"
     assert "must have 16 characters" in refused.stderr

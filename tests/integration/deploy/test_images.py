@@ -18,6 +18,7 @@ import pytest
 from dockerfile_parse import DockerfileParser
 
 from tests.integration.deploy.described import DEPLOY, REPOSITORY, unit, variables
+from tests.machine import machine_environment
 from tunefleet.settings import ServerSettings, WorkerSettings
 
 FILES = (DEPLOY / "Dockerfile", DEPLOY / "Dockerfile.cuda", REPOSITORY / "Dockerfile.runpod")
@@ -132,7 +133,8 @@ def test_what_is_started_is_there(path: Path, name: str, free_port: Callable[[],
     ]
     if name == "server":
         asked = json.loads(steps["HEALTHCHECK"].partition("CMD ")[2])
-        env = {"TUNEFLEET_PORT": str(free_port()), "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY / "src")}
+        own = {"TUNEFLEET_PORT": str(free_port()), "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY / "src")}
+        env = machine_environment(**own)
         said = subprocess.run([sys.executable, *asked[1:]], env=env, capture_output=True, text=True, check=False)
         assert said.returncode == 1
         assert "No server answers at 127.0.0.1:" in said.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.deploy.described import DEPLOY, REPOSITORY, unit, variables
+from tests.machine import machine_environment
 from tunefleet.client import Client
 from tunefleet.settings import AgentSettings, ServerSettings, WorkerSettings
 
@@ -68,7 +68,7 @@ def service(name: str, state: Path, **variables: str) -> Iterator[subprocess.Pop
     filled = {key: re.sub("%[SC]", lambda found: folders[found[0]], value) for key, value in own.items()}
     folder = Path(re.sub("%S", str(state), told["WorkingDirectory"][0]))
     folder.mkdir(parents=True, mode=0o700)
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY / "src"), **filled, **variables}
+    environment = machine_environment(**{"PYTHONPATH": str(REPOSITORY / "src"), **filled, **variables})
     with (state / f"{name}.log").open("wb") as log:
         started = subprocess.Popen(
             [sys.executable, *shlex.split(told["ExecStart"][0])[1:]],

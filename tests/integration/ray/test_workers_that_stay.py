@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import pytest
 
 from tests.acceptance.ways import NODES_COMMAND
 from tests.integration.ray.cluster import PYTHON, RayCluster
+from tests.machine import machine_environment
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
@@ -48,8 +48,7 @@ def test_a_worker_comes_when_a_task_waits_that_it_can_run_and_leaves_when_it_is_
 ) -> None:
     ray = ray_cluster()
     environment = {
-        **QUIET,
-        "PATH": os.environ["PATH"],
+        **machine_environment(**QUIET),
         "TUNEFLEET_HOME": str(tmp_path / "home"),
         "TUNEFLEET_KEY": fleet.key,
         "TUNEFLEET_WORKER_KEY": (fleet.data / "keys" / "worker.key").read_text().strip(),

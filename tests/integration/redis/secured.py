@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from tests.fakes.authority import Authority, Pair
 from tests.integration.redis.process import RedisProcess
+from tests.machine import machine_environment
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SERVER_PASSWORD, WORKER_PASSWORD, ADMIN_PASSWORD = "of-the-server/+@:%", "of-the-workers-0123", "of-the-tests"
@@ -43,7 +44,7 @@ def users(*arguments: str, **variables: str) -> str:
     given = {"REDIS_SERVER_PASSWORD": SERVER_PASSWORD, "REDIS_WORKER_PASSWORD": WORKER_PASSWORD, **variables}
     script = str(REPOSITORY / "deploy/redis/users.sh")
     made = subprocess.run(
-        ["sh", script, *arguments], env={"PATH": os.environ["PATH"], **given}, capture_output=True, text=True,
+        ["sh", script, *arguments], env=machine_environment(**given), capture_output=True, text=True,
         check=False,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from tests.machine import machine_environment
 from tunefleet.cli import main, session
 from tunefleet.cli.exitcodes import ExitCode, exit_code_of
 from tunefleet.cli.lazy import examples_of
@@ -93,7 +93,7 @@ def test_a_list_imports_no_models_of_documents(tmp_path: Path) -> None:
         "sys.exit(f'imported: {heavy}' if heavy else 0)"
     )
     # Without a key they end where they would ask the server.
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    environment = machine_environment(HOME=str(tmp_path))
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

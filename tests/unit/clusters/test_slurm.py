@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.machine import machine_environment
 from tunefleet.clusters import Ask, Seen
 from tunefleet.clusters.slurm import Slurm, options_of, script_of
 from tunefleet.errors import ConflictError, MachineError, UnreachableError
@@ -139,7 +140,8 @@ def _run(script: str, folder: Path, **variables: str) -> subprocess.CompletedPro
     for name, text in programs.items():
         (folder / name).write_text(f"#!/bin/bash\n{text}")
         (folder / name).chmod(0o755)
-    environment = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_NODEID": "0", "LC_ALL": "C.UTF-8", **variables}
+    path = f"{folder}:{os.environ['PATH']}"
+    environment = machine_environment(PATH=path, **{"SLURM_NODEID": "0", "LC_ALL": "C.UTF-8", **variables})
     return subprocess.run(["bash"], input=script, text=True, capture_output=True, check=False, env=environment)
 
 

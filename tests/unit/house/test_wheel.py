@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.packaging.making import build, copy_tree, one
 
 MODEL_LIMIT_BYTES = 5 << 20
 
@@ -16,11 +15,9 @@ MODEL_LIMIT_BYTES = 5 << 20
 @pytest.fixture(scope="module")
 def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     # The page has a test of its own, which needs an npm registry.
-    environment = {**os.environ, "TUNEFLEET_WITHOUT_PAGE": "1"}
-    subprocess.run(command, cwd=repository, env=environment, check=True, capture_output=True, timeout=60)
-    return zipfile.ZipFile(next(folder.glob("*.whl")))
+    build(copy_tree(repository, folder / "tree"), folder, "wheel")
+    return zipfile.ZipFile(one(folder, "*.whl"))
 
 
 @pytest.mark.slow
