@@ -19,9 +19,14 @@ SLOWEST = 10
 
 
 class Budget:
-    """Measures each test where it runs and adds up where the reports meet (the controller, with xdist)."""
+    """Measures each test where it runs, and adds up where all reports arrive: in the controller, with xdist.
 
-    def __init__(self) -> None:
+    Args:
+        adds_up: Whether this process is that one.
+    """
+
+    def __init__(self, *, adds_up: bool) -> None:
+        self._adds_up = adds_up
         self._cpu_s: defaultdict[str, float] = defaultdict(float)
         self._tests: Counter[str] = Counter()
         self._walls: list[tuple[float, str]] = []
@@ -45,7 +50,7 @@ class Budget:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add a test's cost up."""
         cost = dict(report.user_properties).get("cost")
-        if report.when != "teardown" or cost is None:
+        if not self._adds_up or report.when != "teardown" or cost is None:
             return
         folder = "/".join(Path(report.nodeid.partition("::")[0]).parts[:3][:-1])
         self._cpu_s[folder] += cost[0]

@@ -71,8 +71,9 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.TemporaryDirectory(prefix="tunefleet-tests-", ignore_cleanup_errors=True)
     config.add_cleanup(folder.cleanup)
     config.add_cleanup(kept_warm.release)
-    config.pluginmanager.register(Budget())
-    if not hasattr(config, "workerinput"):
+    is_controller = not hasattr(config, "workerinput")
+    config.pluginmanager.register(Budget(adds_up=is_controller))
+    if is_controller:
         config.pluginmanager.register(SourceTree(ROOT, strict=CI))
     # Failing examples are tried first by the next run: they belong to pytest's cache, not to a folder of their own.
     if cache := getattr(config, "cache", None):
