@@ -143,8 +143,8 @@ def stories(root: Path = ROOT) -> set[str]:
     return found
 
 
-def test_map_faults(root: Path = ROOT) -> list[str]:
-    """Find stories and areas that the page of tests lacks or names wrongly, and areas that the weekly workflow lacks."""
+def map_faults(root: Path = ROOT) -> list[str]:
+    """Find stories and areas that the page of tests lacks or names wrongly, and areas that no workflow runs."""
     text = (root / TEST_MAP).read_text(encoding="utf-8")
     cells = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     promises = [row for row in cells if len(row) == 3 and row[1].startswith("`tests/")]
@@ -258,7 +258,7 @@ CHECKS = (
     broken_links,
     compatibility_faults,
     machine_paths,
-    test_map_faults,
+    map_faults,
     unfinished,
     unknown_commands,
     undocumented_variables,

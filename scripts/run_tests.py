@@ -2,9 +2,9 @@
 
     python -m scripts.run_tests --budget 1050 -- python -m pytest -m "not proof"
 
-Processes that outlive their parents (daemons, fork servers) are children of this one then (Linux), so they count too. The
-budget is in seconds of a machine whose calibration loop takes `REFERENCE_S`: machines differ by a factor of two, so the
-total is also given as a multiple of that loop. A run above its budget is warned about and never fails for it.
+Processes that outlive their parents (daemons, fork servers) become children of this one (Linux), so they count too.
+The budget is in seconds of a machine whose calibration loop takes `REFERENCE_S`. Machines differ by a factor of two, so
+the total is also given as a multiple of that loop. A run above its budget gets a warning and never fails for it.
 """
 
 from __future__ import annotations
@@ -37,16 +37,20 @@ def main() -> int:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     started = time.monotonic()
     with subprocess.Popen(command) as run:
-        # A terminal's Ctrl-C goes to both; the command ends as it likes, and its cost is still told.
+        # A terminal's Ctrl-C goes to both; the command ends as it likes, and its cost is still printed.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = wait_for(run)
     wall = time.monotonic() - started
     spent = os.times()
     cpu = spent.children_user + spent.children_system
     loop = statistics.fmean((before, calibrate()))
-    print(f"{cpu:.0f} CPU-s in {wall:.0f} s of wall time; calibration loop {loop:.2f} s, total / loop = {cpu / loop:.0f}")
+    print(
+        f"{cpu:.0f} CPU-s in {wall:.0f} s of wall time; calibration loop {loop:.2f} s, total / loop = {cpu / loop:.0f}"
+    )
     if options.budget and cpu / loop > options.budget / REFERENCE_S:
-        print(f"WARNING: over the budget of {options.budget:.0f} CPU-s at a loop of {REFERENCE_S} s (= {options.budget / REFERENCE_S:.0f})")
+        print(
+            f"WARNING: over the budget of {options.budget:.0f} CPU-s at a loop of {REFERENCE_S} s (= {options.budget / REFERENCE_S:.0f})"
+        )
     return code
 
 

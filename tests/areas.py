@@ -21,7 +21,12 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "tests/integration/server/test_stores.py",
     ),
     "campaigns": ("tests/acceptance/test_campaign.py", "tests/integration/campaign", "tests/integration/tracking"),
-    "chaos": ("tests/acceptance/test_alignment_kills.py", "tests/acceptance/test_kill_matrix.py", "tests/chaos", "tests/fuzz"),
+    "chaos": (
+        "tests/acceptance/test_alignment_kills.py",
+        "tests/acceptance/test_kill_matrix.py",
+        "tests/chaos",
+        "tests/fuzz",
+    ),
     "cli": ("tests/acceptance/test_faults_as_seen.py", "tests/integration/client", "tests/integration/simulation"),
     "clusters": ("tests/integration/gangs", "tests/integration/ray", "tests/integration/slurm"),
     "db": ("tests/contract/store", "tests/integration/postgres", "tests/upgrade"),
@@ -49,7 +54,12 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "tests/properties",
         "tests/unit/services",
     ),
-    "packaging": ("tests/acceptance/test_page_in_wheel.py", "tests/integration/deploy", "tests/packaging", "tests/unit/house"),
+    "packaging": (
+        "tests/acceptance/test_page_in_wheel.py",
+        "tests/integration/deploy",
+        "tests/packaging",
+        "tests/unit/house",
+    ),
     "page": ("tests/browser",),
     "trainer-control": (
         "tests/acceptance/test_printed_guide.py",
@@ -58,7 +68,12 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "tests/integration/control",
         "tests/integration/ranks",
     ),
-    "transport": ("tests/contract/links", "tests/integration/nat", "tests/integration/redis", "tests/integration/server/test_tls.py"),
+    "transport": (
+        "tests/contract/links",
+        "tests/integration/nat",
+        "tests/integration/redis",
+        "tests/integration/server/test_tls.py",
+    ),
     "worker": ("tests/contract/test_executors.py", "tests/integration/jobs", "tests/integration/worker"),
     "workloads": (
         "tests/acceptance/test_alignments.py",
@@ -72,7 +87,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "tests/integration/merge",
         "tests/integration/programs",
     ),
-}  # fmt: skip
+}
 """Beginnings of paths; the longest one that fits a file decides."""
 
 
