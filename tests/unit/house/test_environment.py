@@ -12,6 +12,7 @@ from pydantic import AliasChoices
 from pydantic_settings import BaseSettings
 
 from scripts import write_reference
+from tests.machine import machine_environment
 from tunefleet import settings
 from tunefleet.errors import MachineError
 from tunefleet.unsupported import UNSUPPORTED
@@ -120,6 +121,17 @@ def test_somebody_elses_code_is_given_no_credential() -> None:
     }  # fmt: skip
     plain = {"PATH": "/bin", "HOME": "/srv", "HTTP_PROXY": "http://proxy:3128", "TOKENIZERS_PARALLELISM": "false"}
     assert settings.without_credentials(given | plain) == plain
+
+
+def test_a_reduced_environment_of_a_test_keeps_what_the_network_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = {"https_proxy": "a", "NO_PROXY": "b", "SSL_CERT_FILE": "c", "NODE_EXTRA_CA_CERTS": "d"}
+    indexes = {"npm_config_registry": "e", "NPM_CONFIG_CAFILE": "f", "PIP_INDEX_URL": "g", "UV_INDEX_URL": "h"}
+    for name, value in {**network, **indexes, "HF_TOKEN": "i", "TUNEFLEET_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    reduced = machine_environment(HOME="/srv")
+    assert network.items() | indexes.items() | {"HOME": "/srv"}.items() <= reduced.items()
+    assert "PATH" in reduced
+    assert not {"HF_TOKEN", "TUNEFLEET_PORT"} & reduced.keys()
 
 
 def test_no_secret_is_shown() -> None:

@@ -13,7 +13,7 @@ import hatch_build
 from scripts import web
 from tests.packaging.making import link_packages
 
-NO_REGISTRY = {"registry": "http://127.0.0.1:9", "fetch_retries": "0", "prefer_offline": "false"}
+NO_REGISTRY = {"registry": "http://127.0.0.1:9", "fetch_retries": "0"}
 
 
 @pytest.mark.slow
