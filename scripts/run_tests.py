@@ -39,6 +39,7 @@ def main() -> int:
     with subprocess.Popen(command) as run:
         # A terminal's Ctrl-C goes to both; the command ends as it likes, and its cost is still printed.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: run.terminate())
         code = wait_for(run)
     wall = time.monotonic() - started
     spent = os.times()
