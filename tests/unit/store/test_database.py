@@ -51,15 +51,6 @@ def test_what_every_upload_asks_for_is_found_by_an_index(database: Database) -> 
     assert any("ix_federation_rounds_open" in line for line in plans[5]), plans[5]
 
 
-def test_a_reopened_database_needs_no_alembic(tmp_path: Path) -> None:
-    Database.open(tmp_path / "test.db").close()
-    code = (
-        "import sys, pathlib; from tunefleet.store import Database; "
-        f"Database.open(pathlib.Path({str(tmp_path / 'test.db')!r})).close(); assert 'alembic' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_the_partial_indexes_answer_what_placement_asks(database: Database) -> None:
     def plan(connection: Connection, query: Select[Any]) -> str:
         compiled = query.compile(dialect=connection.dialect)
