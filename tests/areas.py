@@ -57,6 +57,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
     "packaging": (
         "tests/acceptance/test_page_in_wheel.py",
         "tests/integration/deploy",
+        "tests/integration/layout",
         "tests/packaging",
         "tests/unit/house",
     ),

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -23,6 +24,7 @@ from tunefleet.campaign.steps.merge import MergeStep
 from tunefleet.client.service import Patience
 from tunefleet.errors import AuthError, UnreachableError
 from tunefleet.lifecycle.cycle import StepName
+from tunefleet.programs.runpod import merging
 from tunefleet.services.campaigns.activity import Activity
 from tunefleet.services.campaigns.state import Budget, BudgetError
 from tunefleet.settings import CampaignSettings
@@ -386,3 +388,23 @@ async def test_the_step_waits_and_leaves_the_repository(jobs: Jobs, tmp_path: Pa
     ours = {**intent, "candidate": {**chosen, "on_fleet": True}}
     with pytest.raises(CycleFailed, match="on this server"):
         await step.act(context, ours)
+
+
+async def test_a_merge_whose_job_is_cancelled_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+
+    task = asyncio.create_task(merging._ran(["-c", "import time; time.sleep(600)"], dict(os.environ)))
+    started: list[Any] = []
+    real = asyncio.create_subprocess_exec
+
+    async def begun(*given: Any, **more: Any) -> Any:
+        started.append(await real(*given, **more))
+        return started[0]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", begun)
+    while not started:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert started[0].returncode == -9

@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.client.conftest import Cli
 from tests.integration.server.support import HandWorker, Running, submit
-from tests.unit.worker.receiver import Receiver, receiving
+from tests.integration.worker.receiver import Receiver, receiving
 from tunefleet.client.attempt import AttemptClient
 
 DOCUMENT = """apiVersion: tunefleet/v1

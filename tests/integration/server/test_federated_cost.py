@@ -15,11 +15,11 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.integration.federation.test_memory import updates
 from tests.integration.server.federated import Worker, arrays, create, workers
 from tests.integration.server.support import Running
 from tests.integration.server.test_process import server
 from tests.unit.federation.adapters import Q, factors, save
-from tests.unit.federation.test_memory import updates
 from tunefleet.artifacts import hash_file
 from tunefleet.federation import CONFIG, TENSORS
 from tunefleet.services.federation import examining

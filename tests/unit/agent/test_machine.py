@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import socket
 import struct
 import time
 from pathlib import Path
@@ -116,20 +115,6 @@ def test_the_file_rotates_and_what_is_old_goes(tmp_path: Path) -> None:
     assert len(files) > 2
     last = json.loads((tmp_path / "agent.log").read_text().splitlines()[-1])
     assert (last["message"], last["level"]) == ("line 9", "INFO")
-
-
-def test_the_log_goes_to_a_collector_by_url() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as collector:
-        collector.bind(("127.0.0.1", 0))
-        collector.settimeout(5)
-        handler = logs.remote(f"syslog://127.0.0.1:{collector.getsockname()[1]}")
-        handler.emit(logging.LogRecord("x", logging.WARNING, "f.py", 1, "disk is %s", ("full",), None))
-        data = collector.recv(4096)
-        handler.close()
-    assert data.startswith(b"<12>tunefleet-agent: {")
-    assert json.loads(data.partition(b": ")[2])["message"] == "disk is full"
-    with pytest.raises(MachineError, match="TUNEFLEET_LOG_SINK"):
-        logs.remote("otlp+http://host")
 
 
 def test_lines_get_their_own_time_or_that_of_the_line_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from tunefleet.agent.identity import agent_id
 from tunefleet.agent.poller import Poller
 from tunefleet.agent.translate import Defaults
 from tunefleet.errors import MachineError
-from tunefleet.jobs.gpuinfo import GpuFigures
 from tunefleet.settings import AgentSettings, load, load_agent
 from tunefleet.wire.training import Heartbeat, HeartbeatReply, PollReply
 
@@ -37,20 +36,6 @@ def test_what_a_job_gets_where_it_does_not_say(monkeypatch: pytest.MonkeyPatch) 
         save_steps=7, logging_steps=3, mixed_precision=False, gpu=False, bf16=found.bf16, allow_code=True
     )
     assert found == expected
-
-
-def test_gpus_are_looked_at_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPU_MONITORING_INTERVAL_SECONDS", "0.02")
-    looks = threading.Semaphore(0)
-
-    def read() -> tuple[GpuFigures, ...]:
-        looks.release()
-        return (GpuFigures(0, "GPU-a", "A100", 0, 1 << 30),)
-
-    gpus = Gpus(load_agent(), read=read)
-    gpus.start()
-    assert all(looks.acquire(timeout=5) for _ in range(4))
-    gpus.stop()
 
 
 @pytest.mark.parametrize(("own", "theirs", "pause_s"), [(None, 25, 25.0), ("3", 25, 3.0), (None, None, 10.0)])

@@ -71,12 +71,3 @@ def test_a_folder_with_somebody_elses_files_stays(tmp_path: Path) -> None:
     (endpoint.path / "notes.txt").write_text("mine")
     endpoint.withdraw()
     assert [path.name for path in endpoint.path.iterdir()] == ["notes.txt"]
-
-
-def test_a_process_that_is_gone_has_no_start_time() -> None:
-    if (pid := os.fork()) == 0:
-        os._exit(0)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert identity.process_started_at(pid) is None  # a zombie is no process any more
-    os.waitpid(pid, 0)
-    assert identity.process_started_at(pid) is None

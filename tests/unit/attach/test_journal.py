@@ -135,24 +135,6 @@ def test_a_full_disk_loses_nothing_and_leaves_no_half_line(tmp_path: Path, monke
         assert [(record["seq"], record.get("step")) for record in records(writer)] == [(0, None), (1, 1), (2, 2)]
 
 
-def test_a_forked_child_does_not_write_into_its_parents_journal(tmp_path: Path) -> None:
-    with opened(tmp_path) as writer:
-        writer.metric(1, {"loss": 1.0})
-        read_end, write_end = os.pipe()
-        if (pid := os.fork()) == 0:
-            try:
-                writer.metric(2, {"loss": 2.0})
-                writer.close()
-                os.write(write_end, b"ok")
-            finally:
-                os._exit(0)
-        os.waitpid(pid, 0)
-        os.close(write_end)
-        assert os.read(read_end, 2) == b"ok"
-        os.close(read_end)
-    assert [record.get("step") for record in records(writer)] == [None, 1]
-
-
 def test_records_reach_the_file_without_a_sync(tmp_path: Path) -> None:
     with opened(tmp_path) as writer:
         writer.metric(1, {"loss": 1.0})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import sqlite3
 import subprocess
 from dataclasses import replace
@@ -39,18 +38,6 @@ def test_a_damaged_database_is_found(data: Path) -> None:
     (data / "tunefleet.db").write_bytes(content)
     damaged = checks.data_folder()
     assert (damaged.state, "backup" in (damaged.mend or "")) == ("bad", True)
-
-
-def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("TUNEFLEET_PORT", str(taken.getsockname()[1]))
-        assert checks.port().found.endswith("is free")
-        taken.listen()
-        found = checks.port()
-    assert found.state == "warning"
-    assert "is taken by process" in found.found
-    assert "--port" in (found.mend or "")
 
 
 @pytest.mark.parametrize(
@@ -90,20 +77,6 @@ def test_missing_libraries_and_little_room_are_warnings(monkeypatch: pytest.Monk
     assert (checks.disk().state, checks.memory().state) == ("warning", "warning")
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     assert checks.hub().found.startswith("on")
-
-
-def test_doctor_goes_on_after_a_check_that_cannot_be_made(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(checks, "CHECKS", (checks.python, checks.port, checks.server))
-    monkeypatch.setenv("TUNEFLEET_PORT", "many")
-    assert run(["doctor"]) == 1
-    said = capsys.readouterr().out
-    assert "TUNEFLEET_PORT" in said
-    assert "things to mend" in said or "thing to mend" in said
-    monkeypatch.setenv("TUNEFLEET_PORT", "9")
-    assert run(["doctor"]) == 0
-    assert "with 1 warning" in capsys.readouterr().out
 
 
 def test_uninstall_never_takes_data_by_itself(data: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,15 +2,12 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 import typer
 
-from tests.machine import machine_environment
 from tunefleet.cli import main, session
 from tunefleet.cli.exitcodes import ExitCode, exit_code_of
 from tunefleet.cli.lazy import examples_of
@@ -71,31 +68,6 @@ def test_help_is_plain_where_there_is_no_terminal_and_framed_where_there_is(
     assert "╭─ Options" in framed
     assert "tunefleet submit sft.yaml --follow" in framed
     assert main.run([]) == 2 or "Usage" in capsys.readouterr().out
-
-
-def test_help_imports_nothing_heavy() -> None:
-    program = (
-        "import sys; from tunefleet.cli.main import run; run(['--help'])\n"
-        "heavy = {'pydantic', 'httpx', 'yaml', 'rich', 'plotext', 'torch', 'fastapi'} & set(sys.modules)\n"
-        "sys.exit(f'imported: {heavy}' if heavy else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_list_imports_no_models_of_documents(tmp_path: Path) -> None:
-    program = (
-        "import sys; from tunefleet.cli.main import run\n"
-        "for words in (['ls'], ['campaign', 'list'], ['campaign', 'logs', 'x'], ['models', 'ls']):\n"
-        "    assert run(['--url', 'http://127.0.0.1:9', *words]) == 6, words\n"
-        "spec = {f'tunefleet.spec.{name}' for name in ('campaign', 'federating', 'tasks', 'training', 'workflow')}\n"
-        "heavy = {'yaml', 'plotext', 'huggingface_hub', 'torch', 'fastapi', *spec} & set(sys.modules)\n"
-        "sys.exit(f'imported: {heavy}' if heavy else 0)"
-    )
-    # Without a key they end where they would ask the server.
-    environment = machine_environment(HOME=str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_wrong_command_line_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:

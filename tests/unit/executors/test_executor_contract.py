@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
 
-from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.inference import InferenceExecutor
 from tunefleet.testing import JobContract
-from tunefleet.wire.control import BETWEEN_ITEMS
-from tunefleet.wire.jobfolder import JobFolder
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "executors" / "word_count" / "src"
 
@@ -25,34 +21,6 @@ class _Alone(JobContract):
 def test_a_kind_that_merges_needs_children(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="inference merges: give children"):
         _Alone().test_each_task_of_a_shared_run_gets_its_own(tmp_path)
-
-
-DEAF = """
-import json, sys, time
-def main(folder):
-    time.sleep(1)
-    (folder / "responses.json").write_text('{"ok": true}')
-"""
-
-
-def test_a_kind_must_heed_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Deaf(JobExecutor):
-        kind = "deaf"
-        program = "deaf:main"
-        heeds = BETWEEN_ITEMS
-
-        def outputs(self, folder: JobFolder) -> list[Output]:
-            return []
-
-    class Claimed(JobContract):
-        executor = Deaf
-        spec: ClassVar[dict[str, Any]] = {}
-        timeout_s = 60
-
-    (tmp_path / "deaf.py").write_text(DEAF)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(AssertionError, match="before it took save_checkpoint, pause: give it more to do"):
-        Claimed().test_heeds_what_it_says(tmp_path)
 
 
 def test_what_the_example_has_counted_outlives_a_kill_while_it_is_read_again(

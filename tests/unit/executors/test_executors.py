@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -40,26 +39,6 @@ def test_the_server_places_all_kinds_of_ours_that_run_inside_the_worker_as_such(
     registry = installed()
     light = {offer.kind for offer in registry.offers() if offer.slot_class == "light"}
     assert {kind for kind in light if type(registry.find(kind)).__module__.startswith("tunefleet.")} == LIGHT_KINDS
-
-
-def test_a_merge_says_whether_gguf_files_can_be_made_here(tmp_path: Path) -> None:
-    def said(**environment: str) -> dict[str, str | None]:
-        (offer,) = [each for each in installed().offers(environment=environment) if each.kind == "merge"]
-        assert offer.features is not None
-        return offer.features
-
-    nothing = said(PATH=str(tmp_path))
-    assert set(nothing) == {"gguf", "llama-quantize"}
-    assert all("neither TUNEFLEET_LLAMA_CPP nor the PATH leads to" in (why or "") for why in nothing.values())
-    # Doubles: a converter whose interpreter has all that it asks for, and no llama-quantize.
-    (tmp_path / "convert_hf_to_gguf.py").touch()
-    python = tmp_path / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\necho '[]'\n")
-    python.chmod(0o755)
-    there = said(TUNEFLEET_LLAMA_CPP=str(tmp_path), PATH="/usr/bin:/bin")
-    assert there["gguf"] is None
-    assert "needs llama-quantize, which is not on this worker" in (there["llama-quantize"] or "")
 
 
 def test_a_fine_tuning_names_the_trainers_that_packages_bring(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,12 +149,3 @@ def test_a_result_that_cannot_be_read_is_an_error_that_names_the_file(folder: Jo
 def test_a_result_is_what_the_program_wrote(folder: JobFolder) -> None:
     folder.responses_json.write_text(json.dumps({"training_successful": True}))
     assert sft.SftExecutor().result(folder) == {"training_successful": True}
-
-
-def test_asking_what_is_there_imports_no_training_library() -> None:
-    script = (
-        "import sys; from tunefleet.executors.registry import installed; installed().offers();"
-        "print(sorted({'torch', 'transformers', 'trl', 'peft'} & set(sys.modules)))"
-    )
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert said.stdout.strip() == "[]"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,13 +58,3 @@ def test_the_second_source_is_asked_where_the_first_knows_nothing(monkeypatch: p
     good = {"dependencies": [_looked("left", "1.0"), _looked("right", "2.0")]}
     monkeypatch.setattr(dependencies, "_ask", lambda source, _lines: (good if source == "osv" else None, "away"))
     assert audit() == 0
-
-
-@pytest.mark.long
-def test_the_bill_of_materials_lists_what_is_installed(tmp_path: Path) -> None:
-    dependencies.sbom(tmp_path / "sbom.json")
-    listed = {
-        f"{each['name'].lower().replace('_', '-').replace('.', '-')}=={each['version'].partition('+')[0]}"
-        for each in json.loads((tmp_path / "sbom.json").read_text())["components"]
-    }
-    assert set(installed()) <= listed

@@ -17,7 +17,6 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 import tunefleet
-from scripts import check_docs
 from tunefleet.client.resources import Run
 from tunefleet.lifecycle import federation
 from tunefleet.lifecycle import round as round_
@@ -36,7 +35,15 @@ from tunefleet.wire.journal import (
     ProgressRecord,
 )
 
-REFERENCE = Path(__file__).resolve().parents[3] / "docs/reference"
+ROOT = Path(__file__).resolve().parents[3]
+REFERENCE = ROOT / "docs/reference"
+FOLDERS = ("", "bench", "docs", "examples", "src", "tests")
+PAGES = sorted(
+    page
+    for folder in FOLDERS
+    for page in (ROOT / folder).glob("**/*.md" if folder else "*.md")
+    if not {"assets", ".pytest_cache"} & set(page.parts)
+)
 RECORDS = (LaunchRecord, MetricRecord, ProgressRecord, CheckpointRecord, EventRecord, PredictionRecord)
 
 
@@ -143,11 +150,11 @@ def test_http_api_lists_every_error() -> None:
 
 def _documents_in_pages() -> list[object]:
     found = []
-    for page in check_docs.documents():
+    for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for number, block in enumerate(re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)):
             if "apiVersion" in block and "…" not in block:
-                name = f"{page.relative_to(check_docs.ROOT)}:{number}"
+                name = f"{page.relative_to(ROOT)}:{number}"
                 found.append(pytest.param(block, id=name))
     return found
 
@@ -158,7 +165,7 @@ def test_a_document_in_a_page_validates(block: str) -> None:
 
 
 def test_a_part_of_a_document_in_a_page_is_yaml() -> None:
-    for page in check_docs.documents():
+    for page in PAGES:
         for block in re.findall(r"^```yaml\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
             if "…" not in block:
                 yaml.safe_load(block)
@@ -173,9 +180,9 @@ def test_the_workflow_guide_shows_only_blocks_that_exist(repository: Path) -> No
 
 def _python_in_pages() -> list[object]:
     found = []
-    for page in check_docs.documents():
+    for page in PAGES:
         blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-        name = page.relative_to(check_docs.ROOT)
+        name = page.relative_to(ROOT)
         found += [pytest.param(block, id=f"{name}:{number}") for number, block in enumerate(blocks)]
     return found
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tunefleet.attach import identity
 from tunefleet.attach.endpoint import EndpointFolder
-from tunefleet.jobs.control import JobSteering, find_endpoint, withdraw_endpoint
+from tunefleet.jobs.control import find_endpoint, withdraw_endpoint
 
 
 @pytest.fixture
@@ -66,21 +62,3 @@ def test_what_a_killed_trainer_left_is_removed(published: Path, tmp_path: Path) 
     withdraw_endpoint(published, "task-1", tmp_path / "results")
     assert not (published / "task-1").exists()
     withdraw_endpoint(published, "task-1", tmp_path / "results")
-
-
-def test_a_zombie_is_no_process() -> None:
-    process = subprocess.Popen([sys.executable, "-S", "-c", ""])
-    deadline = time.monotonic() + 5
-    while identity.process_started_at(process.pid) is not None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert identity.process_started_at(process.pid) is None
-    process.wait()
-
-
-def test_the_end_of_a_job_is_the_end_of_its_process(published: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        change(published, pid=process.pid, process_started_at=identity.process_started_at(process.pid))
-        steering = JobSteering.here(published, "task-1")
-        assert not steering.await_end(0.1)
-        process.communicate(b"\n")
-        assert steering.await_end(10.0)

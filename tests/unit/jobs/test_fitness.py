@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import types
@@ -37,19 +36,6 @@ def test_it_ends_when_nobody_has_asked_for_long(clock: list[float]) -> None:
     assert server.over() is None
     clock[0] += 1
     assert server.over() == "nobody has asked for a job in 100 s"
-
-
-def test_it_ends_when_all_who_used_it_are_gone_but_not_at_once(clock: list[float]) -> None:
-    server = need(clock, orphan_s=30.0)
-    user = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
-    server.met(user.pid)
-    clock[0] += 50
-    assert server.over() is None
-    user.communicate()
-    clock[0] += 29
-    assert server.over() is None
-    clock[0] += 1
-    assert server.over() == "all who have used it are gone"
 
 
 def test_it_ends_at_once_when_the_last_one_leaves_and_says_so(clock: list[float]) -> None:

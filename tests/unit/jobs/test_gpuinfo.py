@@ -15,7 +15,6 @@ from tunefleet.jobs.gpuinfo import GpuFigures, read_gpus
 from tunefleet.jobs.sysinfo import SystemReader
 
 FAKE_NVML = Path(__file__).parents[2] / "fakes" / "nvml" / "pynvml.py"
-MIB = 1 << 20
 
 
 @pytest.fixture
@@ -64,44 +63,6 @@ def test_mig_instances_stand_for_their_gpu(driver: Any) -> None:
     found = read_gpus()
     assert [(gpu.index, gpu.uuid, gpu.memory_used_bytes) for gpu in found] == [(0, "MIG-1", 1), (0, "MIG-2", 2)]
     assert all(gpu.utilisation_percent is None and gpu.temperature_c == 50.0 for gpu in found)
-
-
-def _fake_smi(tmp_path: Path, body: str) -> None:
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "nvidia-smi").write_text(f"#!/bin/bash\n# A fake nvidia-smi.\n{body}\n")
-    (folder / "nvidia-smi").chmod(0o755)
-
-
-def test_nvidia_smi_stands_in_for_nvml(driver: Any, tmp_path: Path) -> None:
-    _fake_smi(
-        tmp_path,
-        """
-case "$1" in
-  --query-gpu=*)
-    echo '0, GPU-a, "Fake RTX, mobile", 1024, 8192, 12, 44, 31.25'
-    echo '1, GPU-b, Fake H100, 512, 81559, [N/A], 50, [Not Supported]' ;;
-  --query-compute-apps=*)
-    echo 'GPU-a, 4242, 900'
-    echo 'GPU-a, 4243, [N/A]' ;;
-esac""",
-    )
-    first, second = read_gpus()
-    assert (first.name, first.memory_used_bytes, first.memory_total_bytes) == (
-        "Fake RTX, mobile",
-        1024 * MIB,
-        8192 * MIB,
-    )
-    assert (first.utilisation_percent, first.temperature_c, first.power_w) == (12.0, 44.0, 31.25)
-    assert first.processes == ((4242, 900 * MIB, "compute"), (4243, None, "compute"))
-    assert (second.utilisation_percent, second.power_w, second.processes) == (None, None, ())
-
-
-@pytest.mark.parametrize("body", [None, "echo 'NVIDIA-SMI has failed' >&2; exit 9", "echo 'No devices were found'"])
-def test_no_gpu_is_no_error_and_nothing_is_made_up(driver: Any, tmp_path: Path, body: str | None) -> None:
-    if body is not None:
-        _fake_smi(tmp_path, body)
-    assert read_gpus() == ()
 
 
 def test_the_machine_is_read_by_the_kernels_figures(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.errors import ConflictError, InputError, MachineError
+from tunefleet.errors import ConflictError, InputError
 from tunefleet.jobs import upgrading
 
 
@@ -24,23 +24,11 @@ def ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return told
 
 
-@pytest.mark.parametrize(("version", "package"), [("1.2.3", "tunefleet==1.2.3"), (None, "tunefleet")])
-def test_pip_is_told_the_version_or_to_take_the_newest(ours: Path, version: str | None, package: str) -> None:
-    assert upgrading.upgrade(version, who="agent") == "done\n"
-    assert ours.read_text() == f"-m pip install --upgrade --no-input {package}\n"
-
-
 @pytest.mark.parametrize("version", ["", "1; rm -rf /", "--pre", "1.0 evil", 3, ["1.0"]])
 def test_what_is_no_version_never_comes_to_pip(ours: Path, version: object) -> None:
     with pytest.raises(InputError, match="is no version"):
         upgrading.upgrade(version, who="worker")
     assert not ours.exists()
-
-
-@pytest.mark.usefixtures("ours")
-def test_the_last_words_of_pip_are_the_error() -> None:
-    with pytest.raises(MachineError, match="pip failed: no"):
-        upgrading.upgrade("9.9", who="worker")
 
 
 def test_an_environment_that_is_not_ours_is_left_alone(ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import re
 import sys
 from pathlib import Path
@@ -76,26 +75,6 @@ async def test_how_a_merge_ended_is_said_in_words_that_the_campaign_reads(
     assert sentence in str(runpod_wire.failure(found["error"]))
     assert environments[0]["HF_TOKEN"] == TOKEN
     assert not [name for name in environments[0] if name.startswith("RUNPOD_")]
-
-
-async def test_a_merge_whose_job_is_cancelled_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    import asyncio
-
-    task = asyncio.create_task(merging._ran(["-c", "import time; time.sleep(600)"], dict(os.environ)))
-    started: list[Any] = []
-    real = asyncio.create_subprocess_exec
-
-    async def begun(*given: Any, **more: Any) -> Any:
-        started.append(await real(*given, **more))
-        return started[0]
-
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", begun)
-    while not started:
-        await asyncio.sleep(0.01)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert started[0].returncode == -9
 
 
 async def test_no_token_is_in_an_answer_or_a_line_of_the_log(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -28,26 +26,6 @@ def test_without_a_setting_files_lie_in_the_data_folder(tmp_path: Path) -> None:
 def test_what_names_no_bucket_is_refused(tmp_path: Path, named: str) -> None:
     with pytest.raises(MachineError, match=r"artifacts|TUNEFLEET_ARTIFACTS"):
         load(ServerSettings, data=tmp_path, artifacts=named)
-
-
-def test_a_server_without_a_bucket_does_not_import_boto3_and_one_with_it_says_when_it_lacks(tmp_path: Path) -> None:
-    program = f"""
-import sys
-import tunefleet.server.app
-from tunefleet.services.blobs import open_blobs
-from tunefleet.settings import ServerSettings, load
-open_blobs(load(ServerSettings, data={str(tmp_path)!r}))
-assert not {{"azure", "boto3", "botocore", "google.cloud"}} & set(sys.modules), "a library of a cloud was imported"
-sys.modules["boto3"] = None
-try:
-    open_blobs(load(ServerSettings, data={str(tmp_path)!r}, artifacts="s3://bucket"))
-except Exception as error:
-    print(type(error).__name__, error)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("MachineError Artifacts in S3 need the package boto3."), done.stdout
-    assert "tunefleet[s3]" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,15 +46,6 @@ def test_what_every_upload_asks_for_is_found_by_an_index(database: Database) -> 
         "uq_federation_updates_counted", "uq_federation_updates_waiting",
     ]  # fmt: skip
     assert any("ix_federation_rounds_open" in line for line in plans[5]), plans[5]
-
-
-def test_a_reopened_database_needs_no_alembic(tmp_path: Path) -> None:
-    Database.open(tmp_path / "test.db").close()
-    code = (
-        "import sys, pathlib; from tunefleet.store import Database; "
-        f"Database.open(pathlib.Path({str(tmp_path / 'test.db')!r})).close(); assert 'alembic' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_partial_indexes_answer_what_placement_asks(database: Database) -> None:
@@ -162,21 +150,6 @@ def test_only_this_user_can_read_the_database(tmp_path: Path) -> None:
         assert {stat.S_IMODE(file.stat().st_mode) for file in path.parent.glob("test.db*")} == {0o600}
         opened.close()
         path.chmod(0o644)
-
-
-def test_one_process_a_data_folder(tmp_path: Path) -> None:
-    lock = FolderLock.take(tmp_path)
-    code = (
-        "import pathlib, sys; from tunefleet.errors import StoreError\n"
-        "from tunefleet.store.folderlock import FolderLock\n"
-        f"try: FolderLock.take(pathlib.Path({str(tmp_path)!r}))\n"
-        "except StoreError as error: sys.exit(str(error))\n"
-    )
-    refused = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert f"in use by process {os.getpid()}" in refused.stderr
-    assert "--data" in refused.stderr
-    lock.release()
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import tarfile
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,8 +13,7 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.worker.fakes import Running, World
-from tests.unit.worker.receiver import Receiver, receiving
-from tunefleet.errors import ArtifactError, ForbiddenError, InputError, NotFoundError
+from tunefleet.errors import ForbiddenError, InputError, NotFoundError
 from tunefleet.jobs.secrets import Secrets
 from tunefleet.wire.link import Offer
 from tunefleet.wire.results import ResultFile
@@ -53,12 +50,6 @@ class OurServer:
         self.fetched.append((task_id, file.name))
         dest.parent.mkdir(parents=True, exist_ok=True)
         dest.write_bytes(self.tasks[task_id][file.name])
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with receiving() as made:
-        yield made
 
 
 @dataclass
@@ -105,14 +96,6 @@ def packed(files: Mapping[str, bytes], mode: str = "w:gz", top: str = "final_lor
     return out.getvalue()
 
 
-def zipped(files: Mapping[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for name, data in files.items():
-            archive.writestr(name, data)
-    return out.getvalue()
-
-
 def holds(path: Path) -> set[str]:
     return {file.name for file in path.rglob("*") if file.is_file()}
 
@@ -149,16 +132,6 @@ def test_what_a_task_left_is_fetched_from_the_server(lab: Lab) -> None:
         lab.load(taskId="../task-a")
 
 
-def test_weights_are_fetched_beside_rows(lab: Lab, receiver: Receiver) -> None:
-    lab.server.tasks["task-a"] = {"final_lora.tar.gz": packed(ADAPTER)}
-    receiver.files["/rows.jsonl"] = b'{"text": "a"}'
-    data = {"path": f"{receiver.url}/rows.jsonl", "text_field": "text"}
-    assert lab.bring({"data": data, "checkpoint": {"load": {"taskId": "task-a"}}}).keys() == {
-        "data.path",
-        "checkpoint.load",
-    }
-
-
 def test_archives_of_one_name_do_not_take_each_others_place(lab: Lab) -> None:
     for name in ("base", "first", "second"):
         content = packed({f"{name}.safetensors": name.encode()})
@@ -188,68 +161,6 @@ def test_a_link_of_our_server_is_fetched_with_the_attempts_own_right(lab: Lab) -
         link = f"{host}/api/v1/results/task-a/files/final_lora.tar.gz?expires=1&signature=old"
         assert holds(lab.load(type="http", url=link)) == set(ADAPTER)
     assert lab.server.fetched == [("task-a", "final_lora.tar.gz")] * 2
-
-
-def test_an_address_of_somebody_else_is_fetched_with_its_headers(lab: Lab, receiver: Receiver) -> None:
-    receiver.files["/api/v1/results/task-z/files/model.bin"] = packed(ADAPTER, "w:xz")
-    url = f"{receiver.url}/api/v1/results/task-z/files/model.bin"
-    assert holds(lab.load(type="http", url=url, headers={"X-Key": "${secret:KEY}"})) == set(ADAPTER)
-    assert receiver.seen[0].headers["X-Key"] == "s3cret"
-    again = lab.load(type="http", base_url=f"{receiver.url}/", taskId="task-z", filename="model.bin")
-    assert holds(again) == set(ADAPTER)
-    assert len(receiver.seen) == 1, "what is here is not fetched again"
-
-
-@pytest.mark.parametrize(
-    ("content", "archive_format", "inside"),
-    [
-        (packed(ADAPTER), "auto", "extracted"),
-        (packed(ADAPTER, "w:"), "tar", "extracted"),
-        (packed(ADAPTER, "w:bz2", top=""), "tar.bz2", "extracted"),
-        (zipped(ADAPTER), "zip", "extracted"),
-        (zipped(ADAPTER), "auto", "extracted"),
-        (packed(ADAPTER), "none", "weights"),
-        (b"no archive", "auto", "weights"),
-    ],
-    ids=["gz", "tar", "bz2", "zip", "auto-zip", "none", "plain"],
-)
-def test_the_format_is_told_by_the_content(
-    lab: Lab, receiver: Receiver, content: bytes, archive_format: str, inside: str
-) -> None:
-    receiver.files["/weights"] = content
-    path = lab.load(type="http", url=f"{receiver.url}/weights", archive_format=archive_format)
-    assert path.name == inside
-    assert inside != "extracted" or holds(path) == set(ADAPTER)
-
-
-def test_fault_24_an_archive_cannot_write_outside_its_folder(lab: Lab, receiver: Receiver) -> None:
-    receiver.files["/evil"] = packed({"../../../escaped": b"x"})
-    with pytest.raises(ArtifactError, match="unsafe"):
-        lab.load(type="http", url=f"{receiver.url}/evil")
-    assert not list(lab.results.parent.rglob("escaped"))
-
-
-def test_fault_21_a_download_goes_on_where_it_broke_and_is_checked(lab: Lab, receiver: Receiver) -> None:
-    data = packed({"model.safetensors": bytes(range(256)) * 4000}, "w:")
-    receiver.files["/model.tar"] = data
-    receiver.etag = f'"{hashlib.sha256(data).hexdigest()}"'
-    receiver.cut_after = [300_000, 200_000]
-    assert holds(lab.load(type="http", url=f"{receiver.url}/model.tar")) == {"model.safetensors"}
-    ranges = [request.headers.get("Range") for request in receiver.seen]
-    assert ranges == [None, "bytes=300000-", "bytes=500000-"]
-    receiver.etag = '"' + "0" * 64 + '"'
-    with pytest.raises(ArtifactError, match="damaged"):
-        lab.load(type="http", url=f"{receiver.url}/model.tar?other")
-
-
-def test_fault_17_weights_that_cannot_be_had_are_an_error_and_never_left_out(lab: Lab, receiver: Receiver) -> None:
-    with pytest.raises(InputError, match="404"):
-        lab.load(type="http", url=f"{receiver.url}/nothing")
-    site = replace(lab.site, transfers=replace(lab.site.transfers, url_allow=()))
-    with pytest.raises(InputError, match=r"checkpoint\.load.*not a public address.*TUNEFLEET_URL_ALLOW"):
-        Lab(lab.results, site).load(type="http", url=f"{receiver.url}/nothing")
-    with pytest.raises(InputError, match="there is no gone"):
-        lab.load(path="gone")
 
 
 def test_an_adapter_of_the_hub_is_left_to_the_program_that_loads_it(lab: Lab) -> None:
@@ -282,22 +193,6 @@ def test_a_path_that_is_not_here_gives_way_to_the_task_and_the_address(lab: Lab)
     load = {"path": str(lab.results / "task-a" / "final_lora"), "taskId": "task-a"}
     found = lab.bring({"checkpoint": {"load": load}})
     assert {pointer: holds(path) for pointer, path in found.items()} == {"checkpoint.load": set(ADAPTER)}
-
-
-def test_rows_come_from_the_first_place_that_has_them(lab: Lab, receiver: Receiver) -> None:
-    rows = b'{"text": "a"}\n'
-    receiver.files["/rows.jsonl"] = rows
-    lab.server.tasks["task-a"] = {"pairs.jsonl": rows}
-    ours = "http://public.invalid/api/v1/results/task-a/files/pairs.jsonl?expires=1&signature=x"
-    jsonl: dict[str, Any] = {"url": ours, "path": ours, "text_field": "text"}
-    (found,) = lab.bring({"data": {"jsonl": jsonl}}).items()
-    assert (found[0], found[1].name, found[1].read_bytes()) == ("data.jsonl.url", "pairs.jsonl", rows)
-    (found,) = lab.bring({"data": {"path": f"{receiver.url}/rows.jsonl", "text_field": "text"}}).items()
-    assert (found[0], json.loads(found[1].read_bytes())) == ("data.path", {"text": "a"})
-    lost = {**jsonl, "url": f"{receiver.url}/lost.jsonl", "path": None, "worker_path": "/rows.jsonl"}
-    assert lab.bring({"data": {"jsonl": {k: v for k, v in lost.items() if v}}}) == {}
-    with pytest.raises(InputError, match="404"):
-        lab.bring({"data": {"path": f"{receiver.url}/lost.jsonl", "text_field": "text"}})
 
 
 def test_what_the_server_forbids_is_the_documents_mistake(lab: Lab) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,14 +98,6 @@ class YieldingJob(FakeJob):
         return JobStatus(state="running", phase="training", at=0.0, pid=1)
 
 
-@pytest.fixture
-def somebody() -> Iterator[int]:
-    process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
-    yield process.pid
-    process.kill()
-    process.communicate()
-
-
 class Shared:
     """A worker on a machine with one GPU that people use."""
 
@@ -125,41 +113,6 @@ class Shared:
         self.running.worker._site = self.running.site = replace(
             self.running.site, sentry=self.sentry, makes_way=True, gpus=lambda _: ("GPU-a",)
         )
-
-
-def test_a_job_makes_way_and_comes_back_with_its_attempt(
-    world: World, tmp_path: Path, somebody: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(yielding, "EVERY_S", 0.05)
-    monkeypatch.setattr("tests.unit.worker.fakes.FakeJob", YieldingJob)
-    shared = Shared(world, tmp_path)
-    with shared.running:
-        token = world.server.offer()
-        job = world.job()
-        _record(job)
-        shared.there = [GpuProcess(somebody, 1 << 30)]
-        world.server.wait_for(lambda: job.ended is not None)
-        assert job.commands == ["pause"]
-        world.server.wait_for(lambda: world.server.exchanges[-1].want.get("job") == 0)
-        assert token in world.server.exchanges[-1].holding
-        assert len(world.server.registrations) > 1, "the GPU is shown as in use"
-        journal = job.folder.journal_dir / f"{job.job.launch}.jsonl"
-        world.server.wait_for(lambda: len(journal.read_text().splitlines()) == 3)
-        lines = [json.loads(line) for line in journal.read_text().splitlines()]
-        assert (lines[-2]["name"], lines[-1]["phase"]) == ("job.yielded", "yielded")
-        assert f"pid {somebody}" in lines[-2]["message"]
-    # The worker goes and comes back meanwhile.
-    shared = Shared(world, tmp_path)
-    shared.there = [GpuProcess(somebody, 1 << 30)]
-    shared.sentry.look()
-    with shared.running:
-        world.server.wait_for(lambda: len(world.server.registrations) > 1)
-        assert len(world.jobs.all) == 1
-        shared.there = []
-        again = world.job(count=2)
-        assert (again.job.attempt, again.job.gpus) == (1, ("GPU-a",))
-        again.end()
-        assert world.server.finished(token).outcome == "completed"
 
 
 def test_a_job_that_has_made_way_can_be_cancelled(

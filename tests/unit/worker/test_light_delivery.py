@@ -5,102 +5,21 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.worker.fakes import Running, World
-from tests.unit.worker.receiver import Receiver, receiving
 from tunefleet.client.stopping import Stop
 from tunefleet.errors import InputError
 from tunefleet.executors.base import LightExecutor
 from tunefleet.executors.echo import EchoExecutor
-from tunefleet.wire.link import Desired, ExchangeRequest, Finish, MergedTask, Offer
-from tunefleet.worker import light as module
+from tunefleet.wire.link import Desired, MergedTask, Offer
 from tunefleet.worker.light import LightTasks
 from tunefleet.worker.outbox import Outbox
-from tunefleet.worker.transfers import Transfers
 
 ITEMS = {"data": {"type": "list", "items": ["a"]}}
-
-
-class Site:
-    """Light tasks with one slot, an outbox that nobody reads, and a receiver that takes nothing."""
-
-    def __init__(self, results: Path, receiver: Receiver) -> None:
-        receiver.answers = [503] * 99
-        self.receiver = receiver
-        self.outbox = Outbox("w-1", "session")
-        self.light = LightTasks(self.outbox, 1, transfers=Transfers(folders=(results,), url_allow=("127.0.0.1",)))
-        self.wait_for = World(results).server.wait_for
-
-    def run(self, token: str, *, delivers: bool) -> None:
-        wanted = {"type": "http", "url": f"{self.receiver.url}/{token}", "retries": 9, "retryBackoffSec": 3600}
-        spec = {**ITEMS, "output": {"destination": wanted}} if delivers else ITEMS
-        offer = Offer(token=token, task_id=token, workflow_id="w", attempt=1, kind="echo", name="n", spec=spec)
-        self.light.run([(EchoExecutor(), offer)])
-        if delivers:
-            self.wait_for(lambda: [each for each in self.receiver.seen if each.path == f"/{token}"])
-
-    def said(self) -> ExchangeRequest:
-        with self.outbox.changed:
-            return self.outbox.draft(holding=(), want={}, wait_s=0).request
-
-    def end(self, token: str) -> Finish:
-        self.wait_for(lambda: token in self.outbox.finishing)
-        return next(finish for finish in self.said().finishes if finish.token == token)
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with receiving() as receiver:
-        made = Site(tmp_path, receiver)
-        yield made
-        made.light.close()
-
-
-def test_a_delivery_that_waits_takes_no_slot(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_DELIVERIES", 2)
-    for token in ("one", "two"):
-        site.run(token, delivers=True)
-        assert site.light.free_slots == 1
-    assert set(site.light.holding) == {"one", "two"}, "the server knows that they are not done"
-    assert set(site.light.delivering) == {"one", "two"}, "and that they take none"
-    site.wait_for(lambda: set(site.said().delivering) == {"one", "two"})
-    told = site.said().delivering.values()
-    assert all(why.startswith("http://127.0.0.1") and why.endswith(" The result is delivered later.") for why in told)
-    site.run("quick", delivers=False)
-    assert site.end("quick").outcome == "completed"
-    site.run("three", delivers=True)
-    assert site.light.free_slots == 0, "threads that wait are not made without end"
-
-
-def test_a_cancel_ends_a_delivery_that_waits(site: Site) -> None:
-    site.run("one", delivers=True)
-    site.light.heed(Desired(token="one", action="cancel", generation=1))
-    assert site.end("one").outcome == "cancelled"
-    assert site.light.holding == ()
-    site.wait_for(lambda: site.said().delivering == {})
-    site.light._pool.shutdown(wait=True)  # its thread waits for nothing any more
-    assert site.end("one").outcome == "cancelled"
-
-
-def test_that_something_runs_on_is_said_of_what_is_held_alone(site: Site) -> None:
-    site.run("one", delivers=True)
-    site.light.heed(Desired(token="one", action="run", generation=2))
-    site.light.heed(Desired(token="has-paused", action="run", generation=4))
-    site.light.heed(Desired(token="is-over", action="pause", generation=3))
-    assert {each.token: each.generation for each in site.said().reached} == {"one": 2, "is-over": 3}
-
-
-def test_a_task_that_was_taken_away_stops_delivering(site: Site) -> None:
-    site.run("one", delivers=True)
-    site.light.drop("one")
-    site.light._pool.shutdown(wait=True)
-    assert site.outbox.finishing == ()
-    assert not site.light.busy
 
 
 def test_a_cancel_from_the_server_ends_a_task_whose_code_still_runs(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,20 +21,6 @@ def state(tmp_path: Path) -> StateFolder:
 def _record(attempt_id: str = "att-1") -> AttemptRecord:
     offer = Offer(token=f"{attempt_id}.mac", task_id="t", workflow_id="w", attempt=1, kind="sft", name="n", spec={})
     return AttemptRecord(offer=offer)
-
-
-def test_a_second_worker_on_the_folder_is_told_who_has_it(state: StateFolder) -> None:
-    script = (
-        "import sys; from pathlib import Path\n"
-        "from tunefleet.errors import MachineError\n"
-        "from tunefleet.worker.state import StateFolder\n"
-        "try: StateFolder(Path(sys.argv[1])).open()\n"
-        "except MachineError as error: print(error)\n"
-    )
-    command = [sys.executable, "-c", script, str(state.results_dir)]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
-    assert f"Another worker (pid {os.getpid()}) already works in {state.results_dir}." in said
-    assert "--results-dir" in said
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

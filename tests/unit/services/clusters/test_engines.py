@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.clusters.test_slurm import ASK, StandIns
+from tests.unit.clusters.test_slurm import StandIns
 from tests.unit.services.clusters.fake import Field
 from tunefleet.errors import MachineError
 from tunefleet.services.clusters import engines
@@ -23,21 +23,6 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
 def test_a_server_without_settings_asks_none() -> None:
     found = engines.of(ServerSettings())
     assert (found.clusters, set(found.absent)) == ({}, {"slurm", "ray"})
-
-
-def test_the_settings_of_slurm_stand_in_its_jobs(commands: StandIns, tmp_path: Path) -> None:
-    prelude = tmp_path / "prelude.sh"
-    prelude.write_text("module load cuda\n")
-    settings = ServerSettings(
-        slurm=True, slurm_options="--account=lab --comment='a b'", slurm_prelude=prelude, nodes_dir=tmp_path / "nodes"
-    )
-    found = engines.of(settings)
-    assert set(found.absent) == {"ray"}
-    commands.answers("sbatch", "17\n")
-    assert found.clusters["slurm"].submit(ASK) == "17"
-    sbatch = commands.said()[-1]
-    assert {"--account=lab", "--comment=a b", f"--output={tmp_path}/nodes/{ASK.name}.log"} < set(sbatch)
-    assert "module load cuda" in commands.given("sbatch")[0].splitlines()
 
 
 @pytest.mark.parametrize(

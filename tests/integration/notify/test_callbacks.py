@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.fakes.receiver import Receiver, receiving
+from tests.integration.notify.told import deliver, verified
 from tests.unit.services.federating import Party, keep, party
 from tests.unit.services.lab import Lab
-from tests.unit.services.notify.told import deliver, verified
 from tunefleet.errors import ForbiddenError, GoneError, InputError
 from tunefleet.services.federation import jobs, members, tokens, versions
 from tunefleet.wire.federated import MemberChange

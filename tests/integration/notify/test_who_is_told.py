@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.fakes.receiver import Receiver, Seen
+from tests.integration.notify.told import channel, deliver, opened, run, verified
 from tests.unit.services.lab import ECHO, TRAIN, FakeClock, Lab
-from tests.unit.services.notify.told import channel, deliver, opened, run, verified
 from tests.unit.services.test_quotas import member
 from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFoundError, SpecError
 from tunefleet.services import keys, steering, tasks, why, workflows

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from tests.fakes.receiver import Receiver
+from tests.integration.notify.told import deliver
 from tests.unit.services.campaigns.desk import HOUR, reached, spec, taken
 from tests.unit.services.lab import Lab
-from tests.unit.services.notify.told import deliver
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model import Stage
 from tunefleet.services.campaigns import jobs

@@ -10,8 +10,8 @@ import pytest
 
 from tests.fakes.receiver import Receiver, receiving
 from tests.fakes.smtp import FakeMailServer
+from tests.integration.notify.told import channel, deliver, opened, run, verified
 from tests.unit.services.lab import ECHO, FakeClock, Lab
-from tests.unit.services.notify.told import channel, deliver, opened, run, verified
 from tunefleet.services.core import Core
 from tunefleet.services.notify import channels, history
 from tunefleet.services.notify.courier import GIVE_UP_S, MIN_TRIES, Courier

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.packaging.making import build, copy_tree, one
-
 MODEL_LIMIT_BYTES = 5 << 20
 
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
 @pytest.fixture(scope="module")
-def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    folder = tmp_path_factory.mktemp("wheel")
-    # The page has a test of its own, which needs an npm registry.
-    build(copy_tree(repository, folder / "tree"), folder, "wheel")
-    return zipfile.ZipFile(one(folder, "*.whl"))
+def archive(wheel: Path) -> Iterator[zipfile.ZipFile]:
+    with zipfile.ZipFile(wheel) as archive:
+        yield archive
 
 
-@pytest.mark.slow
-def test_the_wheel_brings_its_data(wheel: zipfile.ZipFile) -> None:
-    names = set(wheel.namelist())
+def test_the_wheel_brings_its_data(archive: zipfile.ZipFile) -> None:
+    names = set(archive.namelist())
     data = "tunefleet/programs/assets/data/gsm8k"
     model = "tunefleet/programs/assets/models/gsm8k-llama-2m"
     wanted = {f"{data}/{name}" for name in ("train.jsonl", "test.jsonl", "LICENSE", "SOURCE.md")}
@@ -32,16 +31,14 @@ def test_the_wheel_brings_its_data(wheel: zipfile.ZipFile) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
-@pytest.mark.slow
-def test_the_wheel_brings_nothing_else(wheel: zipfile.ZipFile) -> None:
-    tops = {name.split("/")[0] for name in wheel.namelist()}
+def test_the_wheel_brings_nothing_else(archive: zipfile.ZipFile) -> None:
+    tops = {name.split("/")[0] for name in archive.namelist()}
     assert {name for name in tops if not name.endswith((".dist-info", ".data"))} == {"tunefleet"}
-    shared = [name for name in wheel.namelist() if ".data/" in name]
+    shared = [name for name in archive.namelist() if ".data/" in name]
     assert [name.partition(".data/")[2] for name in shared] == ["data/share/man/man1/tunefleet.1"]
-    assert not [name for name in wheel.namelist() if "__pycache__" in name]
+    assert not [name for name in archive.namelist() if "__pycache__" in name]
 
 
-@pytest.mark.slow
-def test_the_shipped_model_is_small(wheel: zipfile.ZipFile) -> None:
-    weights = [info for info in wheel.infolist() if info.filename.endswith(".safetensors")]
+def test_the_shipped_model_is_small(archive: zipfile.ZipFile) -> None:
+    weights = [info for info in archive.infolist() if info.filename.endswith(".safetensors")]
     assert sum(info.file_size for info in weights) <= MODEL_LIMIT_BYTES

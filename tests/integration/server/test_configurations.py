@@ -1,4 +1,4 @@
-"""Where the configuration of a model comes from: the package, the cache, the hub; and why there is none."""
+"""The configuration of a model is read from the hub, once."""
 
 from __future__ import annotations
 
