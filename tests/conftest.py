@@ -51,6 +51,7 @@ settings.register_profile("suite", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("suite")
 # All modules and all tests stay to the end; to look among them for garbage took an eighth of a tester's time.
 gc.set_threshold(50_000, 20, 20)
+gc.disable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -105,6 +106,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """See above: what is there now is looked through no more."""
     gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
+    """See above: so is what the training libraries are made of."""
+    result = yield
+    if fixturedef.argname == "libraries":
+        gc.freeze()
+    return result
 
 
 @pytest.hookimpl(wrapper=True)

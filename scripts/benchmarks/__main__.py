@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from scripts.benchmarks import page, plots
+from scripts.benchmarks import page
 from scripts.benchmarks.catalogue import BENCH, MISSED, PAGE, PICTURES, QUICK_RESULTS, RESULTS
 from scripts.benchmarks.running import run
 
@@ -39,6 +39,8 @@ def check() -> list[str]:
 
 def write(*, quick: bool) -> list[str]:
     """Write the page and its plots; returns what is wrong, which of a quick run is nothing."""
+    from scripts.benchmarks import plots  # only what draws needs matplotlib, which takes a second to import
+
     folder, target = (QUICK_RESULTS, QUICK_RESULTS / "benchmarks.md") if quick else (RESULTS, PAGE)
     found = page.load(folder)
     pictures = "." if quick else "img/benchmarks"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.libraries import required
 from tunefleet.cli.fleet import LocalFleet
 
 PATIENCE_S = 300.0
@@ -25,7 +26,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
     A file whose tests need another one has a fixture of this name. What a test finds there may be another's: it looks
     for what belongs to tasks of its own.
     """
-    pytest.importorskip("trl")
+    required("trl")
     data = tmp_path_factory.mktemp("fleet")
     with LocalFleet(data, port=free_port(), environment=ENVIRONMENT, save_client=False) as made:
         made.await_workers(PATIENCE_S)
@@ -35,7 +36,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
 @pytest.fixture(scope="module")
 def fleet_of_two(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
     """A server and two workers with one slot each, as a federation needs them, for the tests of a file."""
-    pytest.importorskip("trl")
+    required("trl")
     data = tmp_path_factory.mktemp("two")
     with LocalFleet(data, port=free_port(), workers=2, environment=ENVIRONMENT, save_client=False) as made:
         yield made

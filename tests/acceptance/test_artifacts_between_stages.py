@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.libraries import required
 from tunefleet.artifacts import hash_file
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
@@ -68,7 +69,7 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
-    pytest.importorskip("trl")
+    required("trl")
     data = tmp_path_factory.mktemp("server")
     made = LocalFleet(data, port=free_port(), workers=0, environment=QUIET, save_client=False)
     with made:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.acceptance.test_artifacts_between_stages import QUIET, STAGES, Machine, adapter, run_stages
 from tests.integration.s3.gateway import BUCKET, Gateway
+from tests.libraries import required
 from tunefleet.artifacts import hash_file
 from tunefleet.cli.fleet import LocalFleet
 
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(600)]
 def test_the_second_stage_begins_with_what_the_first_has_left_in_s3(
     tmp_path: Path, s3_server: Gateway, free_port: Callable[[], int]
 ) -> None:
-    pytest.importorskip("trl")
+    required("trl")
     data = tmp_path / "server"
     load = "{type: http, url: '${gsm8k-stage.result.final_lora_archive_url}'}"
     environment = {**QUIET, **s3_server.environment}

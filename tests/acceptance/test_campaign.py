@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from tests.acceptance.conftest import ENVIRONMENT, PATIENCE_S
+from tests.libraries import required
 from tunefleet.client import Client
 from tunefleet.errors import TunefleetError
 from tunefleet.wire.campaign import CampaignDetail
@@ -43,7 +44,7 @@ def place(tmp_path: Path, free_port: Callable[[], int]) -> Path:
 
 @pytest.mark.long
 def test_the_daemon_trains_again_and_again_and_gets_better(place: Path) -> None:
-    pytest.importorskip("trl")
+    required("trl")
     given = {name: value for name, value in os.environ.items() if not name.startswith("TUNEFLEET_")}
     with (place / "said.txt").open("wb") as said:
         daemon = subprocess.Popen(

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.libraries import required
+
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "federated"
 WORKERS = ("ada", "ben", "cleo", "dan")
 FEDERATION = "federation, exact average"
@@ -46,7 +48,7 @@ class Proof:
 
 @pytest.fixture(scope="module")
 def proof(tmp_path_factory: pytest.TempPathFactory) -> Proof:
-    pytest.importorskip("trl")
+    required("trl")
     return Proof(tmp_path_factory.mktemp("proof") / "out", "--quick")
 
 
@@ -114,7 +116,7 @@ class TestShortForm:
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_the_whole_proof_with_three_seeds(tmp_path: Path) -> None:
-    pytest.importorskip("trl")
+    required("trl")
     whole = Proof(tmp_path / "out")
     assert whole.done.returncode == 0, whole.done.stdout
     assert all(len(losses) == 3 for losses in whole.losses.values())

@@ -13,6 +13,7 @@ import pytest
 from tests.acceptance.ways import PATIENCE_S, Way, on_ray, on_slurm, own_workers
 from tests.integration.ray import cluster as ray
 from tests.integration.slurm import cluster as slurm
+from tests.libraries import required
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(500)]
 
@@ -56,7 +57,7 @@ def way(
     missing: Callable[[str], None],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Way]:
-    pytest.importorskip("trl")
+    required("trl")
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "slurm":
         absent = slurm.lacking()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.acceptance.story import Story, alive, check_series, submit, until
+from tests.libraries import required
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.wire.api import TaskDetail
@@ -27,7 +28,7 @@ STEPS = 32
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
-    pytest.importorskip("trl")
+    required("trl")
     environment = {"TUNEFLEET_LOST_AFTER_S": "15", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     data = tmp_path_factory.mktemp("chaos")
     with LocalFleet(data, port=free_port(), environment=environment, save_client=False) as fleet:

@@ -9,12 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from tests.documents.samples import client_faults
 from tunefleet.cli.fleet import LocalFleet
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global NotebookClient, nbformat
+    import nbformat
+    from nbclient import NotebookClient
+
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 CELL_S = 400

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.acceptance.story import Story, document, until
+from tests.libraries import required
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.cli.main import app
 from tunefleet.client import Client
@@ -48,7 +49,7 @@ class Machine:
 
 @pytest.mark.long
 def test_another_machine_goes_on_when_worker_and_trainer_die(tmp_path: Path, free_port: Callable[[], int]) -> None:
-    pytest.importorskip("trl")
+    required("trl")
     environment = {**ENVIRONMENT, "TUNEFLEET_LOST_AFTER_S": "3"}
     fleet = LocalFleet(tmp_path / "data", port=free_port(), workers=0, environment=environment, save_client=False)
     machines: list[Machine] = []

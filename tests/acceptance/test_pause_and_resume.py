@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.story import Story, alive, check_series, submit, until
+from tests.libraries import required
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
@@ -23,7 +24,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 @pytest.fixture
 def fleet(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
-    pytest.importorskip("trl")
+    required("trl")
     with LocalFleet(tmp_path / "data", port=free_port(), environment=ENVIRONMENT, save_client=False) as made:
         yield made
 

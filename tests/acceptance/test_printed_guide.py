@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from tests.integration.server.test_process import server
+from tests.libraries import required
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LOOP = "# Main training loop"
@@ -119,8 +120,7 @@ class Printed:
 def test_the_printed_blocks_train_until_their_recipe_stops_them(
     blocks: list[str], site: tuple[str, str], tmp_path: Path
 ) -> None:
-    for library in ("torch", "peft", "transformers", "requests"):
-        pytest.importorskip(library)
+    required("torch", "peft", "transformers", "requests")
     url, key = site
     made = httpx.post(
         f"{url}/api/training/jobs",

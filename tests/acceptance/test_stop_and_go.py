@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.story import alive, check_series, submit, until
+from tests.libraries import required
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
@@ -20,7 +21,7 @@ STEPS = 80
 
 @pytest.mark.long
 def test_a_stopped_fleet_goes_on_where_it_was(tmp_path: Path, free_port: Callable[[], int]) -> None:
-    pytest.importorskip("trl")
+    required("trl")
     environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
     def fleet() -> LocalFleet:

@@ -12,6 +12,7 @@ import pytest
 from tests.acceptance.conftest import ENVIRONMENT, PATIENCE_S
 from tests.acceptance.story import document, until
 from tests.fakes.collector import Collector, Span, collecting
+from tests.libraries import required
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
@@ -35,7 +36,7 @@ def collector() -> Iterator[Collector]:
 def fleet(
     tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int], collector: Collector
 ) -> Iterator[LocalFleet]:
-    pytest.importorskip("trl")
+    required("trl")
     data = tmp_path_factory.mktemp("traced")
     environment = ENVIRONMENT | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "TUNEFLEET_LOG_FORMAT": "json"}
     with LocalFleet(data, port=free_port(), environment=environment, save_client=False) as made:

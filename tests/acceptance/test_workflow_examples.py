@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.integration.redis.process import RedisProcess
+from tests.libraries import required
 from tunefleet.artifacts import hash_file
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
@@ -113,7 +114,7 @@ def fleet(
     tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int], redis: RedisProcess
 ) -> Iterator[LocalFleet]:
     """One server, which both links lead to."""
-    pytest.importorskip("trl")
+    required("trl")
     data = tmp_path_factory.mktemp("server")
     environment = {**SERVER, "REDIS_URL": redis.url}
     with LocalFleet(data, port=free_port(), workers=0, environment=environment, save_client=False) as made:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
+from tests.libraries import required
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.server import page as served
@@ -59,7 +60,7 @@ def own_fleet(
 @contextmanager
 def ready(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[LocalFleet]:
     """Run a fleet that trains."""
-    pytest.importorskip("trl")
+    required("trl")
     with started(tmp_path_factory, port) as made:
         made.await_workers(PATIENCE_S)
         yield made

@@ -13,6 +13,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import PATIENCE_MS, PATIENCE_S
 from tests.integration.server.support import until
+from tests.libraries import required
 from tunefleet.client import Client
 from tunefleet.spec import TrainingTaskSpec, parse_workflow
 from tunefleet.wire.api import ArtifactView
@@ -122,7 +123,7 @@ def test_a_bad_file_is_refused_line_by_line_before_it_travels(datasets: Page, cl
 def test_the_mask_is_that_of_the_training_and_a_training_is_made_of_it(
     datasets: Page, client: Client, tmp_path: Path
 ) -> None:
-    pytest.importorskip("trl")
+    required("trl")
     path = written(tmp_path, "eggs.jsonl", CHATS)
     choose(datasets, path)
     # Until it is there, the page shows the newest of those that are.

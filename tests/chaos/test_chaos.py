@@ -17,6 +17,7 @@ from tests.chaos.driver import Driver
 from tests.chaos.world import world
 from tests.integration.postgres.process import PostgresProcess
 from tests.integration.redis.process import RedisProcess
+from tests.libraries import required
 
 ASKED = os.environ.get("CHAOS_ROUNDS")
 ROUNDS = int(ASKED or "2")
@@ -34,7 +35,7 @@ def test_the_promises_are_kept_whatever_strikes(
     redis_server: Callable[..., RedisProcess],
     free_port: Callable[[], int],
 ) -> None:
-    pytest.importorskip("trl")
+    required("trl")
     assert KINDS in {"all", "kill"}, f"KINDS is all or kill, not {KINDS}"
     began = time.monotonic()
     with world(tmp_path, postgres_process(), redis_server(), free_port) as made:

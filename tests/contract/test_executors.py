@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.fakes.service import Service, serving
+from tests.libraries import required
 from tunefleet.executors.api import ApiExecutor
 from tunefleet.executors.base import LightExecutor
 from tunefleet.executors.data import DataExecutor
@@ -56,7 +57,7 @@ class TestData(JobContract):
     bad_spec = {**spec, "steps": [{"filter": {"column": "n", "lt": 0}}]}
 
     def inputs_of(self, tmp_path: Path) -> Mapping[str, str]:
-        pytest.importorskip("datasets")
+        required("datasets")
         path = tmp_path / "rows.jsonl"
         path.write_text("".join(f'{{"n": {n}, "text": "row {n % 1000}"}}\n' for n in range(20_000)))
         return {"sources.0.path": str(path)}
@@ -129,7 +130,7 @@ class TestRag(JobContract):
     children = ({**spec, "data": {"type": "list", "items": ["When does the train leave?", "Who sells bread?"]}},)
 
     def inputs_of(self, tmp_path: Path) -> Mapping[str, str]:
-        pytest.importorskip("qdrant_client")
+        required("qdrant_client")
         from tunefleet.programs.infer.items import Item
         from tunefleet.programs.rag.chunks import chunks
         from tunefleet.programs.rag.database import open_folder

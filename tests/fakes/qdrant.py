@@ -12,8 +12,6 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from qdrant_client import QdrantClient, models
-
 
 class QdrantDouble:
     """The server.
@@ -23,6 +21,8 @@ class QdrantDouble:
     """
 
     def __init__(self, key: str | None = None) -> None:
+        from qdrant_client import QdrantClient
+
         self.key = key
         self.client = QdrantClient(":memory:", force_disable_check_same_thread=True)
         self.seen: list[str] = []
@@ -46,6 +46,8 @@ class QdrantDouble:
         self._server.server_close()
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Any:
+        from qdrant_client import models
+
         if path == "/collections":
             return self.client.get_collections().model_dump(mode="json")
         found = re.fullmatch(r"/collections/([^/]+)(/.*)?", path)
@@ -62,6 +64,8 @@ class QdrantDouble:
         return self._of(name, what, body)
 
     def _of(self, name: str, what: str, body: dict[str, Any]) -> Any:
+        from qdrant_client import models
+
         if what == "GET ":
             return self.client.get_collection(name).model_dump(mode="json")
         if what == "DELETE ":

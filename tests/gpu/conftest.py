@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-
+from tests.libraries import required
 from tests.making import llama
 from tunefleet.jobs import Supervisor
 from tunefleet.jobs.gpuinfo import GpuFigures, read_gpus
 from tunefleet.settings import inherited_environment
+
+required("torch")
 
 SPEC: dict[str, Any] = {
     "taskType": "lora_sft",
@@ -42,6 +41,8 @@ SPEC: dict[str, Any] = {
 @pytest.fixture(scope="session")
 def card() -> GpuFigures:
     """The first GPU of this machine."""
+    import torch
+
     found = read_gpus()
     if not found or not torch.cuda.is_available():
         pytest.skip("needs an NVIDIA GPU")

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from tests.gpu.conftest import SPEC
 from tests.integration.programs.conftest import merge
 from tests.integration.programs.test_exact_resume import Run
+from tests.libraries import required
 from tunefleet.jobs import JobHandle, Supervisor, gpudriver, gpuinfo, new_launch_id, second_try
 from tunefleet.jobs.gpuinfo import GpuFigures
 from tunefleet.jobs.gpus import holder, ledger_dir
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import Job, JobProcess
 
+required("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(240)]
 
 GIB = 1 << 30

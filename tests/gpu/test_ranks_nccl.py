@@ -9,21 +9,28 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-
 from tests.integration.ranks.conftest import PROGRAM_DIR, end, job
 from tunefleet.attach.checkpoints import list_whole
 from tunefleet.jobs import Supervisor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.settings import inherited_environment
 
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    pytest.importorskip("torch")
+
+    import torch
+
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+
+
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.slow,
     pytest.mark.timeout(700),
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"),
 ]
 
 

@@ -10,12 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tunefleet import programs
 from tunefleet.errors import TunefleetError
-from tunefleet.programs.base_model import Source
-from tunefleet.programs.engine import weights
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Source, torch, weights
+    import torch
+
+    from tunefleet.programs.base_model import Source
+    from tunefleet.programs.engine import weights
+
 
 SHIPPED = Path(programs.__file__).parent / "assets" / "models" / "gsm8k-llama-2m"
 

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.libraries import required
 from tests.packaging.making import run
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
@@ -179,7 +180,7 @@ def test_what_waited_then_runs_now_and_so_does_what_is_new(upgraded: Upgraded) -
 
 @pytest.mark.long
 def test_a_training_of_now_takes_rows_of_then(upgraded: Upgraded) -> None:
-    pytest.importorskip("trl")
+    required("trl")
     with Client(upgraded.fleet.url, upgraded.told["keys"]["member"]) as client:
         done = client.submit(TRAINING).wait(timeout_s=PATIENCE_S)
         assert done.status == "completed"

@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.libraries import required
 from tunefleet.jobs import locks
 from tunefleet.settings import inherited_environment
 
@@ -271,7 +272,7 @@ def agent(
     tmp_path_factory: pytest.TempPathFactory, backend: StubBackend, free_port: Callable[[], int]
 ) -> Iterator[AgentProcess]:
     """An agent with one place that reports to the stub backend."""
-    pytest.importorskip("torch")
+    required("torch")
     folder = tmp_path_factory.mktemp("agent")
     write_rows(folder / "datasets")
     env = {"BACKEND_URL": backend.url, "TUNEFLEET_HOME": str(folder / "home"), "HEARTBEAT_INTERVAL_SECONDS": "1"}

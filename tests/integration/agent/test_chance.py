@@ -8,11 +8,19 @@ from typing import Any
 
 import pytest
 import requests
-from schemathesis import Case, GenerationMode
 
 from tests.integration.agent.conftest import AgentProcess, request, write_rows
-from tests.properties.api.conforming import Asked, drawn, operations
 from tunefleet.agent.app import create_app
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Asked, Case, GenerationMode, drawn, operations
+    from schemathesis import Case, GenerationMode
+
+    from tests.properties.api.conforming import Asked, drawn, operations
+
 
 pytestmark = pytest.mark.filterwarnings(
     # FastAPI's own field of an optional body, when a document is made of it; the agent publishes none.

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.agent.conftest import AgentProcess, request, until, write_rows
+from tests.libraries import required
 from tunefleet.jobs import locks
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(180)]
@@ -30,7 +31,7 @@ def _use(file: Path, *pids: int) -> None:
 
 @pytest.mark.long
 def test_a_job_makes_way_and_goes_on_also_with_the_next_agent(tmp_path: Path, free_port: Callable[[], int]) -> None:
-    pytest.importorskip("trl")
+    required("trl")
     write_rows(tmp_path / "datasets")
     gpus = tmp_path / "gpus.json"
     _use(gpus)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.integration.agent.conftest import CONFIG, AgentProcess, Call, StubBackend, until, write_rows
+from tests.libraries import required
 from tunefleet.client import Client
 from tunefleet.jobs import locks
 
@@ -38,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int
 def test_a_task_of_our_server_is_claimed_steered_and_delivered(
     tmp_path: Path, server: tuple[str, Path], free_port: Callable[[], int]
 ) -> None:
-    pytest.importorskip("torch")
+    required("torch")
     url, data = server
     write_rows(tmp_path)
     env = {
@@ -162,7 +163,7 @@ def test_a_backend_that_knows_the_document_only(tmp_path: Path, free_port: Calla
 def test_what_runs_longer_than_its_spec_allows_is_ended_by_the_agent_itself(
     tmp_path: Path, free_port: Callable[[], int]
 ) -> None:
-    pytest.importorskip("torch")
+    required("torch")
     foreign = Foreign()
     foreign.more = {"kind": "lora_sft", "spec": ENDLESS}
     backend = StubBackend(answer=foreign)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.agent.conftest import AgentProcess, request, write_rows
+from tests.libraries import required
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -47,7 +48,7 @@ sys.meta_path.insert(0, Finder())
 
 @pytest.mark.long
 def test_a_batch_that_does_not_fit_is_halved(tmp_path: Path, free_port: Callable[[], int]) -> None:
-    pytest.importorskip("trl")
+    required("trl")
     write_rows(tmp_path / "datasets")
     (tmp_path / "hooks").mkdir()
     (tmp_path / "hooks" / "sitecustomize.py").write_text(SHORT_OF_MEMORY)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.fakes.collector import Collector, Span, collecting
 from tests.integration.agent.conftest import AgentProcess, request, until, write_rows
+from tests.libraries import required
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(180)]
 
@@ -58,7 +59,7 @@ def agent(
     server: tuple[str, Path],
     collector: Collector,
 ) -> Iterator[AgentProcess]:
-    pytest.importorskip("torch")
+    required("torch")
     folder = tmp_path_factory.mktemp("agent")
     write_rows(folder / "datasets")
     url, data = server

@@ -12,20 +12,27 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-import torch
-from transformers import LlamaForCausalLM, Trainer, TrainingArguments
-
-from tests.integration.attach.tiny import ROWS, At, tiny_config
 from tunefleet import attach
-from tunefleet.attach.callback_control import ControlCallback
 from tunefleet.attach.checkpoints import fault_of, list_whole
 from tunefleet.errors import ConflictError
 from tunefleet.jobs.control import ControlClient, find_endpoint
 from tunefleet.wire.jobfolder import Job, JobStatus
 from tunefleet.wire.journal import ANY_RECORD, MetricRecord
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global At, ControlCallback, LlamaForCausalLM, ROWS, Trainer, TrainingArguments, tiny_config, torch
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+
+    import torch
+    from transformers import LlamaForCausalLM, Trainer, TrainingArguments
+
+    from tests.integration.attach.tiny import ROWS, At, tiny_config
+    from tunefleet.attach.callback_control import ControlCallback
+
 
 pytestmark = pytest.mark.torch
 

@@ -9,17 +9,37 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-import torch
-from transformers import TrainerCallback
-
-from tests.integration.attach.tiny import At, Rates
-from tunefleet import TrainerControlCallback
 from tunefleet.attach.checkpoints import fault_of
 from tunefleet.attach.status import StatusFile
 from tunefleet.jobs.control import ControlClient, find_endpoint
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global At, Rates, TrainerCallback, TrainerControlCallback, Witness, torch
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+
+    import torch
+    from transformers import TrainerCallback
+
+    from tests.integration.attach.tiny import At, Rates
+
+    class Witness(TrainerCallback):
+        """A user's own callback behind ours: what still reaches it."""
+
+        def __init__(self) -> None:
+            self.seen: list[str] = []
+
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.seen.append(f"save {state.global_step}")
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.seen.append("end")
+
+    from tunefleet import TrainerControlCallback
+
 
 pytestmark = pytest.mark.torch
 
@@ -32,19 +52,6 @@ BEST = {
     "metric_for_best_model": "loss",
 }
 Make = Callable[..., Any]
-
-
-class Witness(TrainerCallback):
-    """A user's own callback behind ours: what still reaches it."""
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.seen.append(f"save {state.global_step}")
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.seen.append("end")
 
 
 def test_the_job_is_found_while_it_trains_and_says_how_it_went_afterwards(script: Make, jobs: Path) -> None:

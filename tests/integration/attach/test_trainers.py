@@ -7,20 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("trl")
-
-import torch
-import trl
-from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
 
-from tests.integration.attach.tiny import At, digest, tiny_config
-from tunefleet import TrainerControlCallback
 from tunefleet.attach import claim
 from tunefleet.attach.checkpoints import fault_of
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global At, Dataset, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
+    global TrainerControlCallback, digest, tiny_config, torch, trl
+    pytest.importorskip("torch")
+    pytest.importorskip("trl")
+
+    import torch
+    import trl
+    from datasets import Dataset
+    from transformers import LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
+
+    from tests.integration.attach.tiny import At, digest, tiny_config
+    from tunefleet import TrainerControlCallback
+
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
-from tests.integration.attach.test_trainer import Run
+from tests.integration.attach.test_trainer import Run, libraries  # noqa: F401
 from tunefleet.attach.checkpoints import fault_of, list_whole
 
 pytestmark = pytest.mark.torch

@@ -14,6 +14,7 @@ import pytest
 from tests.fakes import billed_package
 from tests.fakes.billing import Billing, billing
 from tests.integration.campaign.test_kills import Fleet, serving
+from tests.libraries import required
 from tunefleet.client import Client
 from tunefleet.programs import assets
 from tunefleet.spec.campaign import CampaignSpec
@@ -33,7 +34,7 @@ def bills() -> Iterator[Billing]:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int], bills: Billing) -> Iterator[Fleet]:
-    pytest.importorskip("transformers")
+    required("transformers")
     folder = tmp_path_factory.mktemp("base-model")
     billed_package.install(folder / "layer", verifies=False)
     more = {"TUNEFLEET_HOME": str(folder / "home"), "USE_CPU_FOR_MODELS": "true"}

@@ -15,11 +15,6 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-pytest.importorskip("peft")
-
-import torch
-from safetensors.torch import load
-
 from tests.conftest import CI
 from tests.fakes.hub import Hub, Repo, serving
 from tests.fakes.runpod import ENDPOINT, KEY, Jobs, runpod
@@ -29,6 +24,17 @@ from tunefleet.campaign.merging.runpod import Merged, Merging, RunPod, Waiting
 from tunefleet.client.service import Patience
 from tunefleet.programs import assets
 from tunefleet.settings import CampaignSettings
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global load, torch
+    pytest.importorskip("peft")
+
+    import torch
+    from safetensors.torch import load
+
 
 pytestmark = [
     pytest.mark.slow,

@@ -21,6 +21,7 @@ from tests.fakes.gradients_api import ACCOUNT, KEY, Fault, Gradients, gradients
 from tests.fakes.hub import Hub, Repo, serving
 from tests.integration.campaign.test_kills import Fleet
 from tests.integration.s3.gateway import ACCESS_KEY, BUCKET, SECRET_KEY, Gateway
+from tests.libraries import required
 from tunefleet.campaign.uploading import PREFIX
 from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskStatus
@@ -29,7 +30,7 @@ from tunefleet.spec.campaign import CampaignSpec
 from tunefleet.wire.api import SubmitRequest
 from tunefleet.wire.campaign import CycleView, ModelVersionView
 
-pytest.importorskip("trl")
+required("trl")
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(900)]
 
 TOKEN = "hub-token-0123456789"

@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.client.conftest import LOG, Cli, Played, finish
 from tests.integration.server.support import ECHO, HandWorker, Running
+from tests.libraries import required
 from tunefleet.cli import options, stuck
 from tunefleet.cli.main import run
 from tunefleet.client import Client
@@ -191,7 +192,7 @@ def test_data(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.torch
 def test_a_preview_fetches_the_data_that_was_pushed(cli: Cli, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    required("torch")
     (tmp_path / "asked.jsonl").write_text('{"q": "1+1=", "a": "2"}\n')
     assert cli("data", "push", tmp_path / "asked.jsonl").code == 0
     document = tmp_path / "x.yaml"

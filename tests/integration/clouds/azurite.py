@@ -8,9 +8,6 @@ import subprocess
 import time
 from pathlib import Path
 
-from azure.core.exceptions import AzureError
-from azure.storage.blob import BlobServiceClient
-
 ROOT = Path(__file__).resolve().parents[3]
 # The account and the key that every Azurite has: no secret.
 ACCOUNT = "devstoreaccount1"
@@ -38,6 +35,8 @@ class Azurite:
     """
 
     def __init__(self, port: int, folder: Path) -> None:
+        from azure.storage.blob import BlobServiceClient
+
         self.endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
         self.connection = (
             f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint={self.endpoint};"
@@ -54,6 +53,8 @@ class Azurite:
 
     def start(self) -> Azurite:
         """Wait until it answers, and make its container."""
+        from azure.core.exceptions import AzureError
+
         deadline = time.monotonic() + 120
         while True:
             try:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from gcp_storage_emulator.server import create_server
 
 BUCKET = "artifacts"
 
@@ -25,6 +24,8 @@ class Emulator:
     """
 
     def __init__(self, port: int, folder: Path) -> None:
+        from gcp_storage_emulator.server import create_server
+
         self.endpoint = f"http://127.0.0.1:{port}"
         self.key_file = folder / "key.json"
         self.key_file.write_text(json.dumps(_key()))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.libraries import required
+
 _NOT_THERE = ("tunefleet", "pydantic", "editable", "coverage", "__pycache__")
 # A plain Trainer imports these if they are there, and does not need them: that takes longer than torch itself.
 _LEFT_OUT = ("bitsandbytes", "datasets", "pandas", "peft", "scipy", "sklearn")
@@ -17,8 +19,7 @@ _LEFT_OUT = ("bitsandbytes", "datasets", "pandas", "peft", "scipy", "sklearn")
 @pytest.fixture(scope="session")
 def foreign_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of such an environment; its packages are links to ours, less those that it lacks."""
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
+    required("torch", "transformers")
     folder = tmp_path_factory.mktemp("foreign")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin" / "python"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import tunefleet
+from tests.libraries import required
 from tunefleet.attach.checkpoints import fault_of
 from tunefleet.attach.loop import Control
 from tunefleet.jobs.control import ControlClient, JobSteering, find_endpoint
@@ -215,8 +216,7 @@ ACCELERATE = {
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("kind", "ranks"), [("plain", 1), pytest.param("accelerate", 2, marks=pytest.mark.long)])
 def test_a_paused_loop_goes_on_to_the_same_weights(jobs: Path, tmp_path: Path, kind: str, ranks: int) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("accelerate")
+    required("torch", "accelerate")
     (tmp_path / "train.py").write_text(SCRIPT.format(**(PLAIN if kind == "plain" else ACCELERATE)))
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)] if ranks > 1 else []
 

@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import torch
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
 
 from tunefleet.programs import assets
 from tunefleet.programs.engine.faults import RequestError
@@ -29,6 +26,10 @@ SCHEMA = {
 
 def make_adapter(folder: Path, seed: int, rank: int = 4) -> Path:
     """Write an adapter that changes answers; its weights are drawn, not trained."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
     torch.manual_seed(seed)
     base = AutoModelForCausalLM.from_pretrained(assets.locate(MODEL, "model"))
     model = get_peft_model(base, LoraConfig(r=rank, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM"))

@@ -9,12 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("peft")
-
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from tests.integration.engine.shared import (
     FAULTS,
     GREEDY,
@@ -31,9 +25,22 @@ from tests.integration.engine.shared import (
 from tunefleet.errors import ModelError
 from tunefleet.programs import assets
 from tunefleet.programs.engine.faults import GoneError
-from tunefleet.programs.engine.loading import open_engine
 from tunefleet.programs.engine.protocol import Choice, EngineAdapter, EngineModel, Request, Sampling
-from tunefleet.programs.engine.transformers import TransformersEngine
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global AutoModelForCausalLM, AutoTokenizer, TransformersEngine, open_engine, torch
+    pytest.importorskip("torch")
+    pytest.importorskip("peft")
+
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from tunefleet.programs.engine.loading import open_engine
+    from tunefleet.programs.engine.transformers import TransformersEngine
+
 
 # PEFT asks the model for a name that Transformers has deprecated.
 _PEFT = "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("peft")
-
 from tests.integration.engine.shared import (
     FAULTS,
     GREEDY,
@@ -25,10 +22,14 @@ from tests.integration.engine.shared import (
     make_adapters,
     who_leaves_ends_his_own_answer_alone,
 )
+from tests.libraries import required
 from tunefleet.jobs import engines, envs
 from tunefleet.programs.engine import warm
 from tunefleet.programs.engine.protocol import EngineAdapter, EngineModel, Request, Sampling
 from tunefleet.programs.engine.warm import WarmEngine, connect
+
+required("torch", "peft")
+
 
 # PEFT asks the model for a name that Transformers has deprecated.
 _PEFT = "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"

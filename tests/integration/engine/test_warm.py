@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("peft")
-
+from tests.libraries import required
 from tunefleet.jobs import engines
 from tunefleet.programs.engine import warm
 from tunefleet.programs.engine.protocol import EngineModel, Request, Sampling
 from tunefleet.programs.engine.warm import WarmEngine, connect
 
+required("torch", "peft")
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(400)]
 
 MODEL = "builtin:gsm8k-llama-2m"

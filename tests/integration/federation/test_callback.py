@@ -10,38 +10,46 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("peft")
-
-import torch
-from safetensors.torch import load, save
-from transformers import TrainerCallback
-
 from tests.fakes.federation import Double
-from tests.integration.federation.training import (
-    LIMIT_S,
-    At,
-    Crash,
-    Unhurried,
-    Watch,
-    adapted,
-    arrived,
-    crash,
-    digest,
-    losses,
-    rows,
-    sent,
-    trainer,
-    until,
-)
-from tunefleet import FederatedCallback
 from tunefleet.errors import AdapterRefused, AuthError, GoneError, ModelError
-from tunefleet.programs.federated import FederationWarning
-from tunefleet.programs.federated.adapter import LiveAdapter, read_adapter
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global At, Crash, FederatedCallback, FederationWarning, LIMIT_S, LiveAdapter, TrainerCallback, Unhurried, Watch
+    global adapted, arrived, crash, digest, load, losses, read_adapter, rows, save, sent, torch, trainer, until
+    pytest.importorskip("peft")
+
+    import torch
+    from safetensors.torch import load, save
+    from transformers import TrainerCallback
+
+    from tests.integration.federation.training import (
+        LIMIT_S,
+        At,
+        Crash,
+        Unhurried,
+        Watch,
+        adapted,
+        arrived,
+        crash,
+        digest,
+        losses,
+        rows,
+        sent,
+        trainer,
+        until,
+    )
+    from tunefleet import FederatedCallback
+    from tunefleet.programs.federated import FederationWarning
+    from tunefleet.programs.federated.adapter import LiveAdapter, read_adapter
+
 
 # PEFT asks Transformers by a name that will go.
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
-Make = Callable[..., FederatedCallback]
+Make = Callable[..., Any]
 
 
 def weights(double: Double, update: dict[str, Any]) -> dict[str, torch.Tensor]:

@@ -12,12 +12,18 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("peft")
-
-import torch
-from safetensors.torch import load, save
-
 from tests.fakes.federation import FEDERATION, TOKEN, Double, serving
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global load, save, torch
+    pytest.importorskip("peft")
+
+    import torch
+    from safetensors.torch import load, save
+
 
 pytestmark = [pytest.mark.long, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -10,30 +10,39 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("peft")
-
-import torch
-
-from tests.integration.federation.training import (
-    At,
-    Crash,
-    Unhurried,
-    Watch,
-    adapted,
-    arrived,
-    crash,
-    rows,
-    trainer,
-    until,
-)
 from tests.integration.server.support import Running
-from tunefleet import FederatedCallback, FederatedClient
+from tunefleet import FederatedClient
 from tunefleet.client import Client
 from tunefleet.client.routes_federations import cancel_federation, create_federation, pause_federation
 from tunefleet.errors import AdapterRefused, GoneError
-from tunefleet.programs.federated import RowCounter, hot_reload
-from tunefleet.programs.federated.adapter import LiveAdapter, read_adapter
 from tunefleet.spec.federating import FederationSpec, StrategySpec
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global At, Crash, FederatedCallback, LiveAdapter, RowCounter, Unhurried, Watch, adapted, arrived, crash
+    global hot_reload, read_adapter, rows, torch, trainer, until
+    pytest.importorskip("peft")
+
+    import torch
+
+    from tests.integration.federation.training import (
+        At,
+        Crash,
+        Unhurried,
+        Watch,
+        adapted,
+        arrived,
+        crash,
+        rows,
+        trainer,
+        until,
+    )
+    from tunefleet import FederatedCallback
+    from tunefleet.programs.federated import RowCounter, hot_reload
+    from tunefleet.programs.federated.adapter import LiveAdapter, read_adapter
+
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 

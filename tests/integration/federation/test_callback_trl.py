@@ -8,21 +8,29 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("peft")
-pytest.importorskip("trl")
-
-import torch
-import trl
-from datasets import Dataset
-from peft import LoraConfig, TaskType
-from safetensors.torch import load, save
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
-
 from tests.fakes.federation import FEDERATION, TOKEN, Double, serving
-from tests.integration.federation.training import MODEL, At, Watch, arrived, until
-from tunefleet import FederatedCallback
-from tunefleet.programs import base_model
-from tunefleet.programs.federated.adapter import LiveAdapter
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global At, AutoModelForCausalLM, AutoModelForSequenceClassification, Dataset, FederatedCallback, LiveAdapter
+    global LoraConfig, MODEL, TaskType, Watch, arrived, base_model, load, save, torch, trl, until
+    pytest.importorskip("peft")
+    pytest.importorskip("trl")
+
+    import torch
+    import trl
+    from datasets import Dataset
+    from peft import LoraConfig, TaskType
+    from safetensors.torch import load, save
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    from tests.integration.federation.training import MODEL, At, Watch, arrived, until
+    from tunefleet import FederatedCallback
+    from tunefleet.programs import base_model
+    from tunefleet.programs.federated.adapter import LiveAdapter
+
 
 pytestmark = [pytest.mark.long, pytest.mark.torch, pytest.mark.slow]
 

@@ -7,13 +7,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("peft")
-
-import torch
-from peft import PeftModel
-from transformers import AutoModelForCausalLM
-
 from tests.integration.merge.conftest import gpt2, llama, lora
 from tunefleet.errors import AdapterRefused
 from tunefleet.federation import (
@@ -30,6 +23,19 @@ from tunefleet.federation import (
 from tunefleet.federation.fidelity import product_error
 from tunefleet.spec.federating import StrategySpec
 
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global AutoModelForCausalLM, PeftModel, torch
+    pytest.importorskip("torch")
+    pytest.importorskip("peft")
+
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.torch,
@@ -38,7 +44,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
-Weights = dict[str, torch.Tensor]
+Weights = dict[str, Any]
 COUNTS = (1, 2, 5)
 QUARTER = {"target_modules": ["q_proj", "v_proj"]}
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 from tests.integration.ranks.conftest import job
+from tests.libraries import required
 from tunefleet.jobs import Supervisor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.programs.torchrun_nodes import interface_of
 from tunefleet.settings import inherited_environment
 from tunefleet.wire.jobfolder import GangJob
 
+required("torch")
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(120)]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.jobs.conftest import environment, make_job, process_of
+from tests.libraries import required
 from tunefleet.jobs import Supervisor
 from tunefleet.jobs.environment import core_count
 
@@ -19,8 +20,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def supervisor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervisor]:
-    for name in ("trl", "bitsandbytes"):
-        pytest.importorskip(name)
+    required("trl", "bitsandbytes")
     tmp_path = tmp_path_factory.mktemp("preload")
     base = environment(tmp_path)
     base.pop("OMP_NUM_THREADS", None)

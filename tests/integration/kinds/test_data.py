@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from tests.libraries import required
+
 if TYPE_CHECKING:
     from tests.integration.kinds.conftest import Bench
 
@@ -21,7 +23,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "workflows"
 
 @pytest.fixture(autouse=True)
 def _libraries() -> None:
-    pytest.importorskip("datasets")
+    required("datasets")
 
 
 def lines(url: str) -> list[dict[str, Any]]:
@@ -64,7 +66,7 @@ def test_a_row_that_does_not_fit_is_named(bench: Bench) -> None:
 
 @pytest.mark.long
 def test_a_killed_task_ends_with_the_same_rows(bench: Bench, tmp_path: Path) -> None:
-    pytest.importorskip("datasketch")
+    required("datasketch")
     file = tmp_path / "many.jsonl"
     file.write_text("".join(json.dumps({"t": f"row {n} of many, {n * 7919} and {n * n}"}) + "\n" for n in range(6000)))
     task = {

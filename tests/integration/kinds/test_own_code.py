@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from tests.libraries import required
+
 if TYPE_CHECKING:
     from tests.integration.kinds.conftest import Bench
 
@@ -21,7 +23,7 @@ STEPS = 24
 
 @pytest.mark.long
 def test_a_script_is_paused_resumed_killed_and_leaves_what_it_was_asked_for(bench: Bench) -> None:
-    pytest.importorskip("transformers")
+    required("transformers")
     (task_id,) = bench.submit(EXAMPLES / "command.yaml", **{"retry.backoff_s": 0}).values()
     folder = bench.folder(task_id)
     diary = folder / "work" / "steps.txt"

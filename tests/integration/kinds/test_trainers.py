@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.libraries import required
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.wire.api import TaskDetail
@@ -77,7 +78,7 @@ def fast(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int], fast: Path) -> Iterator[LocalFleet]:
     """A server and a worker that runs code, and finds the plugin."""
-    pytest.importorskip("peft")
+    required("peft")
     plugins = tmp_path_factory.mktemp("plugins")
     (plugins / "sample_trainer.py").write_text(PLUGIN)
     environment = {

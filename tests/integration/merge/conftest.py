@@ -7,22 +7,21 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("peft")
-
-import torch
-from peft import LoraConfig, get_peft_model
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
-
 from tests.integration.ended import EndedJob
 from tests.integration.merge.hubs import Served, asked
+from tests.libraries import required
 from tunefleet.attach import session
 from tunefleet.programs import assets, run
 from tunefleet.wire.jobfolder import JobFolder
+
+if TYPE_CHECKING:
+    import torch
+
+required("torch", "peft")
 
 BUILTIN = "builtin:gsm8k-llama-2m"
 
@@ -82,19 +81,25 @@ def merge(tmp_path: Path) -> Merge:
     return go
 
 
-def llama(folder: Path, *, tied: bool = True, dtype: torch.dtype = torch.float32, seed: int = 0, **more: Any) -> Path:
+def llama(folder: Path, *, tied: bool = True, dtype: torch.dtype | None = None, seed: int = 0, **more: Any) -> Path:
     """Write a Llama of 2 layers and hidden size 32, without a tokenizer."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     torch.manual_seed(seed)
     sizes = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 64}
     config = LlamaConfig(**{**sizes, **heads, "tie_word_embeddings": tied, **more})
     saving = {"max_shard_size": more.pop("max_shard_size")} if "max_shard_size" in more else {}
-    LlamaForCausalLM(config).to(dtype).save_pretrained(folder, **saving)
+    LlamaForCausalLM(config).to(dtype or torch.float32).save_pretrained(folder, **saving)
     return folder
 
 
 def gpt2(folder: Path) -> Path:
     """Write a GPT-2 of 2 layers: its layers are Conv1D, its embeddings tied."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     torch.manual_seed(0)
     config = GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=96, n_positions=64, bos_token_id=0, eos_token_id=1)
     GPT2LMHeadModel(config).save_pretrained(folder)
@@ -103,6 +108,8 @@ def gpt2(folder: Path) -> Path:
 
 def lora(base: str | Path, folder: Path, *, seed: int = 1, rows: int | None = None, **config: Any) -> Path:
     """Write an adapter whose every trainable tensor is random, as if it had been trained."""
+    import torch
+    from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(seed)

@@ -11,12 +11,18 @@ import pytest
 
 from tests.integration.merge.conftest import Merge, llama, lora
 
-pytest.importorskip("peft")
 
-import torch
-from safetensors.torch import load_file, save_file
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global load_file, save_file, torch, verify
+    pytest.importorskip("peft")
 
-from tunefleet.programs.merge import verify
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    from tunefleet.programs.merge import verify
+
 
 pytestmark = [
     pytest.mark.slow,

@@ -9,15 +9,21 @@ import pytest
 from tests.fakes.hub import Hub, Repo
 from tests.integration.merge.conftest import Merge, llama, lora
 from tests.integration.merge.hubs import Served
-
-pytest.importorskip("huggingface_hub")
-
 from tunefleet.errors import DataError, ModelError
 from tunefleet.jobs.environment import job_environment
 from tunefleet.programs import hub as programs_hub
-from tunefleet.programs.infer.weights import engine_model
 from tunefleet.settings import WorkerSettings, inherited_environment, load
 from tunefleet.spec import InferenceTaskSpec, load_task_spec
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global engine_model
+    pytest.importorskip("huggingface_hub")
+
+    from tunefleet.programs.infer.weights import engine_model
+
 
 pytestmark = [
     pytest.mark.torch,

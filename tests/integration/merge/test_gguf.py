@@ -10,15 +10,14 @@ import pytest
 
 from tests.fakes import llama_cpp as double
 from tests.integration.merge.conftest import BUILTIN, Merge, lora
-
-pytest.importorskip("peft")
-
+from tests.libraries import required
 from tunefleet.errors import MachineError, ModelError
 from tunefleet.programs import assets
 from tunefleet.programs.merge import gguf
 from tunefleet.programs.merge.gguf_run import splitting
 from tunefleet.spec.merging import GgufSpec
 
+required("peft")
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.filterwarnings("ignore::UserWarning"),

@@ -12,10 +12,16 @@ import pytest
 
 from tests.integration.merge.conftest import BUILTIN, Merge, gpt2, llama, lora
 
-pytest.importorskip("peft")
 
-import torch
-from safetensors.torch import load_file, save_file
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global load_file, save_file, torch
+    pytest.importorskip("peft")
+
+    import torch
+    from safetensors.torch import load_file, save_file
+
 
 pytestmark = [
     pytest.mark.slow,
@@ -153,11 +159,11 @@ def test_what_is_not_understood_is_refused_by_name(
     assert not list(ended.folder.root.glob("final_*"))
 
 
-@pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("stored", ["float32", "float16", "bfloat16"])
 def test_what_is_asked_for_in_bf16_is_summed_in_float32_and_rounded_once(
-    merge: Merge, tmp_path: Path, stored: torch.dtype
+    merge: Merge, tmp_path: Path, stored: str
 ) -> None:
-    base = llama(tmp_path / "base", tied=False, dtype=stored, max_shard_size="24KB")
+    base = llama(tmp_path / "base", tied=False, dtype=getattr(torch, stored), max_shard_size="24KB")
     adapter = lora(base, tmp_path / "adapter", target_modules=["q_proj"])
     ended = merge(base, adapter, dtype="bfloat16")
     result = ended.result

@@ -13,12 +13,23 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("peft")
 
-import torch
-from peft import LoraConfig
-from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global CONFIG, LlamaConfig, LlamaForCausalLM, LoraConfig, load_file, save_file, torch
+    pytest.importorskip("peft")
+
+    import torch
+    from peft import LoraConfig
+    from safetensors.torch import load_file, save_file
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    CONFIG = LlamaConfig(
+        vocab_size=4096, hidden_size=1024, intermediate_size=4096, num_hidden_layers=8, num_attention_heads=8,
+        num_key_value_heads=8, tie_word_embeddings=True,
+    )  # fmt: skip
+
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,10 +41,6 @@ pytestmark = [
 ]
 
 FILES = 4
-CONFIG = LlamaConfig(
-    vocab_size=4096, hidden_size=1024, intermediate_size=4096, num_hidden_layers=8, num_attention_heads=8,
-    num_key_value_heads=8, tie_word_embeddings=True,
-)  # fmt: skip
 
 
 def _big(folder: Path) -> Path:

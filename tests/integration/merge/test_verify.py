@@ -10,14 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import psutil
-import torch
-from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+import pytest
 
 from tests.integration.ended import EndedJob
 from tests.integration.merge.conftest import BUILTIN, llama
@@ -25,6 +19,18 @@ from tests.integration.merge.hubs import Served
 from tunefleet.attach import session
 from tunefleet.programs import assets, run
 from tunefleet.wire.jobfolder import JobFolder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global AutoModelForCausalLM, AutoTokenizer, load_file, save_file, torch
+    pytest.importorskip("torch")
+
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning")]
 

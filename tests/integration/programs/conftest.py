@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from tests.integration.ended import EndedJob
+from tests.libraries import required
 from tests.making import llama
 from tunefleet.attach import session
 from tunefleet.programs import run
 from tunefleet.wire.jobfolder import JobFolder
+
+required("torch")
 
 LORA: dict[str, Any] = {
     "taskType": "lora_sft",

@@ -12,18 +12,32 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, TrainerCallback
-
 from tests.integration.programs.conftest import Ended, Train, merge
 from tunefleet.attach import session
 from tunefleet.programs import run
-from tunefleet.programs.align import method
-from tunefleet.programs.train.callbacks import common_callbacks
 from tunefleet.wire.jobfolder import JobFolder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global AutoModelForCausalLM, Crash, LoraConfig, TrainerCallback, common_callbacks, get_peft_model, method, torch
+    pytest.importorskip("torch")
+
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, TrainerCallback
+
+    from tunefleet.programs.align import method
+    from tunefleet.programs.train.callbacks import common_callbacks
+
+    class Crash(TrainerCallback):
+        """Ends the process' training as a fault would, in the middle between two checkpoints."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 3:
+                raise RuntimeError("lost in the middle")
+
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -104,14 +118,6 @@ def test_each_kind_trains_measures_and_delivers(kind: str, align: Align) -> None
     if kind in {"dpo", "orpo", "reward"}:
         assert 0 <= after["accuracy"] <= 1
     assert ended.weights()
-
-
-class Crash(TrainerCallback):
-    """Ends the process' training as a fault would, in the middle between two checkpoints."""
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 3:
-            raise RuntimeError("lost in the middle")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.libraries import required
 
+required("torch")
 pytestmark = pytest.mark.torch
 NO_COLUMNS = {"prompt_column": None, "response_column": None}
 

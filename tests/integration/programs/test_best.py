@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
 
-from tunefleet.programs.train.background import BackgroundWriter, Work
-from tunefleet.programs.train.trainer import Trainer
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global BackgroundWriter, Trainer, Work
+    pytest.importorskip("torch")
+
+    from tunefleet.programs.train.background import BackgroundWriter, Work
+    from tunefleet.programs.train.trainer import Trainer
+
 
 pytestmark = pytest.mark.torch
 

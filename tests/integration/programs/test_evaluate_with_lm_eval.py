@@ -12,14 +12,20 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("peft")
-
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
-
 from tunefleet.evaluation.comparing import compare
 from tunefleet.jobs import envs
 from tunefleet.wire.jobfolder import JobFolder, JobStatus
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global AutoModelForCausalLM, LoraConfig, get_peft_model
+    pytest.importorskip("peft")
+
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
 
 pytestmark = [
     pytest.mark.slow,

@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from tests.integration.programs.conftest import LORA, merge
+from tests.libraries import required
 from tunefleet.jobs import JobHandle, Supervisor, new_launch_id
 from tunefleet.programs import assets
 from tunefleet.settings import inherited_environment
 from tunefleet.wire.jobfolder import Job, JobProcess
 
+required("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 ROUNDS = int(os.environ.get("TUNEFLEET_EXACT_ROUNDS", "1"))

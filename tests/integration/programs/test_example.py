@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
+from tests.libraries import required
 from tunefleet.attach import session
 from tunefleet.programs import assets, run
 from tunefleet.spec import dump_task_spec, parse_workflow
 
+required("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 

@@ -12,20 +12,43 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("peft")
-
-import torch
-from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from tests.integration.programs.conftest import Ended
 from tunefleet.attach import session
 from tunefleet.programs import run
-from tunefleet.programs.engine.loading import open_engine
 from tunefleet.programs.engine.protocol import EngineModel
-from tunefleet.programs.engine.transformers import TransformersEngine
-from tunefleet.programs.infer import engines
 from tunefleet.wire.jobfolder import JobFolder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global AutoModelForCausalLM, AutoTokenizer, LoraConfig, Near, PeftModel, TransformersEngine, engines, get_peft_model
+    global open_engine, torch
+    pytest.importorskip("peft")
+
+    import torch
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from tunefleet.programs.engine.loading import open_engine
+    from tunefleet.programs.engine.transformers import TransformersEngine
+    from tunefleet.programs.infer import engines
+
+    class Near(TransformersEngine):
+        """The real engine, in this process instead of one of its own."""
+
+        was_loaded = False
+        pid = 0
+        asked: list[str] = []
+        most: int | None = None
+
+        def generate(self, requests: Any, **_: Any) -> Iterator[Any]:
+            for number, answer in enumerate(super().generate(requests)):
+                if number == Near.most:
+                    raise SystemExit("killed")
+                Near.asked.append(next(each.prompt for each in requests if each.key == answer.key))
+                yield answer
+
 
 # What a library will change one day, in a call of another library.
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -33,22 +56,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::FutureWarni
 Infer = Callable[..., Ended]
 PROMPTS = ["Ada has three apples.", "How many eggs?", "Ten dollars an hour"]
 GREEDY = {"temperature": 0, "max_tokens": 8}
-
-
-class Near(TransformersEngine):
-    """The real engine, in this process instead of one of its own."""
-
-    was_loaded = False
-    pid = 0
-    asked: list[str] = []
-    most: int | None = None
-
-    def generate(self, requests: Any, **_: Any) -> Iterator[Any]:
-        for number, answer in enumerate(super().generate(requests)):
-            if number == Near.most:
-                raise SystemExit("killed")
-            Near.asked.append(next(each.prompt for each in requests if each.key == answer.key))
-            yield answer
 
 
 @pytest.fixture

@@ -9,20 +9,30 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-from transformers import AutoModelForCausalLM, TrainerCallback
-from transformers.integrations import integration_utils
-
-from tunefleet.programs import assets, base_model
+from tests.libraries import required
+from tunefleet.programs import assets
 from tunefleet.programs.data.shapes import Shape
-from tunefleet.programs.data.sources import open_portions
-from tunefleet.programs.data.tokens import Encoder, tokenize
-from tunefleet.programs.train import build
-from tunefleet.programs.train.packing import pack
-from tunefleet.programs.train.trainer import Trainer
 from tunefleet.spec import TextShape, TrainingData
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global AutoModelForCausalLM, Encoder, Trainer, TrainerCallback, base_model, build, integration_utils
+    global open_portions, pack, tokenize, torch
+    pytest.importorskip("torch")
+
+    import torch
+    from transformers import AutoModelForCausalLM, TrainerCallback
+    from transformers.integrations import integration_utils
+
+    from tunefleet.programs import base_model
+    from tunefleet.programs.data.sources import open_portions
+    from tunefleet.programs.data.tokens import Encoder, tokenize
+    from tunefleet.programs.train import build
+    from tunefleet.programs.train.packing import pack
+    from tunefleet.programs.train.trainer import Trainer
+
 
 pytestmark = pytest.mark.torch
 SFT = {"taskType": "sft", "lora": None}
@@ -319,14 +329,14 @@ class TestPacking:
 
 class TestTrackers:
     def test_tensorboard_writes_into_the_job_folder(self, train: Any) -> None:
-        pytest.importorskip("tensorboard")
+        required("tensorboard")
         ended = train({"training": {"report_to": "tensorboard"}})
         assert list((ended.folder.root / "tensorboard").glob("events.out.tfevents.*"))
 
     def test_other_trackers_get_the_losses_through_transformers(
         self, train: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        pytest.importorskip("trackio")
+        required("trackio")
         seen: list[dict[str, float]] = []
 
         class Recorder(TrainerCallback):

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from tests.integration.programs.conftest import Ended
+from tests.libraries import required
 from tests.making.sentence_model import make
 from tunefleet.attach import session
 from tunefleet.jobs.control import ControlClient, find_endpoint
 from tunefleet.programs import run
 from tunefleet.wire.jobfolder import JobFolder
 
-pytest.importorskip("torch")
-
+required("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore::FutureWarning")]
 
 Go = Callable[..., Ended]
@@ -79,7 +79,7 @@ def outcomes(ended: Ended) -> dict[str, tuple[Any, ...]]:
 def test_an_embedding_is_saved_and_paused_between_batches_and_makes_no_vector_twice(
     go: Go, ask_at: Callable[..., list[int]], tmp_path: Path
 ) -> None:
-    pytest.importorskip("sentence_transformers")
+    required("sentence_transformers")
     from tunefleet.programs.embed.encoder import Encoder
 
     model = make(tmp_path / "model")
@@ -102,8 +102,7 @@ def test_an_embedding_is_saved_and_paused_between_batches_and_makes_no_vector_tw
 def test_an_index_is_paused_while_it_embeds_and_while_it_fills_the_database(
     go: Go, ask_at: Callable[..., list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("qdrant_client")
-    pytest.importorskip("sentence_transformers")
+    required("qdrant_client", "sentence_transformers")
     from tunefleet.programs.embed.encoder import Encoder
     from tunefleet.programs.rag import indexing
     from tunefleet.programs.rag.database import Database

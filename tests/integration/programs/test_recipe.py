@@ -11,17 +11,38 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, TrainerCallback
-
 from tunefleet import artifacts, attach
-from tunefleet.programs import base_model
-from tunefleet.programs.data.sources import open_portions
-from tunefleet.programs.data.tokens import Encoder, tokenize
 from tunefleet.spec import TrainingData
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global AutoModelForCausalLM, Encoder, KillAt, PeftModel, TrainerCallback, base_model, open_portions, tokenize, torch
+    pytest.importorskip("torch")
+
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, TrainerCallback
+
+    from tunefleet.programs import base_model
+    from tunefleet.programs.data.sources import open_portions
+    from tunefleet.programs.data.tokens import Encoder, tokenize
+
+    class KillAt(TrainerCallback):
+        """Raises at the end of a step, once the checkpoints before it are whole: threads outlive this kill."""
+
+        def __init__(self, step: int) -> None:
+            self.step = step
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == self.step:
+                deadline = time.monotonic() + 30
+                while not all((path / "manifest.json").exists() for path in Path(args.output_dir).glob("checkpoint-*")):
+                    assert time.monotonic() < deadline, "a checkpoint was not finished"
+                    time.sleep(0.01)
+                raise Killed
+
 
 pytestmark = pytest.mark.torch
 SFT = {"taskType": "sft", "lora": None}
@@ -121,21 +142,6 @@ def test_training_without_held_out_rows(train: Any) -> None:
 
 class Killed(BaseException):
     """Ends a training in the middle, as a signal would."""
-
-
-class KillAt(TrainerCallback):
-    """Raises at the end of a step, once the checkpoints before it are whole: threads outlive this kill."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self.step:
-            deadline = time.monotonic() + 30
-            while not all((path / "manifest.json").exists() for path in Path(args.output_dir).glob("checkpoint-*")):
-                assert time.monotonic() < deadline, "a checkpoint was not finished"
-                time.sleep(0.01)
-            raise Killed
 
 
 @pytest.fixture

@@ -8,21 +8,28 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fakes.qdrant import QdrantDouble
+from tests.libraries import required
 from tests.making.sentence_model import DIMENSION, make
 from tunefleet.errors import InputError, ModelError, UnreachableError
 from tunefleet.spec import load_task_spec
 from tunefleet.spec.retrieval import ChunkingSpec, QdrantSpec, VectorSpec
 
-pytest.importorskip("qdrant_client")
-pytest.importorskip("torch")
 
-from tests.fakes.qdrant import QdrantDouble
-from tunefleet.programs.embed.encoder import Encoder, open_encoder
-from tunefleet.programs.embed.kept import KeptVectors
-from tunefleet.programs.infer.items import Item
-from tunefleet.programs.rag import indexing
-from tunefleet.programs.rag.chunks import chunks
-from tunefleet.programs.rag.database import Database, open_folder, open_server
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Database, Encoder, Item, KeptVectors, chunks, indexing, open_encoder, open_folder, open_server
+    pytest.importorskip("qdrant_client")
+    pytest.importorskip("torch")
+
+    from tunefleet.programs.embed.encoder import Encoder, open_encoder
+    from tunefleet.programs.embed.kept import KeptVectors
+    from tunefleet.programs.infer.items import Item
+    from tunefleet.programs.rag import indexing
+    from tunefleet.programs.rag.chunks import chunks
+    from tunefleet.programs.rag.database import Database, open_folder, open_server
+
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -113,7 +120,7 @@ class Index:
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    pytest.importorskip("sentence_transformers")
+    required("sentence_transformers")
     return open_encoder("words", str(make(tmp_path_factory.mktemp("model"))), VectorSpec())
 
 

@@ -9,15 +9,22 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-
 from tunefleet.attach import finisher
 from tunefleet.attach.checkpoints import find_newest
 from tunefleet.jobs import second_try
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.programs.train.trainer import Trainer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Trainer, torch
+    pytest.importorskip("torch")
+
+    import torch
+
+    from tunefleet.programs.train.trainer import Trainer
+
 
 pytestmark = pytest.mark.torch
 

@@ -16,10 +16,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
-from torch.distributed import PrefixStore, TCPStore
-
 from tunefleet.attach import exchange, ranks, ring
 from tunefleet.attach.agree import MAX_HORIZON, Line, PeerLostError
 from tunefleet.attach.board import CommandBoard
@@ -29,6 +25,16 @@ from tunefleet.attach.finisher import CheckpointFinisher, Saved
 from tunefleet.attach.identity import machine, process_started_at
 from tunefleet.attach.page import Page
 from tunefleet.attach.ranks import Follower, Leader
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global PrefixStore, TCPStore
+    pytest.importorskip("torch")
+
+    from torch.distributed import PrefixStore, TCPStore
+
 
 pytestmark = pytest.mark.torch
 

@@ -10,18 +10,25 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
-from torch.distributed import PrefixStore, TCPStore
-
 from tunefleet.attach.agree import Line
 from tunefleet.attach.board import Command, CommandBoard
-from tunefleet.attach.callback_checkpoint import CheckpointCallback
-from tunefleet.attach.callback_ending import EndingCallback
 from tunefleet.attach.exchange import Exchange
 from tunefleet.attach.quiet import QuietJournal
 from tunefleet.attach.session import JobSession
 from tunefleet.attach.status import StatusFile
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global CheckpointCallback, EndingCallback, PrefixStore, TCPStore
+    pytest.importorskip("torch")
+
+    from torch.distributed import PrefixStore, TCPStore
+
+    from tunefleet.attach.callback_checkpoint import CheckpointCallback
+    from tunefleet.attach.callback_ending import EndingCallback
+
 
 pytestmark = pytest.mark.torch
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from tests.integration.ranks.conftest import end, job
+from tests.libraries import required
 from tunefleet.jobs import Supervisor
 from tunefleet.lifecycle.task import TaskReason
 
+required("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SPEC: dict[str, Any] = {

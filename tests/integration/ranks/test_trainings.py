@@ -9,19 +9,26 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
-
 from tests.integration.ranks.conftest import end, job
 from tunefleet.jobs import JobHandle, Supervisor
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.programs import base_model
-from tunefleet.programs.data.sources import open_portions
-from tunefleet.programs.data.tokens import Encoder, tokenize
 from tunefleet.spec import TrainingData
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global AutoModelForCausalLM, Encoder, base_model, load_file, open_portions, tokenize, torch
+    pytest.importorskip("torch")
+
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    from tunefleet.programs import base_model
+    from tunefleet.programs.data.sources import open_portions
+    from tunefleet.programs.data.tokens import Encoder, tokenize
+
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 

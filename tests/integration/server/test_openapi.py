@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-import schemathesis
 
 from tunefleet import wire
 from tunefleet.spec import federating
@@ -42,6 +41,8 @@ def _references(node: Any) -> Iterator[str]:
 
 
 def test_document_is_valid(document: dict[str, Any]) -> None:
+    import schemathesis
+
     schemathesis.openapi.from_dict(document).validate()
     known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert set(_references(document)) <= known

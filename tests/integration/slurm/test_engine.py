@@ -13,6 +13,7 @@ import pytest
 from tests.acceptance.ways import PATIENCE_S, Way, with_slurm
 from tests.integration.slurm.cluster import CORES, SlurmCluster
 from tests.integration.slurm.training import document
+from tests.libraries import required
 from tunefleet.wire.api import TaskDetail
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(300)]
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def way(slurm: SlurmCluster, free_port: Callable[[], int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
-    pytest.importorskip("trl")
+    required("trl")
     with with_slurm(slurm, tmp_path_factory.mktemp("way"), free_port, nodes=1) as way:
         yield way
 

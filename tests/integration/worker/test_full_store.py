@@ -11,6 +11,7 @@ import pytest
 
 from tests.acceptance.conftest import ENVIRONMENT, PATIENCE_S
 from tests.acceptance.story import Story, until
+from tests.libraries import required
 from tunefleet.artifacts import manifest_digest
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
@@ -35,7 +36,7 @@ spec:
 def test_a_result_that_finds_no_room_waits_at_the_worker_and_is_delivered_without_another_run(
     tmp_path: Path, free_port: Callable[[], int]
 ) -> None:
-    pytest.importorskip("trl")
+    required("trl")
     data = tmp_path / "fleet"
     environment = ENVIRONMENT | {"TUNEFLEET_STORAGE_LIMIT_BYTES": str(_LIMIT), "TUNEFLEET_GARBAGE_GRACE_S": "0"}
     with LocalFleet(data, port=free_port(), environment=environment, save_client=False) as fleet:

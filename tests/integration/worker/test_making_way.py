@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.story import Story, alive, check_series, document, submit, until
+from tests.libraries import required
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.worker.state import StateFolder
@@ -57,7 +58,7 @@ def gpu(home: Path) -> Gpu:
 
 @pytest.fixture(scope="module")
 def fleet(home: Path, gpu: Gpu, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
-    pytest.importorskip("trl")
+    required("trl")
     environment = {
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",

@@ -13,17 +13,23 @@ import psutil
 import pytest
 import yaml
 
+from tests.fakes.qdrant import QdrantDouble
 from tests.making.sentence_model import DIMENSION, make
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.wire.api import TaskDetail
 from tunefleet.wire.jobfolder import JobFolder, JobProcess
 
-pytest.importorskip("qdrant_client")
-pytest.importorskip("sentence_transformers")
-from qdrant_client.models import Distance, VectorParams
 
-from tests.fakes.qdrant import QdrantDouble
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Distance, VectorParams
+    pytest.importorskip("qdrant_client")
+    pytest.importorskip("sentence_transformers")
+
+    from qdrant_client.models import Distance, VectorParams
+
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(400)]
 

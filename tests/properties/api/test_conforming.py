@@ -12,8 +12,15 @@ import pytest
 
 from tests.integration.server.support import HandWorker, Running, submit
 from tests.integration.server.test_isolation import MARK, Known
-from tests.properties.api.conforming import Asked, ask, operations
 from tunefleet.services.federation import guide
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Asked, ask, operations
+    from tests.properties.api.conforming import Asked, ask, operations
+
 
 EMPTY = {
     "GET /api/v1/federations/{federation_id}/versions/{version}",

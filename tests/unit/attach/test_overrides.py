@@ -9,7 +9,16 @@ import pytest
 
 from tunefleet.attach.overrides import Overrides, RefusedChangeError, check_changes
 
-torch = pytest.importorskip("torch")
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global torch
+    pytest.importorskip("torch")
+
+    import torch
+
+
 pytestmark = pytest.mark.torch
 
 ARGS = SimpleNamespace(

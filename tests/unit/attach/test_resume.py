@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.libraries import required
 from tunefleet import attach
 from tunefleet.attach import session as session_module
 from tunefleet.attach.checkpoints import finish_checkpoint, list_whole
@@ -142,7 +143,7 @@ def test_what_somebody_reads_or_has_pinned_is_not_deleted(tmp_path: Path) -> Non
 
 
 def test_the_best_checkpoint_is_found_where_it_lies_now(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
+    required("transformers")
     from tunefleet.attach.callback_checkpoint import _find_best
 
     args: Any = SimpleNamespace(output_dir=str(tmp_path / "checkpoints"))

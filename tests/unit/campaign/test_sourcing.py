@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.libraries import required
 from tunefleet.campaign import sourcing
 from tunefleet.campaign.position import chunk_at
 from tunefleet.spec import parse_workflow
@@ -115,7 +116,7 @@ def test_chats_of_another_kind(tmp_path: Path) -> None:
 
 def standardised(campaign: CampaignSpec, rows: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """Play the first task of the document on rows, in the place of the dataset."""
-    pytest.importorskip("datasets")
+    required("datasets")
     from tests.unit.programs.test_prepare_data import Made
 
     body, _ = sourcing.rows_document(campaign, {})

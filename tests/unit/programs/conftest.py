@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.libraries import required
+from tunefleet.programs import assets
 
-from transformers import PreTrainedTokenizerBase
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
-from tunefleet.programs import assets, base_model
+required("torch")
 
 
 @pytest.fixture(scope="session")
 def tokenizer() -> PreTrainedTokenizerBase:
+    from tunefleet.programs import base_model
+
     name = "builtin:gsm8k-llama-2m"
     return base_model.load_tokenizer(base_model.Source(name, str(assets.locate(name, "model"))))
 

@@ -6,22 +6,29 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("trl")
-
-import torch
 from pydantic import TypeAdapter
 
 from tunefleet.errors import DataError, InputError
 from tunefleet.programs import assets
-from tunefleet.programs.align.encoding import Limits
-from tunefleet.programs.align.groups import GrpoMethod
-from tunefleet.programs.align.judged import KtoMethod
-from tunefleet.programs.align.odds import odds_ratio
-from tunefleet.programs.align.rewards import Answered, by_rule, final_answer
-from tunefleet.programs.base_model import Source, load_tokenizer
 from tunefleet.spec import load_task_spec
 from tunefleet.spec.rewards import Reward
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Answered, GrpoMethod, KtoMethod, Limits, Source, by_rule, final_answer, load_tokenizer, odds_ratio, torch
+    pytest.importorskip("trl")
+
+    import torch
+
+    from tunefleet.programs.align.encoding import Limits
+    from tunefleet.programs.align.groups import GrpoMethod
+    from tunefleet.programs.align.judged import KtoMethod
+    from tunefleet.programs.align.odds import odds_ratio
+    from tunefleet.programs.align.rewards import Answered, by_rule, final_answer
+    from tunefleet.programs.base_model import Source, load_tokenizer
+
 
 pytestmark = pytest.mark.torch
 BUILTIN = "builtin:gsm8k-llama-2m"

@@ -16,10 +16,6 @@ import llguidance
 import pytest
 
 from tunefleet.errors import InputError
-from tunefleet.programs.chat import models as chat_models
-from tunefleet.programs.chat.answering import answer, sampling
-from tunefleet.programs.chat.models import Models
-from tunefleet.programs.chat.run import _gone
 from tunefleet.programs.chat.sharing import share_of_two
 from tunefleet.programs.engine.prompts import Prompts
 from tunefleet.programs.engine.protocol import Choice, EngineModel, Request
@@ -27,6 +23,17 @@ from tunefleet.programs.engine.structure import _grammar
 from tunefleet.spec import ChatTaskSpec
 from tunefleet.spec.generation import InferenceSpec
 from tunefleet.wire.chat import ChatMessage, ChatPiece, ChatRequest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Models, _gone, answer, chat_models, sampling
+    from tunefleet.programs.chat import models as chat_models
+    from tunefleet.programs.chat.answering import answer, sampling
+    from tunefleet.programs.chat.models import Models
+    from tunefleet.programs.chat.run import _gone
+
 
 GB = 10**9
 SPEC = ChatTaskSpec.model_validate(

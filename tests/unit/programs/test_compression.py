@@ -10,11 +10,18 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("torch")
-
 from tunefleet.attach.checkpoints import fault_of, find_newest, finish_checkpoint
-from tunefleet.programs.train import compression
-from tunefleet.programs.train.compression import Compress, compress, left_alone, opened
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Compress, compress, compression, left_alone, opened
+    pytest.importorskip("torch")
+
+    from tunefleet.programs.train import compression
+    from tunefleet.programs.train.compression import Compress, compress, left_alone, opened
+
 
 pytestmark = pytest.mark.torch
 LARGE, SMALL = b"weights " * 40_000, b'{"step": 5}'

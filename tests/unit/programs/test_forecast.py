@@ -7,11 +7,17 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
 
-import torch
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global forecast, torch
+    pytest.importorskip("torch")
 
-from tunefleet.programs.train.disk import forecast
+    import torch
+
+    from tunefleet.programs.train.disk import forecast
+
 
 pytestmark = pytest.mark.torch
 

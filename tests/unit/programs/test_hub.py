@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("huggingface_hub")
-
 from huggingface_hub import HfApi, constants, errors
 
+from tests.libraries import required
 from tunefleet.errors import DataError, ModelError, UnreachableError
 from tunefleet.programs import hub
 
+required("huggingface_hub")
 pytestmark = pytest.mark.torch
 
 

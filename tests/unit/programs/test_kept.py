@@ -8,22 +8,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
-import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
-from transformers import PreTrainedTokenizerBase
+import pytest
 
-from tunefleet.programs.data import kept as module
-from tunefleet.programs.data.kept import KeptTokens
-from tunefleet.programs.data.readers import Rows, read_path
 from tunefleet.programs.data.shapes import Shape
-from tunefleet.programs.data.tokens import Encoder, Tokenized
-from tunefleet.programs.train.packing import pack
 from tunefleet.spec import TextShape
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Encoder, KeptTokens, PreTrainedTokenizerBase, Rows, Tokenized, datasets, module, pack, read_path
+    pytest.importorskip("torch")
+
+    import datasets
+    from transformers import PreTrainedTokenizerBase
+
+    from tunefleet.programs.data import kept as module
+    from tunefleet.programs.data.kept import KeptTokens
+    from tunefleet.programs.data.readers import Rows, read_path
+    from tunefleet.programs.data.tokens import Encoder, Tokenized
+    from tunefleet.programs.train.packing import pack
+
 
 pytestmark = pytest.mark.torch
 ROWS = [{"text": f"{number} birds sit on {number % 7} trees.", "other": number} for number in range(300)]

@@ -10,21 +10,29 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from tunefleet.memory.estimate import Load, Shape, estimate
 from tunefleet.programs import assets
-from tunefleet.programs.base_model import Source
-from tunefleet.programs.train import memory
-from tunefleet.programs.train.hardware import Kernels
-from tunefleet.programs.train.memory import Memory, look_at
 from tunefleet.spec import load_task_spec
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global BF16, Kernels, Memory, Source, look_at, memory
+    pytest.importorskip("torch")
+
+    from tunefleet.programs.base_model import Source
+    from tunefleet.programs.train import memory
+    from tunefleet.programs.train.hardware import Kernels
+    from tunefleet.programs.train.memory import Memory, look_at
+
+    BF16 = Kernels("bfloat16", "sdpa", liger=False, varlen=False)
+
 
 pytestmark = pytest.mark.torch
 GIB = 1 << 30
 # Llama 3 8B.
 EIGHT = Shape(8_030_000_000, 6_980_000_000, 8_030_000_000, 32, 4096, 14336, 128_256)
-BF16 = Kernels("bfloat16", "sdpa", liger=False, varlen=False)
 
 
 def spec(kind: str = "sft", **blocks: Any) -> Any:

@@ -4,9 +4,15 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
 
-from tunefleet.programs.train import outputs
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global outputs
+    pytest.importorskip("torch")
+
+    from tunefleet.programs.train import outputs
+
 
 pytestmark = pytest.mark.torch
 

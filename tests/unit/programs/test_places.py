@@ -8,12 +8,19 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from tunefleet.errors import ModelError
-from tunefleet.programs.data.sources import open_portions
-from tunefleet.programs.train.assemble import locate_base
 from tunefleet.spec import TrainingData, TrainingTaskSpec, load_task_spec
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global locate_base, open_portions
+    pytest.importorskip("torch")
+
+    from tunefleet.programs.data.sources import open_portions
+    from tunefleet.programs.train.assemble import locate_base
+
 
 pytestmark = pytest.mark.torch
 

@@ -9,20 +9,35 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-
 from tunefleet.errors import DataError, InputError, ModelError, SpecError
 from tunefleet.executors.ppo import PpoExecutor
 from tunefleet.programs import assets
-from tunefleet.programs.base_model import Source, load_tokenizer
-from tunefleet.programs.ppo import advantage
-from tunefleet.programs.ppo.judge import Judge, labels_of, open_judge
 from tunefleet.programs.ppo.plan import plan
-from tunefleet.programs.ppo.prompts import open_prompts
-from tunefleet.programs.ppo.rollout import collected, filled
 from tunefleet.spec import PpoSpec, RewardModelSpec, load_task_spec, parse_workflow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Judge, Sick, Source, advantage, collected, filled, labels_of, load_tokenizer, open_judge, open_prompts, torch
+    pytest.importorskip("torch")
+
+    import torch
+
+    from tunefleet.programs.base_model import Source, load_tokenizer
+    from tunefleet.programs.ppo import advantage
+    from tunefleet.programs.ppo.judge import Judge, labels_of, open_judge
+    from tunefleet.programs.ppo.prompts import open_prompts
+    from tunefleet.programs.ppo.rollout import collected, filled
+
+    class Sick(torch.nn.Module):
+        config = SimpleNamespace(
+            get_text_config=lambda: SimpleNamespace(max_position_embeddings=64), id2label={0: "LABEL_0"}
+        )
+
+        def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
+            return SimpleNamespace(logits=torch.tensor([[1.0]] * (len(input_ids) - 1) + [[float("inf")]]))
+
 
 pytestmark = pytest.mark.torch
 BUILTIN = "builtin:gsm8k-llama-2m"
@@ -189,15 +204,6 @@ def test_the_separator_stands_between_a_text_and_its_answer_and_never_behind_a_c
     assert texts("\n", jsonl={"path": str(rows), "query_field": "prompt", "response_field": "said"}) == ["a\nb"]
     rows.write_text('{"prompt": [{"role": "user", "content": "a"}]}\n')
     assert texts("\n", path=str(rows)) == texts("", path=str(rows))
-
-
-class Sick(torch.nn.Module):
-    config = SimpleNamespace(
-        get_text_config=lambda: SimpleNamespace(max_position_embeddings=64), id2label={0: "LABEL_0"}
-    )
-
-    def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
-        return SimpleNamespace(logits=torch.tensor([[1.0]] * (len(input_ids) - 1) + [[float("inf")]]))
 
 
 def test_a_judge_whose_reward_is_no_number_is_an_error_that_quotes_the_answer(tokenizer: Any) -> None:

@@ -7,19 +7,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
-pytest.importorskip("datasets")
-
-import pyarrow.parquet as pq
-
+from tests.libraries import required
 from tunefleet.errors import DataError, SpecError
-from tunefleet.programs.prepare_data import drawing, trial
-from tunefleet.programs.prepare_data.opening import Source
-from tunefleet.programs.prepare_data.program import open_pipeline
-from tunefleet.programs.prepare_data.rows import Row
-from tunefleet.programs.prepare_data.writing import write
 from tunefleet.spec import DataTaskSpec, load_task_spec
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Row, Source, drawing, open_pipeline, trial, write
+    pytest.importorskip("datasets")
+
+    from tunefleet.programs.prepare_data import drawing, trial
+    from tunefleet.programs.prepare_data.opening import Source
+    from tunefleet.programs.prepare_data.program import open_pipeline
+    from tunefleet.programs.prepare_data.rows import Row
+    from tunefleet.programs.prepare_data.writing import write
+
 
 pytestmark = pytest.mark.torch
 
@@ -32,6 +39,8 @@ class Made:
         plain = [{"rows": each} if isinstance(each, list) else each for each in sources]
         spec = load_task_spec({"taskType": "data", "sources": plain, "steps": list(steps), **more})
         assert isinstance(spec, DataTaskSpec)
+        from tunefleet.programs.prepare_data.program import open_pipeline
+
         self.said: list[str] = []
         pipeline, _ = open_pipeline(spec, {}, folder, say=self.said.append)
         self.rows = {name: [row.values for row in rows] for name, rows in pipeline.run().items()}
@@ -197,7 +206,7 @@ def test_a_broken_line_is_named_or_counted(tmp_path: Path) -> None:
 
 
 def test_of_equal_rows_the_first_stays_and_near_ones_are_found(tmp_path: Path) -> None:
-    pytest.importorskip("datasketch")
+    required("datasketch")
     long = "the quick brown fox jumps over the lazy dog and runs far away into the deep dark green forest"
     rows = [{"t": long, "id": 1}, {"t": long, "id": 2}, {"t": f"{long} now", "id": 3}, {"t": "else", "id": 4}]
     assert len(Made(tmp_path / "all", rows, steps=["dedupe"]).train) == 4, "they differ by their ids"

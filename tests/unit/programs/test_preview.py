@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from tunefleet.programs import assets
-from tunefleet.programs.preview import main
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global main
+    pytest.importorskip("torch")
+
+    from tunefleet.programs.preview import main
+
 
 pytestmark = pytest.mark.torch
 Show = Callable[..., tuple[int, dict[str, Any]]]

@@ -7,12 +7,19 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("datasets")
-
-import datasets
-
 from tunefleet.errors import DataError
-from tunefleet.programs.data.readers import read_path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global datasets, read_path
+    pytest.importorskip("datasets")
+
+    import datasets
+
+    from tunefleet.programs.data.readers import read_path
+
 
 pytestmark = pytest.mark.torch
 ROWS = [{"prompt": "a, b", "response": "zwölf\nlines"}, {"prompt": "c", "response": "d"}]

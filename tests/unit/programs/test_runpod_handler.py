@@ -11,14 +11,21 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("huggingface_hub")
-
 from tunefleet.campaign.merging import runpod_wire
 from tunefleet.errors import InputError
-from tunefleet.programs.runpod import handler as handlers
-from tunefleet.programs.runpod import merging
-from tunefleet.programs.runpod.handler import Wanted, handler
-from tunefleet.programs.runpod.repository import Parts, Repository
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Parts, Repository, Wanted, handler, handlers, merging
+    pytest.importorskip("huggingface_hub")
+
+    from tunefleet.programs.runpod import handler as handlers
+    from tunefleet.programs.runpod import merging
+    from tunefleet.programs.runpod.handler import Wanted, handler
+    from tunefleet.programs.runpod.repository import Parts, Repository
+
 
 ROOT = Path(__file__).resolve().parents[3]
 TOKEN = "hf_secret_0123456789"

@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("datasets")
-
 from tunefleet.errors import DataError
-from tunefleet.programs.data.sources import Portions, open_portions
 from tunefleet.spec import TrainingData
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Portions, open_portions
+    pytest.importorskip("datasets")
+
+    from tunefleet.programs.data.sources import Portions, open_portions
+
 
 pytestmark = pytest.mark.torch
 ROWS = [{"text": str(number)} for number in range(20)]

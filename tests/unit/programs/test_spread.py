@@ -9,20 +9,27 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
-from torch.distributed.run import parse_args
-
 from tunefleet.errors import InputError, MachineError
-from tunefleet.programs import base_model, torchrun
-from tunefleet.programs.train import deepspeed, model, supervised
-from tunefleet.programs.train.arguments import Setting
-from tunefleet.programs.train.hardware import Hardware, Kernels
 from tunefleet.spec import TrainingTaskSpec, load_task_spec
 
-pytestmark = pytest.mark.torch
 
-KERNELS = Kernels("bfloat16", "sdpa", liger=False, varlen=False)
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Hardware, KERNELS, Kernels, Setting, base_model, deepspeed, model, parse_args, supervised, torchrun
+    pytest.importorskip("torch")
+
+    from torch.distributed.run import parse_args
+
+    from tunefleet.programs import base_model, torchrun
+    from tunefleet.programs.train import deepspeed, model, supervised
+    from tunefleet.programs.train.arguments import Setting
+    from tunefleet.programs.train.hardware import Hardware, Kernels
+
+    KERNELS = Kernels("bfloat16", "sdpa", liger=False, varlen=False)
+
+
+pytestmark = pytest.mark.torch
 
 
 def training(**block: Any) -> TrainingTaskSpec:

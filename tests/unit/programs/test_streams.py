@@ -7,21 +7,30 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
-import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from tunefleet.errors import DataError
-from tunefleet.programs import assets, base_model
+from tunefleet.programs import assets
 from tunefleet.programs.data.shapes import Shape
-from tunefleet.programs.data.streams import CsvReader, HubReader, JsonlReader, ParquetReader, Reader, open_file
-from tunefleet.programs.data.tokens import Encoder
-from tunefleet.programs.train.streaming import PLACE, Place, SampleStream, StreamShare, loader
 from tunefleet.spec import TextShape
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global CsvReader, Encoder, HubReader, JsonlReader, PLACE, ParquetReader, Place, Reader, SampleStream, StreamShare
+    global base_model, datasets, loader, open_file
+    pytest.importorskip("torch")
+
+    import datasets
+
+    from tunefleet.programs import base_model
+    from tunefleet.programs.data.streams import CsvReader, HubReader, JsonlReader, ParquetReader, Reader, open_file
+    from tunefleet.programs.data.tokens import Encoder
+    from tunefleet.programs.train.streaming import PLACE, Place, SampleStream, StreamShare, loader
+
 
 pytestmark = pytest.mark.torch
 ROWS = 5000

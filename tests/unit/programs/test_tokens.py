@@ -6,16 +6,23 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
-from transformers import PreTrainedTokenizerBase
-
 from tunefleet.errors import DataError, ModelError
-from tunefleet.programs.data.chat import ChatRenderer
 from tunefleet.programs.data.shapes import Chat, Pair, Plain, Shape
-from tunefleet.programs.data.sources import open_portions
-from tunefleet.programs.data.tokens import IGNORED, Encoder, Tokens, tokenize
 from tunefleet.spec import TextShape, TrainingData
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global ChatRenderer, Encoder, IGNORED, PreTrainedTokenizerBase, Tokens, open_portions, tokenize
+    pytest.importorskip("torch")
+
+    from transformers import PreTrainedTokenizerBase
+
+    from tunefleet.programs.data.chat import ChatRenderer
+    from tunefleet.programs.data.sources import open_portions
+    from tunefleet.programs.data.tokens import IGNORED, Encoder, Tokens, tokenize
+
 
 pytestmark = pytest.mark.torch
 TALK = [

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.libraries import required
 from tunefleet.cli import simulate_view
 from tunefleet.cli.console import say
 from tunefleet.errors import InputError
@@ -150,7 +151,7 @@ def _drawn(file: Path) -> tuple[list[list[tuple[float, float]]], list[str]]:
 
 
 def test_a_load_is_drawn_over_time(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    required("matplotlib")
     drawing.draw_load(_at(10, 101.0), tmp_path / "one.svg")
     lines, labels = _drawn(tmp_path / "one.svg")
     assert [len(points) for points in lines] == [2, 1, 2], "of the processor one sample has nothing"
@@ -162,7 +163,7 @@ def test_a_load_is_drawn_over_time(tmp_path: Path) -> None:
 
 
 def test_a_series_is_drawn_over_its_loads(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    required("matplotlib")
     series = curves.series([_at(10, 101.0), _at(100, 110.0), _at(1000, 200.0)])
     drawing.draw_series(series, tmp_path / "more.svg")
     lines, labels = _drawn(tmp_path / "more.svg")
@@ -178,6 +179,6 @@ def test_a_series_is_drawn_over_its_loads(tmp_path: Path) -> None:
 def test_a_plot_that_could_not_be_written_is_refused_before_anything_is_measured(
     name: str, words: str, tmp_path: Path
 ) -> None:
-    pytest.importorskip("matplotlib")
+    required("matplotlib")
     with pytest.raises(InputError, match=words):
         drawing.check(tmp_path / name)

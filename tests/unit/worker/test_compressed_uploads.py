@@ -12,19 +12,26 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("transformers")
-
 from tests.unit.client.fake import URL, FakeServer
 from tunefleet.attach.checkpoints import fault_of, finish_checkpoint
 from tunefleet.attach.retention import kept_by_others
 from tunefleet.client.attempt import AttemptClient
-from tunefleet.programs.train import compression
-from tunefleet.programs.train.compression import InUseError, compress
 from tunefleet.wire.jobfolder import JobFolder, Keep
 from tunefleet.wire.link import Offer
 from tunefleet.worker import uploads
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.uploads import CheckpointUploads
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global InUseError, compress, compression
+    pytest.importorskip("transformers")
+
+    from tunefleet.programs.train import compression
+    from tunefleet.programs.train.compression import InUseError, compress
+
 
 FILES, SIZE = 12, 200_000
 

@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from tunefleet.programs.embed.encoder import Encoder, Vectors
-from tunefleet.programs.embed.kept import KeptVectors, encoded
 from tunefleet.spec.retrieval import VectorSpec
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Encoder, KeptVectors, Vectors, encoded
+    from tunefleet.programs.embed.encoder import Encoder, Vectors
+    from tunefleet.programs.embed.kept import KeptVectors, encoded
 
 
 class Characters:

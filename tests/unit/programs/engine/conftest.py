@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("peft")
+from tests.libraries import required
 
-import torch
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+required("peft")
 
 CONTEXT = 64
 
@@ -17,6 +20,9 @@ CONTEXT = 64
 @pytest.fixture(scope="session")
 def gpt2(tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GPT-2 with the shipped tokenizer that has learned 64 positions."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     torch.manual_seed(0)
     config = GPT2Config(
         vocab_size=len(tokenizer),

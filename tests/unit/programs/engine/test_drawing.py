@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
-from tunefleet.programs.engine.drawing import _forbid
 from tunefleet.programs.engine.protocol import Request, Sampling
 from tunefleet.programs.engine.rows import Row
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global _forbid, torch
+    import torch
+
+    from tunefleet.programs.engine.drawing import _forbid
+
 
 END = 2
 

@@ -6,13 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.unit.programs.engine.conftest import CONTEXT
 from tunefleet.programs.engine.faults import RequestError
-from tunefleet.programs.engine.loading import open_engine
 from tunefleet.programs.engine.protocol import Choice, EngineModel, Request, Sampling
-from tunefleet.programs.engine.transformers import TransformersEngine
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global TransformersEngine, open_engine, torch
+    import torch
+
+    from tunefleet.programs.engine.loading import open_engine
+    from tunefleet.programs.engine.transformers import TransformersEngine
+
 
 pytestmark = pytest.mark.torch
 

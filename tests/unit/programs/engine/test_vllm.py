@@ -16,14 +16,23 @@ from typing import Any, ClassVar
 
 import pytest
 
-pytest.importorskip("torch")
-
-from tunefleet.programs import assets, base_model
-from tunefleet.programs.engine import host, wire
-from tunefleet.programs.engine.host import Host
+from tunefleet.programs import assets
+from tunefleet.programs.engine import wire
 from tunefleet.programs.engine.line import BrokenLineError, Line
 from tunefleet.programs.engine.protocol import Choice, EngineAdapter, EngineModel, Request, Sampling
-from tunefleet.programs.engine.vllm import VllmEngine
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Host, VllmEngine, base_model, host
+    pytest.importorskip("torch")
+
+    from tunefleet.programs import base_model
+    from tunefleet.programs.engine import host
+    from tunefleet.programs.engine.host import Host
+    from tunefleet.programs.engine.vllm import VllmEngine
+
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.libraries import required
 from tunefleet.errors import InputError, UnreachableError
 from tunefleet.programs.evaluate import foreign
 
@@ -132,7 +133,7 @@ def test_templates_cannot_leave_their_row() -> None:
 
 @pytest.mark.torch
 def test_a_hub_that_is_switched_off_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("peft")
+    required("peft")
     from tunefleet.programs.evaluate import harness
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -147,7 +148,7 @@ def test_a_hub_that_is_switched_off_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.torch
 def test_a_task_that_there_is_not_is_said_with_those_that_are_called_alike() -> None:
-    pytest.importorskip("peft")
+    required("peft")
     from tunefleet.programs.evaluate import harness
 
     manager = SimpleNamespace(all_tasks=["parity", "hellaswag"])

@@ -7,13 +7,20 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from tunefleet.evaluation import statistics
 from tunefleet.evaluation.statistics import Metric, Wanted
-from tunefleet.programs.evaluate import scores
-from tunefleet.programs.evaluate.result import Pair
 from tunefleet.spec.evaluating import EvaluationSpec
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Pair, scores
+    pytest.importorskip("torch")
+
+    from tunefleet.programs.evaluate import scores
+    from tunefleet.programs.evaluate.result import Pair
+
 
 pytestmark = pytest.mark.torch
 

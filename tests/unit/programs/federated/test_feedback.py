@@ -6,19 +6,26 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pytest
-
-pytest.importorskip("peft")
-
 import numpy as np
-import torch
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunefleet.federation import AdapterFile
 from tunefleet.federation.quantize import unpack
-from tunefleet.programs.federated.packing import RESIDUAL, Packer
 from tunefleet.wire.federated import UpdateTaken
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Packer, RESIDUAL, torch
+    pytest.importorskip("peft")
+
+    import torch
+
+    from tunefleet.programs.federated.packing import RESIDUAL, Packer
+
 
 pytestmark = pytest.mark.torch
 OUTCOMES = ("counted", "waiting", "replaces", "superseded", "discarded", "refused", "counted and begun again")

@@ -6,23 +6,31 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("peft")
-
-import torch
-from accelerate import Accelerator
-
-from tests.unit.programs.federated.tiny import adapted, other_values, train
 from tunefleet.errors import InputError
-from tunefleet.programs.federated import hot_reload
-from tunefleet.programs.federated.adapter import LiveAdapter
-from tunefleet.programs.federated.moments import MomentPolicy
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Accelerator, LiveAdapter, MomentPolicy, adapted, hot_reload, other_values, torch, train
+    pytest.importorskip("peft")
+
+    import torch
+    from accelerate import Accelerator
+
+    from tests.unit.programs.federated.tiny import adapted, other_values, train
+    from tunefleet.programs.federated import hot_reload
+    from tunefleet.programs.federated.adapter import LiveAdapter
+    from tunefleet.programs.federated.moments import MomentPolicy
+
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
 
-def trained(optimizer: type[Any] = torch.optim.AdamW, **options: Any) -> tuple[Any, Any, LiveAdapter]:
+def trained(optimizer: type[Any] | None = None, **options: Any) -> tuple[Any, Any, LiveAdapter]:
     model = adapted()
-    made = optimizer([each for each in model.parameters() if each.requires_grad], lr=1e-2, **options)
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    made = (optimizer or torch.optim.AdamW)(parameters, lr=1e-2, **options)
     train(model, made, 4)
     return model, made, LiveAdapter(model)
 

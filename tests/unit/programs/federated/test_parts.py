@@ -13,28 +13,37 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-pytest.importorskip("peft")
-
-import torch
-
-from tests.unit.programs.federated.tiny import adapted, batch, other_values, train
-from tunefleet import FederatedCallback
 from tunefleet.attach.board import Command
 from tunefleet.errors import AdapterRefused, InputError, UnreachableError
 from tunefleet.federation import AdapterFile
 from tunefleet.federation.quantize import unpack
-from tunefleet.programs.federated import follower as following
-from tunefleet.programs.federated.adapter import LiveAdapter
-from tunefleet.programs.federated.beginning import begin_alike
-from tunefleet.programs.federated.contact import Contact, Patience
-from tunefleet.programs.federated.follower import Arrived, Follower, Inbox
-from tunefleet.programs.federated.mailbox import VERSION, Mailbox
-from tunefleet.programs.federated.options import check_arguments
-from tunefleet.programs.federated.packing import RESIDUAL, Packer
-from tunefleet.programs.federated.progress import Progress, TakenFile
-from tunefleet.programs.federated.proximal import Pull
-from tunefleet.programs.federated.together import Ranks, Tally
 from tunefleet.wire.federated import UpdateTaken
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Arrived, Contact, FederatedCallback, Follower, Inbox, LiveAdapter, Mailbox, Packer, Patience, Progress
+    global Pull, RESIDUAL, Ranks, TakenFile, Tally, VERSION, adapted, batch, begin_alike, check_arguments, following
+    global other_values, torch, train
+    pytest.importorskip("peft")
+
+    import torch
+
+    from tests.unit.programs.federated.tiny import adapted, batch, other_values, train
+    from tunefleet import FederatedCallback
+    from tunefleet.programs.federated import follower as following
+    from tunefleet.programs.federated.adapter import LiveAdapter
+    from tunefleet.programs.federated.beginning import begin_alike
+    from tunefleet.programs.federated.contact import Contact, Patience
+    from tunefleet.programs.federated.follower import Arrived, Follower, Inbox
+    from tunefleet.programs.federated.mailbox import VERSION, Mailbox
+    from tunefleet.programs.federated.options import check_arguments
+    from tunefleet.programs.federated.packing import RESIDUAL, Packer
+    from tunefleet.programs.federated.progress import Progress, TakenFile
+    from tunefleet.programs.federated.proximal import Pull
+    from tunefleet.programs.federated.together import Ranks, Tally
+
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::FutureWarning")]
 

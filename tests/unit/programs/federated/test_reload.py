@@ -7,17 +7,25 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("peft")
-
-import torch
-from safetensors.torch import save_file
-
-from tests.unit.programs.federated.tiny import adapted, base, batch, classifier, other_values, train
 from tunefleet.errors import AdapterRefused, InputError, ModelError, NotFoundError
-from tunefleet.programs.federated import hot_reload
-from tunefleet.programs.federated.adapter import LiveAdapter, read_adapter
-from tunefleet.programs.federated.moments import check_held
-from tunefleet.programs.federated.reload import parse_share
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global LiveAdapter, adapted, base, batch, check_held, classifier, hot_reload, other_values, parse_share
+    global read_adapter, save_file, torch, train
+    pytest.importorskip("peft")
+
+    import torch
+    from safetensors.torch import save_file
+
+    from tests.unit.programs.federated.tiny import adapted, base, batch, classifier, other_values, train
+    from tunefleet.programs.federated import hot_reload
+    from tunefleet.programs.federated.adapter import LiveAdapter, read_adapter
+    from tunefleet.programs.federated.moments import check_held
+    from tunefleet.programs.federated.reload import parse_share
+
 
 # PEFT asks Transformers by a name that will go.
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -124,8 +132,9 @@ def test_a_mix_keeps_a_part_of_what_was_trained_meanwhile() -> None:
         torch.testing.assert_close(tensor, 0.75 * mine[name] + 0.25 * theirs[name])
 
 
-@pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16])
-def test_every_parameter_keeps_its_type(kept: torch.dtype) -> None:
+@pytest.mark.parametrize("kept", ["float32", "bfloat16"])
+def test_every_parameter_keeps_its_type(kept: Any) -> None:
+    kept = getattr(torch, kept)
     model = adapted(torch.bfloat16)
     for parameter in model.parameters():
         if parameter.requires_grad:

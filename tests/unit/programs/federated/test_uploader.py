@@ -11,10 +11,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("peft")
-
-import torch
-
 from tunefleet.errors import (
     AdapterRefused,
     ArtifactError,
@@ -26,12 +22,23 @@ from tunefleet.errors import (
     UnreachableError,
 )
 from tunefleet.federation import AdapterFile
-from tunefleet.programs.federated import delivery
-from tunefleet.programs.federated.contact import Contact
-from tunefleet.programs.federated.packing import RESIDUAL, Packer
-from tunefleet.programs.federated.progress import Intent, Progress, TakenFile
-from tunefleet.programs.federated.uploader import Capture, Uploader, spool
 from tunefleet.wire.federated import UpdateCreate, UpdateTaken
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Capture, Contact, Intent, Packer, Progress, RESIDUAL, TakenFile, Uploader, delivery, spool, torch
+    pytest.importorskip("peft")
+
+    import torch
+
+    from tunefleet.programs.federated import delivery
+    from tunefleet.programs.federated.contact import Contact
+    from tunefleet.programs.federated.packing import RESIDUAL, Packer
+    from tunefleet.programs.federated.progress import Intent, Progress, TakenFile
+    from tunefleet.programs.federated.uploader import Capture, Uploader, spool
+
 
 pytestmark = pytest.mark.torch
 LIMIT_S = 20.0

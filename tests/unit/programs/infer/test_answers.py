@@ -12,10 +12,17 @@ from tunefleet.errors import DataError, InputError
 from tunefleet.programs.engine.protocol import Choice
 from tunefleet.programs.infer.answers import Answers, Kept
 from tunefleet.programs.infer.export import export
-from tunefleet.programs.infer.items import Item
-from tunefleet.programs.infer.questions import ask, join
 from tunefleet.spec.export import JsonlExportSpec
 from tunefleet.spec.generation import InferenceSpec
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Item, ask, join
+    from tunefleet.programs.infer.items import Item
+    from tunefleet.programs.infer.questions import ask, join
+
 
 KEPT = Kept("<user>a", 3, (Choice("b", "stop", 2, [{"b": -0.5}]), Choice("c", "length", 9)))
 

@@ -8,17 +8,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("datasets")
-
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from tunefleet.errors import DataError
-from tunefleet.programs.infer.items import Item, read_items, shuffled
 from tunefleet.spec.policy import ShardSpec
 from tunefleet.spec.prompts import PromptData
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Item, read_items, shuffled
+    pytest.importorskip("datasets")
+
+    from tunefleet.programs.infer.items import Item, read_items, shuffled
+
 
 ROWS: list[dict[str, Any]] = [{"text": f"t{n}", "answer": str(n), "tags": [n]} for n in range(10)]
 

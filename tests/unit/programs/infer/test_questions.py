@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 
 from tunefleet.errors import InputError
-from tunefleet.programs.infer.items import Item
-from tunefleet.programs.infer.questions import ask
 from tunefleet.spec.generation import InferenceSpec
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Item, ask
+    from tunefleet.programs.infer.items import Item
+    from tunefleet.programs.infer.questions import ask
 
 
 def adapter_of(metadata: dict[str, Any], adapters: tuple[str, ...], default: str | None = None) -> str | None:

@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 
 from tunefleet.programs.engine.protocol import Choice, EngineModel
-from tunefleet.programs.infer import result
 from tunefleet.programs.infer.answers import Kept
-from tunefleet.programs.infer.items import Item
-from tunefleet.programs.infer.questions import ask
-from tunefleet.programs.infer.tasks import Task
 from tunefleet.spec import InferenceTaskSpec, load_task_spec
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Item, Task, ask, result
+    from tunefleet.programs.infer import result
+    from tunefleet.programs.infer.items import Item
+    from tunefleet.programs.infer.questions import ask
+    from tunefleet.programs.infer.tasks import Task
 
 
 def test_answers_that_were_aborted_are_counted_beside_those_that_failed() -> None:

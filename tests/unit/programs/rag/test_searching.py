@@ -9,17 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("qdrant_client")
-
 from tunefleet.attach import session
-from tunefleet.programs.embed.encoder import Encoder, Vectors
-from tunefleet.programs.infer.items import Item
-from tunefleet.programs.rag import searching
-from tunefleet.programs.rag.chunks import chunks
-from tunefleet.programs.rag.database import open_folder
 from tunefleet.spec.retrieval import VectorSpec
 from tunefleet.wire.jobfolder import JobFolder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Encoder, Item, Vectors, chunks, open_folder, searching
+    pytest.importorskip("torch")
+    pytest.importorskip("qdrant_client")
+
+    from tunefleet.programs.embed.encoder import Encoder, Vectors
+    from tunefleet.programs.infer.items import Item
+    from tunefleet.programs.rag import searching
+    from tunefleet.programs.rag.chunks import chunks
+    from tunefleet.programs.rag.database import open_folder
+
 
 NOTES = ("apples", "train", "bread")
 

@@ -7,13 +7,19 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("peft")
 
-import torch
-from peft import LoraConfig, TaskType, get_peft_model
-from transformers import LlamaConfig, LlamaForSequenceClassification
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global LlamaConfig, LlamaForSequenceClassification, LoraConfig, TaskType, adapter, get_peft_model, torch
+    pytest.importorskip("peft")
 
-from tunefleet.programs.train import adapter
+    import torch
+    from peft import LoraConfig, TaskType, get_peft_model
+    from transformers import LlamaConfig, LlamaForSequenceClassification
+
+    from tunefleet.programs.train import adapter
+
 
 # PEFT asks Transformers by a name that will go.
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::FutureWarning")]

@@ -8,14 +8,21 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("transformers")
-
-from transformers import TrainerControl
-
 from tunefleet.errors import DataError
 from tunefleet.programs.faults import DivergedError
-from tunefleet.programs.train import callbacks, frame
-from tunefleet.programs.train.divergence import WatchDivergence
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global TrainerControl, WatchDivergence, callbacks, frame
+    pytest.importorskip("transformers")
+
+    from transformers import TrainerControl
+
+    from tunefleet.programs.train import callbacks, frame
+    from tunefleet.programs.train.divergence import WatchDivergence
+
 
 pytestmark = pytest.mark.torch
 
