@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import threading
 from pathlib import Path
 
@@ -60,8 +59,7 @@ def test_a_rolling_restart_loses_nothing_that_was_acknowledged(trio: Trio, serve
     for number in range(servers):
         count = len(load.acknowledged)
         until(lambda count=count: len(load.acknowledged) > count + 5)
-        trio.processes[number].send_signal(signal.SIGTERM)
-        trio.processes[number].wait(60)
+        trio.stop(number)
         trio.start(number)
     load.over.set()
     load.join(60)
