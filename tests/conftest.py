@@ -217,6 +217,18 @@ def postgres_url(postgres: PostgresProcess) -> Iterator[str]:
     postgres.drop(url)
 
 
+@pytest.fixture
+def next_revision(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], str]:
+    """Go on as a version with one more revision (`tests.fakes.revisions`), whose name is returned."""
+
+    def go_on() -> str:
+        from tests.fakes import revisions
+
+        return revisions.install(monkeypatch, tmp_path_factory.mktemp("revisions") / "migrations")
+
+    return go_on
+
+
 @pytest.fixture(scope="session", autouse=True)
 def everywhere(request: pytest.FixtureRequest) -> Iterator[Everywhere | None]:
     """With `--store postgres` every database that a test opens in this process is one of PostgreSQL."""

@@ -17,7 +17,7 @@ from tunefleet.wire.jobfolder import JobFolder
 if "TUNEFLEET_CHAOS_ROUNDS" not in os.environ:
     pytest.skip("played by `make kill-matrix`", allow_module_level=True)
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch]
+pytestmark = [pytest.mark.proof, pytest.mark.torch]
 
 PATIENCE_S = 500.0
 STEPS = 12

@@ -17,7 +17,7 @@ from tunefleet.client import Client
 from tunefleet.wire.api import TaskDetail
 from tunefleet.wire.jobfolder import JobFolder
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(600)]
 
 PATIENCE_S = 500.0
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "workflows"
@@ -42,7 +42,6 @@ def result(task: TaskDetail) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.long
 def test_pairs_teach_a_model_to_prefer_the_better_answer(client: Client, tmp_path: Path) -> None:
     (task,) = run(client, "dpo.yaml").values()
     held_out = result(task)["held_out"]
@@ -55,7 +54,6 @@ def test_pairs_teach_a_model_to_prefer_the_better_answer(client: Client, tmp_pat
     assert json.loads((folder / "adapter_config.json").read_text())["task_type"] == "CAUSAL_LM"
 
 
-@pytest.mark.long
 def test_every_other_kind_aligns_and_a_trained_judge_rewards(client: Client, tmp_path: Path) -> None:
     tasks = run(client, "align.yaml")
     judge = client.tasks.fetch_output(tasks["judge"].id, "final_model", tmp_path / "judge")
@@ -69,7 +67,6 @@ def test_every_other_kind_aligns_and_a_trained_judge_rewards(client: Client, tmp
     assert result(tasks["odds"])["final_model_path"]
 
 
-@pytest.mark.long
 def test_a_killed_training_goes_on_and_ends_as_one(client: Client, fleet: LocalFleet) -> None:
     # Short rows and few of them: a step is to be cheap, and there are to be many.
     few = {"max_steps": 24, "save_strategy": "steps", "save_steps": 2, "batch_size": 2, "max_seq_length": 96}

@@ -20,7 +20,7 @@ from tunefleet.artifacts import hash_file
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(600)]
 
 QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 STAGES = """apiVersion: mloc/v1
@@ -94,6 +94,7 @@ def adapter(folder: Path) -> str:
     return hash_file(folder / "adapter_model.safetensors")[0]
 
 
+@pytest.mark.story
 def test_two_stage_lora_over_http_artifacts(tmp_path: Path, fleet: LocalFleet) -> None:
     output = (
         f"{{destination: {{type: http, url: '{fleet.url}/api/v1/results', method: POST, timeoutSec: 15, headers: "
@@ -139,7 +140,7 @@ def test_two_stage_lora_over_http_artifacts(tmp_path: Path, fleet: LocalFleet) -
     "load",
     [
         pytest.param("{path: '${gsm8k-stage.result.final_lora_path}'}", id="shared-path"),
-        pytest.param("{type: local, taskId: '${gsm8k-stage.task_id}'}", id="task-id", marks=pytest.mark.long),
+        pytest.param("{type: local, taskId: '${gsm8k-stage.task_id}'}", id="task-id"),
     ],
 )
 def test_fault_15_and_16_stages_need_no_http_output_on_one_mount_or_by_task_id(

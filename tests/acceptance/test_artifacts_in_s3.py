@@ -14,10 +14,9 @@ from tests.libraries import required
 from tunefleet.artifacts import hash_file
 from tunefleet.cli.fleet import LocalFleet
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(600)]
 
 
-@pytest.mark.long
 def test_the_second_stage_begins_with_what_the_first_has_left_in_s3(
     tmp_path: Path, s3_server: Gateway, free_port: Callable[[], int]
 ) -> None:

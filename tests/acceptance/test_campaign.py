@@ -22,7 +22,7 @@ from tunefleet.client import Client
 from tunefleet.errors import TunefleetError
 from tunefleet.wire.campaign import CampaignDetail
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(600)]
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "campaign" / "config.yaml"
 
@@ -42,7 +42,6 @@ def place(tmp_path: Path, free_port: Callable[[], int]) -> Path:
     return tmp_path
 
 
-@pytest.mark.long
 def test_the_daemon_trains_again_and_again_and_gets_better(place: Path) -> None:
     required("trl")
     given = {name: value for name, value in os.environ.items() if not name.startswith("TUNEFLEET_")}

@@ -20,7 +20,7 @@ from tunefleet.client import Client
 from tunefleet.wire.api import TaskDetail
 from tunefleet.wire.jobfolder import JobFolder, JobProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
 
 PATIENCE_S = 240.0
 MODEL = "builtin:gsm8k-llama-2m"
@@ -105,7 +105,6 @@ spec:
 """
 
 
-@pytest.mark.long
 def test_equal_tasks_run_as_one_each_with_a_result_and_a_file_of_its_own(site: Site) -> None:
     tasks = site.run(EQUAL)
     ada, bob, cid, dan = (tasks[name] for name in ("ada", "bob", "cid", "dan"))
@@ -130,7 +129,6 @@ def test_equal_tasks_run_as_one_each_with_a_result_and_a_file_of_its_own(site: S
     assert "Item 1 has no 'by'" in dan.error
 
 
-@pytest.mark.long
 def test_a_model_learns_what_another_wrote_and_answers_with_the_adapter(site: Site) -> None:
     tasks = site.run(FOLDER / "synthesise.yaml")
     written, trained, answered = (tasks[name] for name in ("synthesise", "train", "answer"))
@@ -187,7 +185,6 @@ spec:
 """
 
 
-@pytest.mark.long
 def test_sft_over_http_then_inference_really_uses_the_tuned_model(site: Site) -> None:
     tasks = site.run(LOADED, **{"output.destination": {"type": "http", "url": f"{site.fleet.url}/api/v1/results"}})
     check_completed(tasks)
@@ -210,7 +207,6 @@ spec:
 """
 
 
-@pytest.mark.long
 def test_a_paused_and_then_killed_job_goes_on_and_computes_no_answer_twice(site: Site) -> None:
     task_id = site.client.submit(LONG).task_id
     folder = JobFolder(site.fleet.results_dir() / task_id)

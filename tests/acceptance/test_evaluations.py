@@ -20,7 +20,7 @@ from tunefleet.jobs import envs
 from tunefleet.wire.api import TaskDetail
 from tunefleet.wire.jobfolder import JobFolder
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
 
 PATIENCE_S = 300.0
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "workflows" / "evaluate.yaml"
@@ -51,7 +51,6 @@ def result(task: TaskDetail) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.long
 def test_the_example_trains_measures_compares_and_goes_on_through_its_gate(
     client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,7 +95,6 @@ def test_the_example_trains_measures_compares_and_goes_on_through_its_gate(
     assert "better" in capsys.readouterr().out
 
 
-@pytest.mark.long
 def test_a_killed_evaluation_goes_on_with_what_it_has_and_another_measure_is_not_compared(
     client: Client, fleet: LocalFleet, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,7 +140,6 @@ def test_what_cannot_be_measured_says_so(client: Client, evaluation: dict[str, A
     assert said in str(task.error)
 
 
-@pytest.mark.long
 def test_tasks_of_lm_eval_that_travel_with_the_document(
     client: Client, tmp_path: Path, missing: Callable[[str], None]
 ) -> None:

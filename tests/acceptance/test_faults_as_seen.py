@@ -17,6 +17,8 @@ import pytest
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
+pytestmark = pytest.mark.proof
+
 PAIR = "prompt_column: question, response_column: answer"
 MODEL = "builtin:gsm8k-llama-2m"
 ROW = '{"question": "a", "answer": "b"}\n'

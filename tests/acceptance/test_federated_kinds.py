@@ -11,7 +11,7 @@ import yaml
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(600)]
 
 STEPS, SYNC, BATCH = 4, 2, 2
 PAIRS = {"path": "builtin:gsm8k-preferences", "max_samples": 16, "separator": "\n"}
@@ -38,7 +38,6 @@ def document(kind: str, data: dict[str, Any], **more: Any) -> str:
 
 
 # A pair that KTO is given counts as two answers: a good one and a bad one.
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "data", "ranks"),
     [

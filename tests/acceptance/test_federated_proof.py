@@ -64,9 +64,9 @@ def findings() -> ModuleType:
     return module
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.torch
-@pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.timeout(900)
 class TestShortForm:
     """One run, of which each test looks at one side."""
@@ -111,9 +111,9 @@ class TestShortForm:
         assert (proof.out / "proof.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.torch
-@pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.timeout(3600)
 def test_the_whole_proof_with_three_seeds(tmp_path: Path) -> None:
     required("trl")

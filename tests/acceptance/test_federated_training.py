@@ -16,7 +16,7 @@ from tunefleet.errors import GoneError
 from tunefleet.wire.federated import UpdateCreate, UpdateView
 from tunefleet.wire.jobfolder import JobFolder, JobProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
 
 STEPS, SYNC = 24, 4
 WORKERS = ("part-0", "part-1")

@@ -15,7 +15,7 @@ from tests.integration.ray import cluster as ray
 from tests.integration.slurm import cluster as slurm
 from tests.libraries import required
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(500)]
 
 STEPS, SAVE_EVERY = 24, 4
 
@@ -45,8 +45,8 @@ spec:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param("plain", marks=pytest.mark.long),
-        pytest.param("gang", marks=pytest.mark.long),
+        pytest.param("plain"),
+        pytest.param("gang"),
         "slurm",
         pytest.param("ray", marks=pytest.mark.heavy),
     ],
@@ -75,7 +75,6 @@ def way(
         yield way
 
 
-@pytest.mark.long
 def test_a_pipeline_is_steered_and_survives_a_kill(way: Way) -> None:
     client = way.client
     flow = client.submit(document(way, STEPS)).workflow
@@ -112,7 +111,6 @@ def test_a_pipeline_is_steered_and_survives_a_kill(way: Way) -> None:
     way.until(lambda: way.held() == 0, "the nodes given back at the end")
 
 
-@pytest.mark.long
 def test_a_cancel_ends_all_of_it(way: Way) -> None:
     flow = way.client.submit(document(way, 2000)).workflow
     first, second = (task.id for task in flow.tasks)

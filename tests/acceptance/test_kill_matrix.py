@@ -19,8 +19,7 @@ from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.wire.api import TaskDetail
 
-# `make test` has the rounds of tests/chaos, in which the same die.
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.torch]
+pytestmark = [pytest.mark.proof, pytest.mark.torch]
 
 ROUNDS = int(os.environ.get("TUNEFLEET_CHAOS_ROUNDS", "2"))
 STEPS = 32
@@ -44,7 +43,10 @@ def _plan(number: int) -> list[tuple[int, float, str]]:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("number", [pytest.param(number, id=f"round-{number}") for number in range(ROUNDS)])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(number, id=f"round-{number}", marks=[pytest.mark.story] * (number == 0)) for number in range(ROUNDS)],
+)
 def test_a_training_survives_the_death_of_everybody(fleet: LocalFleet, number: int) -> None:
     with Client(fleet.url, fleet.key, patience_s=30) as client:
         story = submit(client, fleet, STEPS)

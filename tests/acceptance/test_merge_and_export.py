@@ -16,7 +16,7 @@ from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.wire.api import TaskDetail
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(300)]
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "workflows" / "merge.yaml"
 PATIENCE_S = 240.0
@@ -42,7 +42,6 @@ def result(task: TaskDetail) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.long
 def test_the_example_makes_one_model_and_knows_its_parents(client: Client, tasks: dict[str, TaskDetail]) -> None:
     made = {each.task_id: each for each in client.artifacts.iterate() if each.name == "final_lora"}
     combined, model = result(tasks["one-adapter"]), result(tasks["model"])
@@ -197,7 +196,6 @@ def test_push_publishes_on_the_hub_with_a_card_and_never_overwrites(
         assert _tunefleet(fleet, capsys, monkeypatch, *words, "--force")[0] == 0
 
 
-@pytest.mark.long
 def test_push_into_a_bucket_and_into_a_folder(
     fleet: LocalFleet,
     tasks: dict[str, TaskDetail],

@@ -23,7 +23,7 @@ def libraries() -> None:
     from nbclient import NotebookClient
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 CELL_S = 400
 NOTEBOOK = "examples/notebook/first-fine-tune.ipynb"
 
@@ -78,7 +78,6 @@ def test_its_first_cells_run_and_the_others_call_what_there_is(
         assert said(cells, "submit").startswith("'task-")
 
 
-@pytest.mark.long
 @pytest.mark.torch
 def test_the_notebook_runs(notebook: Any, fleet: LocalFleet, tmp_path: Path) -> None:
     cells = executed(notebook, fleet, tmp_path)

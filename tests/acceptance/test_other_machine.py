@@ -20,7 +20,7 @@ from tunefleet.cli.main import app
 from tunefleet.client import Client
 from tunefleet.wire.jobfolder import JobFolder
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(240)]
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
@@ -47,7 +47,6 @@ class Machine:
             self.process.wait(60)
 
 
-@pytest.mark.long
 def test_another_machine_goes_on_when_worker_and_trainer_die(tmp_path: Path, free_port: Callable[[], int]) -> None:
     required("trl")
     environment = {**ENVIRONMENT, "TUNEFLEET_LOST_AFTER_S": "3"}

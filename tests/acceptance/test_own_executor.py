@@ -15,7 +15,7 @@ import pytest
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 
 PACKAGE = Path(__file__).resolve().parents[2] / "examples" / "executors" / "word_count"
 
@@ -64,7 +64,6 @@ def test_a_kind_of_ones_own_is_checked_run_and_merged_like_any_other(fleet: Loca
         assert [each.merges for each in offers if each.kind == "word_count"] == [True]
 
 
-@pytest.mark.long
 def test_the_package_keeps_the_contract(layer: Path, tmp_path: Path) -> None:
     given = {**os.environ, "PYTHONPATH": str(layer)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PACKAGE / "tests")]

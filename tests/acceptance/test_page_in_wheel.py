@@ -15,7 +15,7 @@ import pytest
 from tests.packaging.making import build, copy_tree, one
 from tunefleet.cli.fleet import LocalFleet
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 REGISTRY = "https://registry.npmjs.org/react"
 BUILT = ("web/node_modules", "web/dist", "src/tunefleet/server/ui")
 

@@ -16,7 +16,7 @@ from tests.libraries import required
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(240)]
 
 STEPS = 40
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -34,6 +34,7 @@ def weights(story: Story) -> str:
     return hashlib.sha256((story.folder.root / "final_lora" / "adapter_model.safetensors").read_bytes()).hexdigest()
 
 
+@pytest.mark.story
 def test_a_paused_task_ends_with_the_weights_of_one_that_never_paused(fleet: LocalFleet) -> None:
     with Client(fleet.url, fleet.key, patience_s=30) as client:
         straight = submit(client, fleet, STEPS)

@@ -12,7 +12,7 @@ from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.wire.api import TaskDetail
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "workflows" / "pipeline.yaml"
 PATIENCE_S = 360.0
@@ -24,7 +24,6 @@ def result(task: TaskDetail) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.long
 def test_synthesise_filter_train_measure_merge_answer(fleet: LocalFleet) -> None:
     with Client(fleet.url, fleet.key, patience_s=30) as client:
         flow = client.workflows.wait(client.submit(EXAMPLE).workflow.id, timeout_s=PATIENCE_S)

@@ -115,7 +115,7 @@ class Printed:
 
 
 @pytest.mark.torch
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_the_printed_blocks_train_until_their_recipe_stops_them(
     blocks: list[str], site: tuple[str, str], tmp_path: Path

@@ -14,12 +14,11 @@ from tests.libraries import required
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(240)]
 
 STEPS = 80
 
 
-@pytest.mark.long
 def test_a_stopped_fleet_goes_on_where_it_was(tmp_path: Path, free_port: Callable[[], int]) -> None:
     required("trl")
     environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

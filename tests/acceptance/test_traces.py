@@ -16,7 +16,7 @@ from tests.libraries import required
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(360)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(360)]
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 ECHO = """apiVersion: tunefleet/v1
@@ -58,7 +58,6 @@ def only(spans: list[Span], name: str) -> Span:
     return found[0]
 
 
-@pytest.mark.long
 def test_a_training_is_one_trace_from_submit_to_step(fleet: LocalFleet, collector: Collector) -> None:
     task_id = post(fleet, document(6), traceparent=CALLER)
     with Client(fleet.url, fleet.key) as client:

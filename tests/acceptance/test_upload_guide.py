@@ -18,6 +18,8 @@ import pytest
 from tests.acceptance import guide_worker
 from tests.integration.server.test_process import server
 
+pytestmark = pytest.mark.proof
+
 
 @dataclass
 class Site:

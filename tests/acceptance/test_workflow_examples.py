@@ -20,7 +20,7 @@ from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.wire.api import TaskDetail
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(300)]
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "workflows"
 PATIENCE_S = 240.0
@@ -121,7 +121,7 @@ def fleet(
         yield made
 
 
-@pytest.fixture(scope="module", params=["http", pytest.param("redis", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["http", pytest.param("redis")])
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, fleet: LocalFleet, redis: RedisProcess
 ) -> Iterator[Pair]:
@@ -159,7 +159,6 @@ def losses(task: TaskDetail) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.long
 def test_two_stage_lora_begins_its_second_stage_with_the_adapter_of_the_first_on_another_worker(pair: Pair) -> None:
     one, two = pair.names
     tasks = pair.run(
@@ -176,7 +175,6 @@ def test_two_stage_lora_begins_its_second_stage_with_the_adapter_of_the_first_on
     assert losses(first)["held_out_after"] < losses(first)["held_out_before"]
 
 
-@pytest.mark.long
 def test_each_branch_of_the_diamond_trains_on_a_worker_of_its_own(pair: Pair) -> None:
     pair.await_room("diamond.yaml")
     tasks = pair.run("diamond.yaml")
@@ -221,7 +219,6 @@ def test_the_conditional_skips_what_belongs_to_the_other_answer(
         assert outputs(tasks["announce"]) == ["we said that the model is out"]
 
 
-@pytest.mark.long
 def test_the_federation_trains_one_adapter_on_both_workers_and_the_next_task_uses_it(pair: Pair) -> None:
     pair.await_room("federated.yaml")
     tasks = pair.run("federated.yaml")

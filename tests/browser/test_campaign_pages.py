@@ -17,7 +17,7 @@ from tunefleet.client import Client
 from tunefleet.spec.campaign import CampaignSpec
 from tunefleet.wire.campaign import CampaignDetail, CycleView
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(900)]
 
 SMALL: dict[str, Any] = {
     "enabled": True,
@@ -66,7 +66,6 @@ def told(fleet: LocalFleet) -> Iterator[list[str]]:
             client.campaigns.stop(name)
 
 
-@pytest.mark.long
 def test_a_cycle_is_watched_to_its_gate_and_its_model_promoted_in_spite_of_it(
     entered: Page, client: Client, told: list[str], axe: str
 ) -> None:
@@ -126,7 +125,6 @@ def test_a_cycle_is_watched_to_its_gate_and_its_model_promoted_in_spite_of_it(
     entered.wait_for_url(f"**/ui/tasks/{leads['Training']}")
 
 
-@pytest.mark.long
 def test_a_campaign_is_paused_resumed_retried_and_stopped_by_the_page(
     entered: Page, client: Client, told: list[str]
 ) -> None:

@@ -18,7 +18,7 @@ from tunefleet.client import Client
 from tunefleet.spec import TrainingTaskSpec, parse_workflow
 from tunefleet.wire.api import ArtifactView
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(900)]
 
 CHATS = [
     {
@@ -119,7 +119,6 @@ def test_a_bad_file_is_refused_line_by_line_before_it_travels(datasets: Page, cl
     assert list(client.data.iterate(name="mixed.jsonl,empty.jsonl,notes.txt")) == []
 
 
-@pytest.mark.long
 def test_the_mask_is_that_of_the_training_and_a_training_is_made_of_it(
     datasets: Page, client: Client, tmp_path: Path
 ) -> None:
@@ -210,7 +209,6 @@ def test_the_gallery_is_that_of_the_server(entered: Page) -> None:
     assert [text.strip() for text in cards.locator(".kinds").all_inner_texts()] == kinds
 
 
-@pytest.mark.long
 def test_four_bits_are_chosen_in_the_form_and_take_less_memory(entered: Page, client: Client) -> None:
     entered.goto("/ui/new?template=lora_sft")
     text = entered.locator(".cm-content")
@@ -244,7 +242,6 @@ def test_four_bits_are_chosen_in_the_form_and_take_less_memory(entered: Page, cl
     assert task.spec["training"]["max_steps"] == 1
 
 
-@pytest.mark.long
 def test_what_is_typed_stands_in_the_form(entered: Page) -> None:
     entered.goto("/ui/new?template=lora_sft")
     text = entered.locator(".cm-content")

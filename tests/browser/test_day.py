@@ -20,7 +20,7 @@ from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.wire.api import CommandView
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(900)]
 STEPS = 100_000
 CHANGED = {"lora.r": 4, "training.learning_rate": 0.001, "training.max_steps": 2}
 
@@ -76,7 +76,7 @@ def outcome(page: Page, client: Client, task_id: str, command: str) -> CommandVi
     return settled
 
 
-@pytest.mark.long
+@pytest.mark.story
 def test_a_training_from_the_gallery_is_watched_and_steered(page: Page, fleet: LocalFleet, client: Client) -> None:
     page.goto("/ui/new")
     page.get_by_label("API key").fill("wrong")

@@ -16,7 +16,7 @@ from tests.integration.server.support import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 # What a browser leaves out for a page that came over plain HTTP from another machine.
 INSECURE = """
 delete Crypto.prototype.randomUUID;
@@ -41,7 +41,6 @@ spec:
 """
 
 
-@pytest.mark.long
 def test_over_plain_http_a_task_is_submitted_and_a_text_to_copy_is_selected(
     page: Page, fleet: LocalFleet, client: Client
 ) -> None:
@@ -84,7 +83,6 @@ def test_an_address_with_the_beginning_of_an_id_becomes_the_whole_one_and_is_liv
     expect(entered.locator(".status.cancelled").first).to_be_visible()
 
 
-@pytest.mark.long
 def test_a_task_that_is_changed_and_submitted_again_has_the_files_that_came_along(
     entered: Page, client: Client, tmp_path: Path
 ) -> None:
@@ -113,7 +111,6 @@ def test_a_stage_that_takes_from_another_opens_the_document_of_its_workflow(ente
     client.workflows.cancel(workflow.id)
 
 
-@pytest.mark.long
 def test_a_session_that_ends_takes_no_edited_document_away(entered: Page, fleet: LocalFleet) -> None:
     entered.goto("/ui/new?template=echo")
     write(entered, "# mine")

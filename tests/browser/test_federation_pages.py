@@ -19,7 +19,7 @@ from tunefleet.errors import AdapterRefused
 from tunefleet.spec.federating import FederationSpec
 from tunefleet.wire.federated import FederationCreated, Losses
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 
 
 class Labs:
@@ -68,7 +68,6 @@ def panel(page: Page, title: str) -> Locator:
     return page.locator(".panel", has=page.get_by_role("heading", name=title))
 
 
-@pytest.mark.long
 def test_rounds_are_watched_and_an_earlier_version_is_brought_back(
     entered: Page, fleet: LocalFleet, client: Client, request: pytest.FixtureRequest, tmp_path: Path, axe: str
 ) -> None:

@@ -19,7 +19,7 @@ from tests.integration.server.support import HandWorker, until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 TASKS, POINTS = 10_000, 100_000
 STUTTER_MS = 3000.0
 """No answer to an input takes so long, on a machine that is busy with other tests too."""

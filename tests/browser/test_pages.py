@@ -21,7 +21,7 @@ from tests.integration.server.support import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 
 DIAMOND = """apiVersion: tunefleet/v1
 kind: Workflow
@@ -179,7 +179,7 @@ def path_of(looked: Looked, client: Client, workflow: str) -> str:
 WAYS = [
     pytest.param("light", DESKTOP, id="light-desktop"),
     *(
-        pytest.param(scheme, size, marks=pytest.mark.long, id=f"{scheme}-{name}")
+        pytest.param(scheme, size, id=f"{scheme}-{name}")
         for scheme, size, name in (
             ("dark", DESKTOP, "desktop"),
             ("light", PHONE, "phone"),
@@ -202,7 +202,6 @@ def test_every_page_is_accessible(
     assert found == {}
 
 
-@pytest.mark.long
 def test_nothing_is_wider_than_a_phone(entered: Page, addresses: list[str]) -> None:
     entered.set_viewport_size(PHONE)
     for path in addresses:
@@ -210,7 +209,6 @@ def test_nothing_is_wider_than_a_phone(entered: Page, addresses: list[str]) -> N
         assert looks.width(entered) <= PHONE["width"], path
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("status", "words"), REFUSALS)
 def test_a_page_says_what_it_cannot_have(entered: Page, client: Client, diamond: str, status: int, words: str) -> None:
     problem = {"type": "urn:tunefleet:error:test", "title": "No", "status": status, "detail": "It is so on purpose."}
@@ -229,7 +227,6 @@ def test_a_page_says_what_it_cannot_have(entered: Page, client: Client, diamond:
         page.close()
 
 
-@pytest.mark.long
 def test_a_page_says_that_there_is_nothing(entered: Page, client: Client, diamond: str) -> None:
     opened = []
     for looked in PAGES:
@@ -243,7 +240,6 @@ def test_a_page_says_that_there_is_nothing(entered: Page, client: Client, diamon
         page.close()
 
 
-@pytest.mark.long
 def test_what_could_not_be_loaded_is_tried_again(entered: Page, client: Client, diamond: str) -> None:
     page = aside(entered, {"/tasks?*": {"detail": "Not now."}}, 400)
     page.goto("/ui/tasks?q=diamond")

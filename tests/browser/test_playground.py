@@ -15,7 +15,7 @@ from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.wire.chat import ChatMessage, ChatRequest
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(900)]
 SMALL = {
     "data.eval.max_samples": 4, "training.batch_size": 2, "training.max_seq_length": 96, "training.max_steps": 12,
     "evaluate.answers": 0,
@@ -56,7 +56,6 @@ def trained(fleet: LocalFleet, repository: Path) -> str:
     return task_id
 
 
-@pytest.mark.long
 def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, trained: str, axe: str) -> None:
     entered.goto(f"/ui/tasks/{trained}?tab=files")
     entered.get_by_role("link", name="Chat with it").click()
@@ -115,7 +114,6 @@ def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, 
     expect(entered.get_by_role("button", name="Send")).to_be_disabled()
 
 
-@pytest.mark.long
 def test_a_merged_model_answers_beside_the_one_that_it_was_made_of(entered: Page, client: Client, trained: str) -> None:
     merged = client.submit(MERGE.format(task=trained)).task_id
     assert client.tasks.wait(merged, timeout_s=PATIENCE_S).status == "completed"
@@ -141,7 +139,6 @@ def test_a_merged_model_answers_beside_the_one_that_it_was_made_of(entered: Page
     assert client.tasks.wait(session, timeout_s=PATIENCE_S).status == "completed"
 
 
-@pytest.mark.long
 def test_a_chat_that_waits_says_why_and_can_be_ended(entered: Page, client: Client) -> None:
     entered.goto("/ui/playground")
     entered.get_by_label("Hub id").fill("builtin:gsm8k-llama-2m")

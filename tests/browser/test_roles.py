@@ -14,7 +14,7 @@ from tests.browser.test_pages import DIAMOND, NEVER
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 CHANGES: Final = re.compile(
     r"^(cancel|retry|pause|resume|stop|save|evaluate|abort|set|submit|start|new|upload|push|add|test|turn|publish"
     r"|promote|roll ?back|merge|remove|delete|make|create|revoke|close|reject)\b",
@@ -72,7 +72,6 @@ def noting(page: Page) -> list[str]:
     return refused
 
 
-@pytest.mark.long
 def test_a_viewer_is_offered_no_change_on_any_page(
     browser: Browser, fleet: LocalFleet, client: Client, paths: list[str]
 ) -> None:
@@ -84,7 +83,6 @@ def test_a_viewer_is_offered_no_change_on_any_page(
         assert refused == [], "a page asks for what a viewer may not see"
 
 
-@pytest.mark.long
 def test_nothing_that_a_viewer_can_press_is_refused(
     browser: Browser, fleet: LocalFleet, client: Client, paths: list[str]
 ) -> None:
@@ -112,7 +110,6 @@ def press_all(page: Page, path: str) -> None:
             page.locator("#main .page").first.wait_for(state="attached")
 
 
-@pytest.mark.long
 def test_a_member_is_offered_no_administration(
     browser: Browser, fleet: LocalFleet, client: Client, paths: list[str]
 ) -> None:

@@ -22,11 +22,10 @@ from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.store import migrate
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
-@pytest.mark.long
 def test_a_new_key_logs_in_with_its_role_until_it_is_revoked(
     entered: Page, browser: Browser, fleet: LocalFleet, client: Client
 ) -> None:
@@ -109,7 +108,6 @@ def shown_bytes(page: Page, kind: str) -> float:
     return float(value) * UNITS[unit]
 
 
-@pytest.mark.long
 def test_the_room_that_is_shown_is_what_lies_in_the_folder(
     entered: Page, fleet: LocalFleet, client: Client, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from tests.integration.server.support import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 WORKER = "by-hand"
 TRAINING = f"""apiVersion: tunefleet/v1
 kind: LoRASFTTask
@@ -75,7 +75,6 @@ def below(box: Locator) -> int:
     return int(box.evaluate("box => Math.round(box.scrollHeight - box.scrollTop - box.clientHeight)"))
 
 
-@pytest.mark.long
 def test_a_log_is_followed_searched_and_sorted_by_level(entered: Page, attempt: Attempt) -> None:
     attempt.log("INFO begins\nWARNING the disk is nearly full\nERROR no such row\n")
     entered.goto(f"/ui/tasks/{attempt.task_id}?tab=log")
@@ -140,7 +139,6 @@ def test_what_became_of_a_command_stands_beside_it(
     assert (known.id, known.state, known.step) == (told["command_id"], "applied", 30)
 
 
-@pytest.mark.long
 def test_predictions_of_two_evaluations_stand_beside_each_other(
     entered: Page, client: Client, attempt: Attempt, axe: str
 ) -> None:

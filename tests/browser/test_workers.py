@@ -16,7 +16,7 @@ from tests.integration.server.support import HandWorker, until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 GIB = 1 << 30
 
 
@@ -47,7 +47,6 @@ def double(fleet: LocalFleet) -> Iterator[GpuDouble]:
         yield made
 
 
-@pytest.mark.long
 def test_gpus_are_shown_with_what_is_full_and_how_busy_they_are(
     entered: Page, client: Client, double: GpuDouble
 ) -> None:
@@ -63,7 +62,6 @@ def test_gpus_are_shown_with_what_is_full_and_how_busy_they_are(
     expect(entered.locator(".counts")).to_contain_text("4 GPUs")
 
 
-@pytest.mark.long
 def test_the_charts_of_a_worker_move(entered: Page, double: GpuDouble) -> None:
     entered.goto("/ui/workers")
     entered.get_by_role("link", name=double.worker_id).click()
@@ -115,7 +113,6 @@ def test_a_drained_worker_is_told_so_once_it_is_confirmed(entered: Page, client:
     assert not client.workers.get(double.worker_id).draining
 
 
-@pytest.mark.long
 def test_a_task_is_begun_on_one_machine(entered: Page, worker: str) -> None:
     entered.goto(f"/ui/workers/{worker}")
     entered.get_by_role("link", name="New task here").click()
@@ -178,7 +175,6 @@ spec:
 """
 
 
-@pytest.mark.long
 def test_what_is_passed_stands_at_the_edge_and_leads_to_it(entered: Page, fleet: LocalFleet, client: Client) -> None:
     key = client.keys.create("by-hand", "worker").secret
     with httpx.Client(base_url=f"{fleet.url}/api/v1", headers={"Authorization": f"Bearer {key}"}, timeout=60) as link:

@@ -26,7 +26,7 @@ FIRST = int(os.environ.get("CHAOS_FIRST", "0"))
 KINDS = os.environ.get("CHAOS_KINDS", "all")
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.torch
 @pytest.mark.timeout(1500 if ASKED is None else 0)
 def test_the_promises_are_kept_whatever_strikes(

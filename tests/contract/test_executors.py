@@ -47,7 +47,7 @@ class TestApi(LightContract):
             yield
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.torch
 @pytest.mark.timeout(400)
 class TestData(JobContract):
@@ -67,7 +67,7 @@ class TestData(JobContract):
         return bool(list(folder.glob("rows/*.json")))
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(400)
 class TestPython(JobContract):
     executor = PythonExecutor
@@ -92,7 +92,7 @@ def main():
         return super().same(*plain)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.torch
 @pytest.mark.timeout(400)
 class TestInference(JobContract):
@@ -114,7 +114,7 @@ class TestInference(JobContract):
     children = ({**spec, "data": {"type": "list", "items": ["A train leaves", "Anna gives"]}},)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.torch
 @pytest.mark.timeout(400)
 class TestRag(JobContract):

@@ -15,7 +15,7 @@ from tests.fakes import llama_cpp
 from tunefleet.executors.merge import MergeExecutor
 from tunefleet.testing import JobContract
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
 
 SOURCE = {"source": {"identifier": "builtin:gsm8k-llama-2m"}}
 NOWHERE = {"source": {"identifier": "./nowhere"}}

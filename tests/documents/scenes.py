@@ -142,7 +142,7 @@ FLEET: Final[dict[str, Scene]] = {
 """Pages that are read beside a server that runs already, with one worker."""
 
 CUT: Final = frozenset({"docs/how-to/bring-files.md"})
-"""Those of them that `make test` reads, with the tutorial; `make documents` and `make proofs` read all pages."""
+"""Those of them that `make test` reads, with the tutorial; `make proofs AREA=docs` reads all pages."""
 
 ALONE: Final[dict[str, Scene]] = {
     "docs/tutorial/first-fine-tune.md": Scene(values={"TASK": _task()}),

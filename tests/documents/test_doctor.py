@@ -177,8 +177,7 @@ def test_a_torch_that_cannot_be_imported(setup: pytest.MonkeyPatch, tmp_path: Pa
     _says(checks.gpu(), "bad", "cannot be imported", "--force-reinstall torch")
 
 
-@pytest.mark.long
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_wrong_key_and_a_port_that_is_taken(tmp_path: Path, free_port: Callable[[], int]) -> None:
     """The command itself, beside a real server: nothing but what is broken is to be mended."""
     reader = Reader(tmp_path, free_port())

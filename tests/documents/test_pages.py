@@ -16,7 +16,7 @@ from tests.integration.postgres.process import PostgresProcess
 from tunefleet import Client
 from tunefleet.errors import ConflictError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 
 
 @contextmanager
@@ -56,13 +56,14 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=() if page in scenes.CUT else pytest.mark.long) for page in scenes.FLEET]
+    "page", [pytest.param(page, marks=() if page in scenes.CUT else pytest.mark.proof) for page in scenes.FLEET]
 )
 def test_a_page_can_be_followed_beside_a_server(page: str, fleet: Reader, tmp_path: Path) -> None:
     with _beside(fleet, tmp_path) as reader:
         reader.follow(ROOT / page, scenes.FLEET[page])
 
 
+@pytest.mark.story
 @pytest.mark.torch
 @pytest.mark.parametrize("page", scenes.ALONE)
 def test_a_page_can_be_followed_from_nothing(page: str, tmp_path: Path, free_port: Callable[[], int]) -> None:
@@ -70,7 +71,6 @@ def test_a_page_can_be_followed_from_nothing(page: str, tmp_path: Path, free_por
         reader.follow(ROOT / page, scenes.ALONE[page])
 
 
-@pytest.mark.long
 @pytest.mark.torch
 @pytest.mark.parametrize("page", scenes.LONG)
 def test_a_page_that_takes_long_beside_a_server(page: str, fleet: Reader, tmp_path: Path) -> None:
@@ -78,7 +78,6 @@ def test_a_page_that_takes_long_beside_a_server(page: str, fleet: Reader, tmp_pa
         reader.follow(ROOT / page, scenes.LONG[page])
 
 
-@pytest.mark.long
 @pytest.mark.torch
 @pytest.mark.parametrize("page", scenes.LONG_ALONE)
 def test_a_page_that_takes_long_from_nothing(page: str, tmp_path: Path, free_port: Callable[[], int]) -> None:
@@ -86,7 +85,6 @@ def test_a_page_that_takes_long_from_nothing(page: str, tmp_path: Path, free_por
         reader.follow(ROOT / page, scenes.LONG_ALONE[page])
 
 
-@pytest.mark.long
 def test_the_page_of_postgresql(tmp_path: Path, free_port: Callable[[], int], postgres: PostgresProcess) -> None:
     url = postgres.create()
     with _reading(tmp_path, free_port()) as reader:

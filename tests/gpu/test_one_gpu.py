@@ -23,7 +23,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import Job, JobProcess
 
 required("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.timeout(240)]
 
 GIB = 1 << 30
 

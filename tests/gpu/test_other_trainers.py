@@ -13,7 +13,7 @@ import pytest
 from tunefleet.jobs import envs
 from tunefleet.wire.jobfolder import Job
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(1800)]
 
 STEPS = 8
 SPEC = {

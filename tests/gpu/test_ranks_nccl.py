@@ -29,7 +29,7 @@ def libraries() -> None:
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.slow,
+    pytest.mark.proof,
     pytest.mark.timeout(700),
 ]
 

@@ -11,7 +11,7 @@ from scripts import dependencies
 from scripts.dependencies import installed
 
 
-@pytest.mark.long
+@pytest.mark.proof
 def test_the_bill_of_materials_lists_what_is_installed(tmp_path: Path) -> None:
     dependencies.sbom(tmp_path / "sbom.json")
     listed = {

@@ -12,7 +12,7 @@ import pytest
 from scripts import extras
 from tests.packaging.making import run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 ASKED = """
 eval "$(tunefleet completion bash)"
 COMP_WORDS=({words}); COMP_CWORD={last}
@@ -31,7 +31,6 @@ def test_without_an_extra_server_worker_and_agent_are_imported(bin_: Path) -> No
     assert run(bin_ / "python", "-c", code).strip() == "None None"
 
 
-@pytest.mark.long
 def test_doctor_says_which_extra_training_needs(bin_: Path) -> None:
     found = {each["name"]: each for each in json.loads(run(bin_ / "tunefleet", "doctor", "--json"))}
     assert found["Training libraries"]["mend"] == "pip install 'tunefleet[train]'"
@@ -48,8 +47,8 @@ def test_each_extra_of_the_wheel_is_tried_by_make_extras(wheel: Path) -> None:
     ("words", "found"),
     [
         ("tunefleet submit --fol", {"--follow"}),
-        pytest.param("tunefleet sub", {"submit"}, marks=pytest.mark.long),
-        pytest.param("tunefleet keys cr", {"create"}, marks=pytest.mark.long),
+        pytest.param("tunefleet sub", {"submit"}),
+        pytest.param("tunefleet keys cr", {"create"}),
     ],
 )
 def test_bash_completes(bin_: Path, words: str, found: set[str]) -> None:
@@ -58,7 +57,7 @@ def test_bash_completes(bin_: Path, words: str, found: set[str]) -> None:
     assert set(said.split()) == found
 
 
-@pytest.mark.parametrize("shell", ["fish", pytest.param("zsh", marks=pytest.mark.long)])
+@pytest.mark.parametrize("shell", ["fish", pytest.param("zsh")])
 def test_other_shells_are_answered_as_their_script_asks(bin_: Path, tmp_path: Path, shell: str) -> None:
     """What the script asks with is in it; a shell that is here reads it, too."""
     asking = {"_TUNEFLEET_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "tunefleet submit --fol"}

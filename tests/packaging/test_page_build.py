@@ -16,7 +16,7 @@ from tests.packaging.making import link_packages
 NO_REGISTRY = {"registry": "http://127.0.0.1:9", "fetch_retries": "0"}
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_page_is_built_where_no_node_is_on_the_path(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, web_packages: Path
 ) -> None:
@@ -32,7 +32,7 @@ def test_the_page_is_built_where_no_node_is_on_the_path(
         assert (built / name).stat().st_size > (built / f"{name}.gz").stat().st_size > 0
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_packages_stay_where_new_ones_cannot_be_installed(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

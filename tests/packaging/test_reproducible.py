@@ -19,12 +19,12 @@ import pytest
 
 from tests.packaging.making import EPOCH, VERSION, build, copy_tree, one, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 REGISTRY = "https://registry.npmjs.org/react"
 OTHERS = {"TZ": "Asia/Kathmandu", "PYTHONHASHSEED": "7", "LC_ALL": "C.UTF-8"}
 
 
-@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.long)], ids=["without-page", "with-page"])
+@pytest.fixture(params=[False, pytest.param(True)], ids=["without-page", "with-page"])
 def page(request: pytest.FixtureRequest, missing: Callable[[str], None]) -> bool:
     """Whether the page is built, too: its packages come from an npm registry."""
     if request.param:
@@ -67,7 +67,6 @@ def test_two_builds_and_one_of_the_source_distribution_are_equal(repository: Pat
     assert same(wheel, tmp_path / "c" / wheel.name)
 
 
-@pytest.mark.long
 def test_a_newer_commit_is_told_from_an_older_one(repository: Path, tmp_path: Path) -> None:
     tree = copy_tree(repository, tmp_path / "tree")
     build(tree, tmp_path / "a", "wheel", **{VERSION: "0.9.1"})
@@ -75,7 +74,6 @@ def test_a_newer_commit_is_told_from_an_older_one(repository: Path, tmp_path: Pa
     assert not same(one(tmp_path / "a", "*.whl"), one(tmp_path / "b", "*.whl"))
 
 
-@pytest.mark.long
 def test_a_tree_without_git_is_built_and_says_how_a_version_is_named(repository: Path, tmp_path: Path) -> None:
     tree = copy_tree(repository, tmp_path / "tree")
     said = build(tree, tmp_path / "built", "wheel")

@@ -12,7 +12,7 @@ import yaml
 
 from tests.packaging.making import run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 LINKED = re.compile(r'(?:href|src)="([^"#?]+)')
 
 

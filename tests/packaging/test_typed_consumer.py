@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 RIGHT = '''
 """Submit a training, follow it, and fetch what it has made."""
 
@@ -67,7 +67,6 @@ def checked(program: Path, bin_: Path, folder: Path) -> tuple[int, list[str]]:
     return done.returncode, (done.stdout + done.stderr).splitlines()
 
 
-@pytest.mark.long
 def test_a_right_program_passes_and_each_wrong_line_of_another_is_an_error(bin_: Path, tmp_path: Path) -> None:
     right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"
     right.write_text(RIGHT, encoding="utf-8")

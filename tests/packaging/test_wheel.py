@@ -11,7 +11,7 @@ import pytest
 MODEL_LIMIT_BYTES = 5 << 20
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -35,13 +35,13 @@ def test_the_queue_is_as_its_model(fresh_data: Path) -> None:
     run(fresh_data, 6, 50, repeats=True)
 
 
-@pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.timeout(3600)
 def test_the_queue_is_as_its_model_whatever_chance_does(fresh_data: Path) -> None:
     run(fresh_data, 150, 100, repeats=False)
 
 
-@pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.timeout(3600)
 def test_the_queue_is_as_its_model_on_postgres(
     postgres: PostgresProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

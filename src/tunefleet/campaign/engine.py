@@ -137,16 +137,13 @@ class Engine:
     async def _end_order(self, state: CycleState) -> None:
         async with self._equipped(state) as (client, provider):
             context = self._context(state, client, provider)
-            ticket = (state.outcomes.get(StepName.SUBMIT) or {}).get("ticket")
-            if ticket is None and state.intent is not None and state.step is StepName.SUBMIT:
+            order = state.outcomes.get(StepName.SUBMIT)
+            if order is None and state.intent is not None and state.step is StepName.SUBMIT:
                 found = await self._steps[StepName.SUBMIT].reconcile(context, state.intent)
-                ticket = found["ticket"] if isinstance(found, Mapping) else None
+                order = found if isinstance(found, Mapping) else None
             await cancel_earlier(context)
-            if ticket is not None:
-                order = state.outcomes.get(StepName.SUBMIT) or state.intent or {}
-                await cancel(
-                    context, {"key": state.order_key, "ticket": ticket, "at": order.get("at", state.ordered_at)}
-                )
+            if order is not None:
+                await cancel(context, {"key": state.order_key, "ticket": order["ticket"], "at": order["at"]})
             await uploading.clear(context, last=True)
 
     async def _step(self, state: CycleState, client: AsyncClient, provider: Provider) -> CycleState | None:

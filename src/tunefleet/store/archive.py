@@ -136,7 +136,7 @@ def verified(file: Path) -> Manifest:
 
     Raises:
         ArtifactError: If it is none of ours, or not what was written.
-        StoreError: If a newer version of Tunefleet wrote it.
+        StoreError: If a newer or a development version of Tunefleet wrote it.
         NotFoundError: If it is not there.
     """
     try:
@@ -163,11 +163,7 @@ def _manifest(said: dict[str, Any], file: Path) -> Manifest:
     if said.get("format") != FORMAT:
         raise ArtifactError(f"{file} is no backup, or of a newer version of Tunefleet.", hint=_NO_BACKUP)
     manifest = Manifest(**{**said, "tables": {name: Part(**part) for name, part in said["tables"].items()}})
-    if not migrate.is_known(manifest.revision):
-        raise StoreError(
-            f"{file} was made by a newer version of Tunefleet ({manifest.made_by}, revision {manifest.revision}).",
-            hint="Upgrade Tunefleet.",
-        )
+    migrate.refuse_unknown(manifest.revision, str(file), manifest.made_by)
     return manifest
 
 

@@ -15,16 +15,13 @@ from tunefleet.errors import StoreError
 from tunefleet.store.creating import create
 from tunefleet.store.postgres_text import sort_by_code
 
-HEAD: Final = "0072"
-"""The newest revision; a test holds it against the folder."""
-FOLDER: Final = Path(__file__).parent / "migrations"
-_KNOWN: Final = frozenset(
-    {
-        "0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0014", "0011", "0020", "0031",
-        "0040", "0041", "0042", "0050", "0060", "0063", "0070", "0071", HEAD,
-    }
-)  # fmt: skip
+REVISIONS: Final = ("0100",)
+"""All that there are, the oldest first; a test compares them with the folder.
 
+Lower numbers were those of development versions, before the first release: no migration starts there.
+"""
+HEAD: Final = REVISIONS[-1]
+FOLDER: Final = Path(__file__).parent / "migrations"
 _OURS: Final = frozenset({"alembic_version", "meta"})
 
 
@@ -34,11 +31,11 @@ def to_head(engine: Engine, name: str, before: Callable[[str], object]) -> None:
     Args:
         engine: Of the database.
         name: What to call the database in a message.
-        before: Called with the revision of tables that are about to be migrated, while nobody else can write; what it
+        before: Called with the revision of tables that are about to be migrated, while no one else can write; what it
             raises leaves them as they are. A database without tables has nothing to lose, and it is not called.
 
     Raises:
-        StoreError: If a newer version of Tunefleet made the tables, or another program.
+        StoreError: If a newer or a development version of Tunefleet made the tables, or another program.
     """
     with engine.begin() as connection:
         revision = revision_of(connection, name)
@@ -59,7 +56,7 @@ def revision_of(connection: Connection, name: str) -> str | None:
         name: What to call the database in a message.
 
     Raises:
-        StoreError: If a newer version of Tunefleet made the tables, or another program.
+        StoreError: If a newer or a development version of Tunefleet made the tables, or another program.
     """
     found = set(inspect(connection).get_table_names())
     if not found:
@@ -67,27 +64,44 @@ def revision_of(connection: Connection, name: str) -> str | None:
     if not found >= _OURS:
         raise StoreError(f"{name} has tables of another program.", hint="Use another data folder, or database.")
     revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    if revision is not None and revision not in _KNOWN:
-        raise StoreError(
-            f"{name} was made by a newer version of Tunefleet (revision {revision}, this one knows {HEAD}).",
-            hint="Upgrade Tunefleet, or use another data folder, or database.",
-        )
+    if revision is not None:
+        refuse_unknown(revision, name)
     return revision
 
 
-def upgrade(connection: Connection, revision: str = HEAD) -> None:
-    """Run the migrations up to a revision, in the caller's transaction."""
+def refuse_unknown(revision: str, name: str, version: str | None = None) -> None:
+    """Raise an error for tables that this version can neither use nor migrate.
+
+    Args:
+        revision: Of the tables.
+        name: What to call the database or the backup in a message.
+        version: Which version of Tunefleet made them, if that is known.
+
+    Raises:
+        StoreError: If a newer or a development version of Tunefleet made the tables.
+    """
+    if revision in REVISIONS:
+        return
+    made = f"revision {revision}" if version is None else f"{version}, revision {revision}"
+    if revision.isdecimal() and revision < REVISIONS[0]:
+        raise StoreError(
+            f"{name} was made by a development version of Tunefleet ({made}) and cannot be opened by this one.",
+            hint="Start with an empty data folder or database, or use the version that made it.",
+        )
+    raise StoreError(
+        f"{name} was made by a newer version of Tunefleet ({made}, this one knows {HEAD}).",
+        hint="Upgrade Tunefleet, or use another data folder, or database.",
+    )
+
+
+def upgrade(connection: Connection, revision: str | None = None) -> None:
+    """Run the migrations up to a revision, by default the newest one, in the caller's transaction."""
     from alembic import command  # noqa: PLC0415 - a third of a second, needed once per upgrade
     from alembic.config import Config  # noqa: PLC0415
 
     config = Config()
     config.set_main_option("script_location", str(FOLDER))
     config.attributes["connection"] = connection
-    command.upgrade(config, revision)
+    command.upgrade(config, revision or HEAD)
     if connection.dialect.name == "postgresql":
         sort_by_code(connection)
-
-
-def is_known(revision: str) -> bool:
-    """Whether this version can work with tables of a revision, or bring them up to date."""
-    return revision in _KNOWN

@@ -30,7 +30,7 @@ def restore(
 
     Raises:
         ArtifactError: If the file is damaged, or no backup.
-        StoreError: If it is of a newer version, or a server uses the database, or it cannot be written.
+        StoreError: If it is of a newer or a development version, a server uses the database, or it cannot be written.
         ConflictError: If the database has rows and `force` is not given.
     """
     manifest = archive.verified(file)

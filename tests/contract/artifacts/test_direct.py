@@ -24,7 +24,7 @@ from tunefleet.artifacts.remote import RemoteStore
 from tunefleet.artifacts.s3 import Bucket, S3Store
 from tunefleet.errors import ArtifactError, ConflictError, NotFoundError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(180)]
 
 PART = 5 << 20
 """The least that S3 takes."""
@@ -85,7 +85,7 @@ def put(direct: DirectUploads, name: str, ref: str, numbers: list[int], data: by
         list(threads.map(one, numbers))
 
 
-@pytest.mark.parametrize("store", ["s3", "gcs", pytest.param("azure", marks=pytest.mark.long)], indirect=True)
+@pytest.mark.parametrize("store", ["s3", "gcs", pytest.param("azure")], indirect=True)
 def test_a_file_that_came_in_parts_is_kept_under_its_digest(store: RemoteStore, direct: DirectUploads) -> None:
     ref = direct.begin("up")
     assert direct.parts("up", ref, SIZES) == set()

@@ -28,12 +28,10 @@ from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.services.federation import files
 from tunefleet.services.proving import prove
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize(
-    "store", ["folder", "shared", "s3", "gcs", pytest.param("azure", marks=pytest.mark.long)], indirect=True
-)
+@pytest.mark.parametrize("store", ["folder", "shared", "s3", "gcs", pytest.param("azure")], indirect=True)
 def test_every_store_is_proved_and_nothing_is_left(store: BlobStore) -> None:  # noqa: F811
     prove(store)
     assert store.kept_before(float("inf")) == {}

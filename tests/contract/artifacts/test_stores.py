@@ -36,7 +36,7 @@ from tunefleet.errors import (
 from tunefleet.services.blobs import open_blobs
 from tunefleet.settings import ServerSettings, load
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 
 DATA = bytes(range(256)) * 400
 DIGEST = hashlib.sha256(DATA).hexdigest()

@@ -32,7 +32,7 @@ spec: {taskType: echo, data: {type: list, items: [a]}}
 
 LINKS = ("http", "redis", "rediss")
 over_one_link = pytest.mark.parametrize(
-    "site", [pytest.param(link, marks=pytest.mark.long if link != "http" else ()) for link in LINKS], indirect=True
+    "site", [pytest.param(link, marks=pytest.mark.proof if link != "http" else ()) for link in LINKS], indirect=True
 )
 """For what hangs on the link little, and takes long: `make test` walks one."""
 
@@ -58,7 +58,7 @@ class Site:
         return self.client.submit(ECHO).task_id
 
 
-@pytest.fixture(scope="module", params=["http", "redis", pytest.param("rediss", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["http", "redis", pytest.param("rediss", marks=pytest.mark.proof)])
 def site(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

@@ -16,7 +16,7 @@ from tests.contract.links.workers import Workers, ask, ended, outputs, until
 from tests.fakes.receiver import receiving
 from tunefleet.artifacts import blobs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), over_one_link]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(300), over_one_link]
 HOOK = "the-secret-of-the-hook"
 
 

@@ -12,7 +12,7 @@ from tests.contract.links.workers import PATIENCE_S, Workers, ask, ended, output
 from tunefleet.client import Client
 from tunefleet.wire.api import TaskDetail
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.proof
 
 
 def computed(task: TaskDetail) -> int:

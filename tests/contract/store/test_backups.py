@@ -85,16 +85,25 @@ def test_a_backup_is_one_moment(target: Path | str, database: Database, tmp_path
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_an_older_backup_is_migrated(kind: str, to: Callable[[str], Path | str], tmp_path: Path) -> None:
-    old, new = tmp_path / "old.db", to(kind)
-    with opening.writing(old, tmp_path) as connection:
-        migrate.upgrade(connection, "0008")
-        connection.execute(text("INSERT INTO meta (name, value) VALUES ('kept', 'x')"))
-    file = tmp_path / "old.zip"
-    assert archive.write(old, file).revision == "0008"
-    restoring.restore(file, new, tmp_path / "data")
+def test_an_older_backup_is_migrated(
+    target: Path | str,
+    database: Database,
+    to: Callable[[str], Path | str],
+    tmp_path: Path,
+    kind: str,
+    next_revision: Callable[[], str],
+) -> None:
+    database.write(put).result(30)
+    file, new = tmp_path / "old.zip", to(kind)
+    revision = archive.write(target, file).revision
+    assert next_revision() != revision
+    assert restoring.restore(file, new, tmp_path / "data").revision == revision
     found = opening.standing(new)
-    assert (found.current, found.tables, found.rows) == (True, len(metadata.tables), 1)
+    assert (found.current, found.tables, found.rows) == (True, len(metadata.tables) + 1, 10)
+    moved, was = everything(new), everything(target)
+    # The next revision has filled a column of `meta`, and made a table.
+    assert moved["meta"] == [(*row, len(row[1])) for row in was["meta"]]
+    assert {**moved, "meta": was["meta"]} == {**was, "labels": []}
 
 
 def filled(target: Path | str, tmp_path: Path) -> tuple[Path, Path | str]:
@@ -148,6 +157,7 @@ def manifest(members: dict[str, bytes], **changes: object) -> None:
         (lambda members: members.pop("manifest.json"), "is no backup, or damaged"),
         (lambda members: manifest(members, format="other/1"), "is no backup, or of a newer version"),
         (lambda members: manifest(members, revision="9999"), "was made by a newer version"),
+        (lambda members: manifest(members, revision="0072"), r"zip was made by a development version .* 0072\) and"),
     ],
 )
 def test_a_file_that_is_not_what_was_written_changes_nothing(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.integration.postgres.process import PASSWORD
 from tunefleet.cli import checks
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.main import run
-from tunefleet.store import Database, migrate, opening
+from tunefleet.store import Database, copies, migrate, opening
 from tunefleet.store.tables import meta
 
 
@@ -31,25 +32,43 @@ def said(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
 
 
 def test_a_database_is_checked_and_migrated(
-    place: Path | str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: Path | str, capsys: pytest.CaptureFixture[str], next_revision: Callable[[], str]
 ) -> None:
     assert said(capsys, "db", "check")["revision"] is None
-    with opening.writing(place, tmp_path / "data") as connection:
-        migrate.upgrade(connection, "0008")
+    Database.open(place).close()
+    before, after = migrate.HEAD, next_revision()
     assert run(["db", "check"]) == ExitCode.FAILED
     shown = capsys.readouterr().out
-    assert "0008" in shown
-    assert "tunefleet db migrate" in shown
+    assert before in shown
+    assert f"this version wants {after}: tunefleet db migrate" in shown
     assert checks.database().state == "warning"
     moved = said(capsys, "db", "migrate")
-    assert (moved["before"], moved["revision"], moved["current"]) == ("0008", migrate.HEAD, True)
+    assert (moved["before"], moved["revision"], moved["current"]) == (before, after, True)
+    copy = str(copies.path_of(place, before)) if isinstance(place, Path) else None
+    assert moved["copy"] == copy
+    assert said(capsys, "db", "migrate")["copy"] is None
     assert run(["db", "migrate"]) == 0
     assert "already" in capsys.readouterr().out
     assert run(["db", "check"]) == 0
     assert PASSWORD not in capsys.readouterr().out
     found = checks.database()
     assert found.state == "good"
-    assert migrate.HEAD in found.found
+    assert after in found.found
+
+
+@pytest.mark.parametrize(("revision", "made"), [("9999", "newer"), ("0072", "development")])
+def test_a_database_that_no_migration_leads_from_is_named(
+    place: Path | str, tmp_path: Path, capsys: pytest.CaptureFixture[str], revision: str, made: str
+) -> None:
+    Database.open(place).close()
+    with opening.writing(place, tmp_path / "data") as connection:
+        connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
+    for command in (["db", "check"], ["db", "migrate"], ["backup", str(tmp_path / "x.zip")]):
+        assert run(command) == ExitCode.MACHINE
+        told = " ".join(capsys.readouterr().err.split())
+        assert f"was made by a {made} version of Tunefleet (revision {revision}" in told
+    found = checks.database()
+    assert (found.state, f"revision {revision}" in found.found) == ("bad", True)
 
 
 def test_a_backup_is_restored_by_hand(place: Path | str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,9 @@
-"""Tables up from nothing and from every older revision, in each store; and what their upgrades keep."""
+"""Tables up from nothing and from an older revision, in each store; what an upgrade keeps; what is refused."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,11 +14,11 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from tunefleet.errors import StoreError
-from tunefleet.store import Connection, Database, channels, migrate, opening, training
+from tunefleet.store import Connection, Database, archive, copies, migrate, opening, restoring, training
 from tunefleet.store.tables import metadata
 
-REVISIONS = sorted(each.revision for each in ScriptDirectory(str(migrate.FOLDER)).walk_revisions())
-QUICK = {"0001"}
+# All that the next revision makes different from the tables that this version's code works with.
+OF_THE_NEXT = ["modify_nullable training_jobs.updates", "remove_column meta.size", "remove_table labels"]
 # What a store itself says of its tables, each as text, in an order that does not depend on how they came about.
 SQLITE = {
     "columns": """
@@ -47,9 +48,16 @@ POSTGRES = {
 }
 
 
-def differences(connection: Connection) -> list[object]:
+def differences(connection: Connection) -> list[str]:
+    """Say by what the tables of a database are not those that the code works with."""
     context = MigrationContext.configure(connection, opts={"compare_type": True})
-    return list(compare_metadata(context, metadata))
+    found = []
+    for each in compare_metadata(context, metadata):
+        what, *where = each[0] if isinstance(each, list) else each
+        # (what, table), (what, schema, table, column) or (what, schema, table, name of a column, …).
+        names = [str(getattr(name, "name", name)) for name in (where[:1] if len(where) == 1 else where[1:3])]
+        found.append(f"{what} {'.'.join(names)}")
+    return sorted(found)
 
 
 def described(target: Path | str) -> dict[str, list[str]]:
@@ -59,25 +67,39 @@ def described(target: Path | str) -> dict[str, list[str]]:
         return {what: sorted(str(tuple(row)) for row in connection.execute(text(sql))) for what, sql in asked.items()}
 
 
-def at(target: Path | str, folder: Path, revision: str, *statements: tuple[str, dict[str, object]]) -> None:
-    """Make a database as an older version had it."""
+def put(target: Path | str, folder: Path, *statements: str) -> None:
+    """Write to a database that no server has open."""
     with opening.writing(target, folder) as connection:
-        migrate.upgrade(connection, revision)
-        for statement, values in statements:
-            connection.execute(text(statement), values)
+        for statement in statements:
+            connection.execute(text(statement))
+
+
+@pytest.fixture
+def older(target: Path | str, tmp_path: Path, next_revision: Callable[[], str]) -> Path | str:
+    """A database with rows, of the version before this one."""
+    Database.open(target).close()
+    labels = "INSERT INTO meta (name, value) VALUES ('kept', 'four'), ('label-1', 'red'), ('label-2', 'green')"
+    job = (
+        "INSERT INTO training_jobs (task_id, body, resumed_from, checkpoint, updates) "
+        "VALUES ('task-1', '{}', NULL, '/ckpt', '[]')"
+    )
+    put(target, tmp_path, labels, job)
+    next_revision()
+    return target
 
 
 def test_the_migrations_make_the_tables_that_the_code_works_with(database: Database) -> None:
     assert database.write(differences).result(30) == []
-    assert ScriptDirectory(str(migrate.FOLDER)).get_current_head() == migrate.HEAD
-    assert [revision for revision in REVISIONS if not migrate.is_known(revision)] == []
+    found = [each.revision for each in ScriptDirectory(str(migrate.FOLDER)).walk_revisions()]
+    assert tuple(reversed(found)) == migrate.REVISIONS
 
 
 def test_an_empty_database_is_made_at_once_as_the_migrations_would_have_made_it(
     empty: Path | str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     other = tmp_path / "other.db" if isinstance(empty, Path) else request.getfixturevalue("postgres_url")
-    at(empty, tmp_path, migrate.HEAD)
+    with opening.writing(empty, tmp_path) as connection:
+        migrate.upgrade(connection)
     Database.open(other).close()
     migrated, made = described(empty), described(other)
     assert all(migrated.values())
@@ -89,20 +111,39 @@ def test_an_empty_database_is_made_at_once_as_the_migrations_would_have_made_it(
         assert [tuple(each) for each in found] == [("default", 1.0, "tunefleet", None)]
 
 
-@pytest.mark.parametrize(
-    "revision", [pytest.param(each, marks=() if each in QUICK else pytest.mark.long) for each in REVISIONS]
-)
-def test_each_older_revision_comes_up_to_date(empty: Path | str, tmp_path: Path, revision: str) -> None:
-    at(empty, tmp_path, revision, ("INSERT INTO meta (name, value) VALUES ('kept', 'x')", {}))
-    before = opening.standing(empty)
-    assert (before.revision, before.current, before.rows) == (revision, revision == migrate.HEAD, 1)
-    opened = Database.open(empty)
+def test_an_older_database_comes_up_to_date_with_all_its_rows(older: Path | str) -> None:
+    before, made = opening.standing(older), described(older)
+    assert (before.revision, before.current, before.rows) == (migrate.REVISIONS[-2], False, 4)
+    opened = Database.open(older)
     try:
-        assert opened.write(differences).result(30) == []
+        assert opened.write(differences).result(30) == OF_THE_NEXT
+        kept = opened.read(lambda connection: training.job(connection, "task-1")).result(30)
     finally:
         opened.close()
-    after = opening.standing(empty)
-    assert (after.current, after.tables, after.rows) == (True, len(metadata.tables), 1)
+    after = opening.standing(older)
+    assert (after.revision, after.current, after.tables) == (migrate.HEAD, True, len(metadata.tables) + 1)
+    assert kept == training.JobRow("task-1", "{}", None, "/ckpt", "[]")
+    with opening.reading(older) as connection:
+        sizes = connection.execute(text("SELECT size FROM meta WHERE name = 'kept'")).scalar_one()
+        labels = connection.execute(text("SELECT seq, name FROM labels ORDER BY seq")).all()
+    assert (sizes, [tuple(each) for each in labels]) == (4, [(1, "red"), (2, "green")])
+    # What the next revision does not touch is as it was, and its texts are sorted as all others.
+    now = described(older)
+    assert {
+        what: [row for row in rows if "labels" not in row and row not in now[what]] for what, rows in made.items()
+    } == {what: [row for row in rows if "training_jobs" in row and "updates" in row] for what, rows in made.items()}
+    assert not [row for row in now["columns"] if "'default'" in row]
+
+
+def test_a_migration_that_fails_leaves_everything_as_it_was(older: Path | str, tmp_path: Path) -> None:
+    put(older, tmp_path, "INSERT INTO meta (name, value) VALUES ('label-3', 'red')")
+    before, made = opening.standing(older), described(older)
+    with pytest.raises(StoreError):
+        Database.open(older)
+    assert (opening.standing(older), described(older)) == (before, made)
+    put(older, tmp_path, "UPDATE meta SET value = 'blue' WHERE name = 'label-3'")
+    Database.open(older).close()
+    assert opening.standing(older).current
 
 
 def test_of_several_who_open_an_empty_database_at_once_one_makes_the_tables(postgres_empty: str) -> None:
@@ -115,24 +156,66 @@ def test_of_several_who_open_an_empty_database_at_once_one_makes_the_tables(post
             each.close()
 
 
+def test_of_several_who_open_an_older_database_at_once_one_migrates_it(
+    postgres_url: str, next_revision: Callable[[], str]
+) -> None:
+    served = Database.open(postgres_url)
+    next_revision()
+    with ThreadPoolExecutor(4) as threads:
+        opened = list(threads.map(Database.open, [postgres_url] * 4))
+    try:
+        assert opened[0].write(differences).result(30) == OF_THE_NEXT
+        # A server of the version before goes on until it is its turn.
+        served.write(lambda c: c.execute(text("INSERT INTO meta (name, value) VALUES ('by', 'the old one')"))).result(
+            30
+        )
+        rows = opened[1].read(lambda c: c.execute(text("SELECT value FROM meta WHERE name = 'by'")).scalar_one())
+        assert rows.result(30) == "the old one"
+    finally:
+        for each in (served, *opened):
+            each.close()
+
+
 def test_a_newer_database_is_refused(target: Path | str, tmp_path: Path) -> None:
     Database.open(target).close()
-    with opening.writing(target, tmp_path) as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(StoreError, match=r"newer version of Tunefleet \(revision 9999"):
-        Database.open(target)
-    with pytest.raises(StoreError, match="newer version"):
-        opening.standing(target)
+    put(target, tmp_path, "UPDATE alembic_version SET version_num = '9999'")
+    before = described(target)
+    for opened in (Database.open, opening.standing):
+        with pytest.raises(StoreError, match=r"newer version of Tunefleet \(revision 9999") as refused:
+            opened(target)
+        assert refused.value.hint == "Upgrade Tunefleet, or use another data folder, or database."
+    assert described(target) == before
+
+
+def test_a_database_of_a_development_version_is_refused(target: Path | str, tmp_path: Path) -> None:
+    Database.open(target).close()
+    file, name = tmp_path / "fleet.zip", opening.name_of(target)
+    archive.write(target, file)
+    before = described(target)
+    for revision, work in (
+        ("0001", lambda: Database.open(target)),
+        ("0072", lambda: Database.open(target)),
+        ("0001", lambda: opening.standing(target)),
+        ("0072", lambda: archive.write(target, tmp_path / "other.zip")),
+        ("0072", lambda: restoring.restore(file, target, tmp_path, force=True)),
+    ):
+        put(target, tmp_path, f"UPDATE alembic_version SET version_num = '{revision}'")
+        with pytest.raises(StoreError) as refused:
+            work()
+        made = f"{name} was made by a development version of Tunefleet (revision {revision})"
+        assert refused.value.message == f"{made} and cannot be opened by this one."
+        assert refused.value.hint == "Start with an empty data folder or database, or use the version that made it."
+    assert described(target) == before
+    assert not isinstance(target, Path) or copies.of(target) == []
 
 
 def test_of_postgresql_no_copy_is_made_and_that_is_said(
-    postgres_empty: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    postgres_url: str, next_revision: Callable[[], str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    at(postgres_empty, tmp_path, "0001")
+    before, after = migrate.HEAD, next_revision()
     with caplog.at_level(logging.INFO):
-        Database.open(postgres_empty).close()
-    told = f"from revision 0001 to {migrate.HEAD}. Of PostgreSQL no copy is made here: pg_dump makes one."
-    assert told in caplog.text
+        Database.open(postgres_url).close()
+    assert f"from revision {before} to {after}. Of PostgreSQL no copy is made here: pg_dump makes one." in caplog.text
 
 
 @pytest.mark.parametrize("table", ["theirs", "alembic_version"])
@@ -141,34 +224,3 @@ def test_tables_of_another_program_are_refused(empty: Path | str, tmp_path: Path
         connection.execute(text(f"CREATE TABLE {table} (version_num VARCHAR)"))
     with pytest.raises(StoreError, match="another program"):
         Database.open(empty)
-
-
-def test_what_was_registered_survives_the_upgrade_that_drops_a_column(empty: Path | str, tmp_path: Path) -> None:
-    registered = (
-        "INSERT INTO training_jobs (task_id, registered, body, resumed_from, checkpoint, updates) "
-        "VALUES ('task-1', 1, '{}', NULL, '/ckpt', '[]')"
-    )
-    at(empty, tmp_path, "0003", (registered, {}))
-    opened = Database.open(empty)
-    try:
-        kept = opened.write(lambda connection: training.job(connection, "task-1")).result(30)
-    finally:
-        opened.close()
-    assert kept == training.JobRow("task-1", "{}", None, "/ckpt", "[]")
-
-
-def test_who_was_told_everything_is_told_of_campaigns_after_the_upgrade(empty: Path | str, tmp_path: Path) -> None:
-    channel = (
-        "INSERT INTO notification_channels (id, project, owner, name, format, target, events, everyone, enabled, "
-        "created_at) VALUES (:id, 'default', 'me', :name, 'webhook', 'https://x', :events, 0, 1, 1)"
-    )
-    asked = {"all": "done,failed,out_of_memory,stalled,paused,worker_lost", "few": "done,failed"}
-    rows = [(channel, {"id": f"chn-{name}", "name": name, "events": events}) for name, events in asked.items()]
-    at(empty, tmp_path, "0005", *rows)
-    opened = Database.open(empty)
-    try:
-        told = {row.name: row.events for row in opened.read(channels.all_rows).result(30)}
-    finally:
-        opened.close()
-    assert told["all"].split(",")[-2:] == ["promoted", "budget"]
-    assert told["few"] == "done,failed"

@@ -15,6 +15,8 @@ import pytest
 
 from tests.integration.agent.conftest import AgentProcess, request, until, write_rows
 
+pytestmark = pytest.mark.proof
+
 OPEN = {"BACKEND_URL": "none", "TUNEFLEET_WARM_START": "false"}
 
 

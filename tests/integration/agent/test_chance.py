@@ -22,10 +22,13 @@ def libraries() -> None:
     from tests.properties.api.conforming import Asked, drawn, operations
 
 
-pytestmark = pytest.mark.filterwarnings(
+pytestmark = [
+    pytest.mark.proof,
     # FastAPI's own field of an optional body, when a document is made of it; the agent publishes none.
-    "ignore:The 'alias' attribute with value 'body':pydantic.warnings.UnsupportedFieldAttributeWarning"
-)
+    pytest.mark.filterwarnings(
+        "ignore:The 'alias' attribute with value 'body':pydantic.warnings.UnsupportedFieldAttributeWarning"
+    ),
+]
 KEY = "the-agents-key"
 JOB = "there"
 VERBS = "POST /api/agent/commands"
@@ -72,7 +75,6 @@ def send(url: str, case: Case, headers: dict[str, str]) -> tuple[int, Any]:
         return reply.status_code, reply.json()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_whatever_it_is_sent_it_answers_and_goes_on(kept: AgentProcess) -> None:
     with_key = {"Authorization": f"Bearer {KEY}"}

@@ -12,10 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.integration.agent.conftest import until
 from tests.machine import machine_environment
 from tunefleet.agent.service import Service
+
+pytestmark = pytest.mark.proof
 
 
 def test_the_installer_writes_a_unit_that_systemd_takes_and_that_starts_an_agent(

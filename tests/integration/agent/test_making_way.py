@@ -17,7 +17,7 @@ from tests.integration.agent.conftest import AgentProcess, request, until, write
 from tests.libraries import required
 from tunefleet.jobs import locks
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(180)]
 
 FAKE_NVML = Path(__file__).parents[2] / "fakes" / "nvml"
 
@@ -29,7 +29,6 @@ def _use(file: Path, *pids: int) -> None:
     fresh.replace(file)
 
 
-@pytest.mark.long
 def test_a_job_makes_way_and_goes_on_also_with_the_next_agent(tmp_path: Path, free_port: Callable[[], int]) -> None:
     required("trl")
     write_rows(tmp_path / "datasets")

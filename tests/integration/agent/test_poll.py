@@ -17,6 +17,8 @@ from tests.libraries import required
 from tunefleet.client import Client
 from tunefleet.jobs import locks
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[tuple[str, Path]]:
@@ -33,7 +35,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int
     process.wait(15)
 
 
-@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.timeout(180)
 def test_a_task_of_our_server_is_claimed_steered_and_delivered(
@@ -156,8 +157,6 @@ def test_a_backend_that_knows_the_document_only(tmp_path: Path, free_port: Calla
         backend.down()
 
 
-@pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.timeout(180)
 def test_what_runs_longer_than_its_spec_allows_is_ended_by_the_agent_itself(

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.agent.conftest import AgentProcess, request, write_rows
 from tests.libraries import required
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(300)]
 
 SHORT_OF_MEMORY = '''
 import importlib.util, sys
@@ -46,7 +46,6 @@ sys.meta_path.insert(0, Finder())
 '''
 
 
-@pytest.mark.long
 def test_a_batch_that_does_not_fit_is_halved(tmp_path: Path, free_port: Callable[[], int]) -> None:
     required("trl")
     write_rows(tmp_path / "datasets")

@@ -13,9 +13,10 @@ import pytest
 from tests.integration.agent.conftest import AgentProcess, StubBackend, plain, request, until
 from tunefleet.jobs import locks
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(180)]
 
 
+@pytest.mark.story
 def test_a_job_runs_pauses_and_resumes_and_the_backend_hears_it_in_order(
     agent: AgentProcess, backend: StubBackend
 ) -> None:
@@ -106,7 +107,6 @@ def test_what_is_read_of_a_job(agent: AgentProcess, backend: StubBackend) -> Non
     assert agent.post("/api/training/cancel/nobody").status_code == 400
 
 
-@pytest.mark.long
 def test_a_training_on_pairs_runs_and_its_rewards_are_told(agent: AgentProcess, backend: StubBackend) -> None:
     rows = [{"prompt": f"{n} + {n}?", "chosen": f"It is {2 * n}.", "rejected": "Who knows?"} for n in range(12)]
     (agent.folder / "datasets" / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -16,7 +16,7 @@ from tests.fakes.collector import Collector, Span, collecting
 from tests.integration.agent.conftest import AgentProcess, request, until, write_rows
 from tests.libraries import required
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(180)]
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TASK = """apiVersion: tunefleet/v1
@@ -78,7 +78,6 @@ def only(spans: list[Span], name: str) -> Span:
     return found
 
 
-@pytest.mark.long
 def test_a_claimed_job_is_one_trace_over_server_and_agent(
     agent: AgentProcess, server: tuple[str, Path], collector: Collector
 ) -> None:

@@ -19,7 +19,7 @@ import pytest
 from tunefleet.attach import claim
 from tunefleet.attach.bare import BareJob, BareOptions
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.proof]
 
 # Each way is tried at every target; what the page can read of the answer ends in the document.
 PAGE = """<!doctype html><meta charset="utf-8"><pre id="said">[]</pre><script>

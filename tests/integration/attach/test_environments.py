@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.proof]
 
 
 # The tests of trainers run with the newest one.
-@pytest.mark.parametrize("version", ["4.57", pytest.param("5.23", marks=pytest.mark.long)])
+@pytest.mark.parametrize("version", ["4.57", pytest.param("5.23")])
 def test_save_pause_resume_abort_and_a_crash(
     version: str, repository: Path, tmp_path: Path, missing: Callable[[str], None]
 ) -> None:

@@ -30,7 +30,7 @@ def libraries() -> None:
     from tunefleet import TrainerControlCallback
 
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.proof]
 
 WORDS = [f"w{n}" for n in range(24)]
 PAIRS = [{"prompt": f"w{n}", "chosen": f"w{n} w{n + 1}", "rejected": f"w{n} w{n + 2} w3"} for n in range(16)]
@@ -134,7 +134,7 @@ def outcome(control: TrainerControlCallback, command: str) -> tuple[str, int | N
 
 @pytest.mark.parametrize(
     "kind",
-    ["SFT", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("DPO", "GRPO", "KTO", "RLOO", "Reward"))],
+    ["SFT", *(pytest.param(kind) for kind in ("DPO", "GRPO", "KTO", "RLOO", "Reward"))],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_save_pause_resume_abort(kind: str, build: Callable[..., Any], tmp_path: Path) -> None:

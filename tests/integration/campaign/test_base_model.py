@@ -20,7 +20,7 @@ from tunefleet.programs import assets
 from tunefleet.spec.campaign import CampaignSpec
 from tunefleet.wire.campaign import CampaignDetail
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
 
 PATIENCE_S = 200.0
 BUILTIN = "builtin:gsm8k-llama-2m"

@@ -30,7 +30,7 @@ from tunefleet.wire.campaign import CampaignDetail, CycleView
 
 ASKED = os.environ.get("TUNEFLEET_CHAOS_ROUNDS")
 ROUNDS = int(ASKED or "5")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 if ASKED is None else 0)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(300 if ASKED is None else 0)]
 """Many rounds run to their end, however busy the machine is: each wait has a limit of its own."""
 CYCLES = 3
 KILLS = 7
@@ -179,7 +179,7 @@ def reached(cycle: int, step: str) -> Callable[[CampaignDetail], bool]:
 
 def rounds() -> list[Any]:
     """All of them; each takes minutes, and `test_quick_kills` kills the engine alone at the same points in seconds."""
-    return [pytest.param(number, id=f"round-{number}", marks=[pytest.mark.long]) for number in range(ROUNDS)]
+    return [pytest.param(number, id=f"round-{number}", marks=[pytest.mark.proof]) for number in range(ROUNDS)]
 
 
 @pytest.mark.parametrize("number", rounds())

@@ -18,7 +18,7 @@ from tunefleet.campaign.uploading import PREFIX
 from tunefleet.errors import UnreachableError
 from tunefleet.settings import CampaignSettings
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.proof
 
 
 def context(endpoint: str, home: Path, campaign_id: str) -> Any:

@@ -24,7 +24,7 @@ from tunefleet.client import Client
 from tunefleet.spec.campaign import CampaignSpec
 from tunefleet.wire.campaign import CampaignDetail
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
 
 HUB_TOKEN = "hub-token-0123456789"
 ROWS = 60
@@ -106,6 +106,7 @@ def lines_of(client: Client, artifact: str, folder: Path) -> list[Any]:
     return [orjson.loads(line) for line in client.artifacts.fetch(artifact, folder).read_bytes().splitlines()]
 
 
+@pytest.mark.story
 def test_one_task_is_billed_and_the_rows_are_gone_at_its_end(
     fleet: Fleet, api: Gradients, s3_server: Gateway, tmp_path: Path
 ) -> None:
@@ -165,7 +166,6 @@ def test_one_task_is_billed_and_the_rows_are_gone_at_its_end(
             assert secret not in text
 
 
-@pytest.mark.long
 def test_files_of_an_order_that_was_stopped_are_removed(fleet: Fleet, api: Gradients, s3_server: Gateway) -> None:
     api.statuses = ["training"]
     before = len(api.tasks)
@@ -198,7 +198,6 @@ def test_files_of_an_order_that_was_stopped_are_removed(fleet: Fleet, api: Gradi
     assert len(api.tasks) == before + 1
 
 
-@pytest.mark.long
 def test_files_of_an_order_that_is_refused_for_good_are_removed(
     fleet: Fleet, api: Gradients, s3_server: Gateway
 ) -> None:

@@ -37,7 +37,7 @@ def libraries() -> None:
 
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.proof,
     pytest.mark.torch,
     pytest.mark.timeout(400),
     pytest.mark.filterwarnings("ignore::UserWarning"),
@@ -136,7 +136,7 @@ def _await(process: subprocess.Popen[bytes], url: str, place: Place) -> None:
             time.sleep(0.1)
 
 
-@pytest.mark.long
+@pytest.mark.proof
 async def test_three_merges_at_once_and_none_is_done_twice(place: Place, tmp_path: Path) -> None:
     base = assets.locate(BUILTIN, "model")
     place.put("org/base", base)
@@ -180,7 +180,7 @@ async def test_three_merges_at_once_and_none_is_done_twice(place: Place, tmp_pat
     assert not list((place.folder / "tmp").iterdir()), "nothing of a merge stays in the container"
 
 
-@pytest.mark.long
+@pytest.mark.proof
 async def test_the_commit_that_was_measured_is_merged_whatever_is_there_by_now(place: Place, tmp_path: Path) -> None:
     base, commit = assets.locate(BUILTIN, "model"), "c" * 40
     place.put("org/base", base)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.machine import machine_environment
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(180)]
 
 UNIT = "tunefleet-campaign.service"
 RESTING = """\
@@ -58,7 +58,6 @@ def test_systemd_takes_the_unit_and_ends_the_daemon_alone(unit: Path, missing: C
     assert "\nKillMode=process\n" in unit.read_text()
 
 
-@pytest.mark.long
 def test_what_it_starts_is_the_daemon_and_it_ends_at_once_when_it_is_told_to(
     unit: Path, tmp_path: Path, free_port: Callable[[], int]
 ) -> None:

@@ -18,7 +18,7 @@ from tunefleet.client import Client
 from tunefleet.spec.campaign import CampaignSpec
 from tunefleet.wire.campaign import CampaignDetail, TrackingView
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(400)]
 
 PATIENCE_S = 240.0
 DOCUMENT_CONFIG = {
@@ -79,7 +79,6 @@ def tracked(found: CampaignDetail) -> tuple[TrackingView, ...]:
     return found.cycle_list[-1].tracking if found.cycle_list else ()
 
 
-@pytest.mark.long
 def test_every_tracker_has_the_cycle_with_the_documents_keys(fleet: Fleet) -> None:
     with fleet.client() as client:
         client.campaigns.apply({"all": spec(tracking=["wandb", "mlflow", "trackio"], wandb_project="charts")})
@@ -124,7 +123,6 @@ def test_every_tracker_has_the_cycle_with_the_documents_keys(fleet: Fleet) -> No
     assert [{key: told[key] for key in row} for told in run["rows"]] == [row]
 
 
-@pytest.mark.long
 def test_a_server_that_is_killed_while_it_tells_tells_once(fleet: Fleet) -> None:
     runs = fleet.folder / "data" / "tracking" / "wandb" / "wandb"
     with fleet.client() as client:

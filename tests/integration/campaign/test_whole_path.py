@@ -31,7 +31,7 @@ from tunefleet.wire.api import SubmitRequest
 from tunefleet.wire.campaign import CycleView, ModelVersionView
 
 required("trl")
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(900)]
 
 TOKEN = "hub-token-0123456789"
 BASE = "org/base"
@@ -207,7 +207,6 @@ def version(client: Client, cycle: int, name: str = NAME) -> ModelVersionView:
     return max((each for each in client.models.list(name=name).items if each.cycle == cycle), key=lambda e: e.version)
 
 
-@pytest.mark.long
 def test_what_was_trained_on_shuffled_answers_is_refused_and_what_is_better_promoted(
     outside: Outside, s3_server: Gateway
 ) -> None:
@@ -307,7 +306,6 @@ def _check_promoted(outside: Outside, client: Client, order: Mapping[str, Any]) 
     assert made.evaluation["gate"]["reason"] in card
 
 
-@pytest.mark.long
 def test_models_that_nobody_can_load_wait_for_a_person_and_none_is_ordered_anew(
     outside: Outside, s3_server: Gateway
 ) -> None:

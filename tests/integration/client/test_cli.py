@@ -189,7 +189,7 @@ def test_data(cli: Cli, tmp_path: Path) -> None:
     assert (gone.code, "no file or folder" in gone.err) == (4, True)
 
 
-@pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.torch
 def test_a_preview_fetches_the_data_that_was_pushed(cli: Cli, tmp_path: Path) -> None:
     required("torch")

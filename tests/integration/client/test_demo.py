@@ -12,7 +12,7 @@ from tunefleet.cli import demo
 from tunefleet.cli.main import run
 from tunefleet.programs import assets
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch]
+pytestmark = [pytest.mark.proof, pytest.mark.torch]
 
 
 @pytest.fixture
@@ -40,6 +40,7 @@ def left_running(data: Path) -> list[str]:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.story
 def test_the_demo_ends_with_an_adapter_and_leaves_nothing_running(
     quick_example: Path, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -55,7 +56,6 @@ def test_the_demo_ends_with_an_adapter_and_leaves_nothing_running(
     assert left_running(data) == []
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_demo_that_fails_says_why(
     quick_example: Path, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

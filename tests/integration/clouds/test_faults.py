@@ -21,7 +21,7 @@ from tunefleet.artifacts.azure import AzureStore, Container
 from tunefleet.artifacts.gcs import GcsBucket, GcsStore
 from tunefleet.errors import ArtifactError, MachineError, UnreachableError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(180)]
 
 DATA = bytes(range(256)) * 3000
 DIGEST = hashlib.sha256(DATA).hexdigest()

@@ -52,7 +52,7 @@ if "broken" in sys.argv:
     trainer.train()
 """
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(300)]
 
 
 class Runs:
@@ -109,8 +109,7 @@ def weights(text: str) -> str:
     return text.partition("weights ")[2].strip()
 
 
-@pytest.mark.long
-@pytest.mark.slow
+@pytest.mark.story
 def test_a_script_is_killed_and_paused_and_goes_on_to_the_same_weights(runs: Runs, foreign_python: Path) -> None:
     python = str(foreign_python)
     straight = runs.begin("--name", "straight", "--", python, "train.py", "20", "0", "straight", "broken")
@@ -162,8 +161,6 @@ def paused(runs: Runs) -> None:
     (runs.folder / "out" / f"checkpoint-{status['step']}" / "manifest.json").stat()
 
 
-@pytest.mark.slow
-@pytest.mark.long
 def test_ranks_of_torchrun_are_one_run(runs: Runs, foreign_python: Path) -> None:
     launcher = [str(foreign_python), "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     process = runs.begin("--name", "two", "--", *launcher, "train.py", "40", "0.1", "out")

@@ -90,7 +90,7 @@ def test_the_scripts_are_those_of_any_shell(name: str) -> None:
     assert (DEPLOY / name).read_text().startswith("#!/bin/sh\n")
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_its_redis_starts_as_it_says_and_lets_the_two_users_in(
     tmp_path: Path, free_port: Callable[[], int], missing: Callable[[str], None]
 ) -> None:

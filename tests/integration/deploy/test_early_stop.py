@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.proof
+
 EARLY = """
 import os, signal, sys, uvicorn
 run = uvicorn.Server.run

@@ -87,7 +87,7 @@ def service(name: str, state: Path, **variables: str) -> Iterator[subprocess.Pop
             started.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(240)
 def test_server_and_worker_meet_and_systemd_is_told(tmp_path: Path, free_port: Callable[[], int]) -> None:
     port, told = free_port(), tmp_path / "notify"

@@ -44,7 +44,7 @@ def libraries() -> None:
 
 # PEFT asks the model for a name that Transformers has deprecated.
 _PEFT = "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.filterwarnings(_PEFT)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.filterwarnings(_PEFT)]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tunefleet.programs.engine.protocol import EngineModel, Request, Sampling
 from tunefleet.programs.engine.warm import WarmEngine, connect
 
 required("torch", "peft")
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
 
 MODEL = "builtin:gsm8k-llama-2m"
 PATIENCE_S = 120.0
@@ -72,7 +72,6 @@ def live(site: str) -> dict[str, engines.EngineProcess]:
     return {engine.model: engine for engine in engines.running() if engine.site == site}
 
 
-@pytest.mark.long
 def test_an_engine_stays_warm_for_its_model_and_for_no_other(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"A train has {number} cars" for number in range(6)]
     engine = connect(FIRST, name=site)
@@ -135,7 +134,6 @@ def test_an_engine_stays_warm_for_its_model_and_for_no_other(site: str, monkeypa
     until(lambda: engines.end_idle(site) or not live(site))
 
 
-@pytest.mark.long
 def test_an_engine_makes_way_for_a_job_that_gets_its_gpu(site: str) -> None:
     engine = connect(FIRST, gpus=[GPU], name=site)
     found = live(site)["first"]

@@ -47,7 +47,7 @@ def libraries() -> None:
 
 
 # PEFT asks Transformers by a name that will go.
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
 Make = Callable[..., Any]
 
@@ -153,7 +153,6 @@ def test_training_does_not_wait_for_an_upload(federated: Make, double: Double, t
     assert sum(examples for _, examples in double.examples) == 48
 
 
-@pytest.mark.long
 def test_what_a_version_replaced_before_it_was_sent_does_not_weigh(
     federated: Make, double: Double, tmp_path: Path
 ) -> None:
@@ -173,7 +172,6 @@ def test_what_a_version_replaced_before_it_was_sent_does_not_weigh(
     assert sum(examples for _, examples in double.examples) == 4 * (4 + 7)
 
 
-@pytest.mark.long
 def test_rounds_may_go_in_step_and_then_nothing_is_trained_in_vain(
     federated: Make, double: Double, tmp_path: Path
 ) -> None:
@@ -267,7 +265,6 @@ def test_who_loses_the_network_trains_on_and_catches_up(
     assert caplog.text.count("answers again") == 1
 
 
-@pytest.mark.long
 def test_a_server_that_is_away_at_the_beginning_is_met_later(federated: Make, double: Double, tmp_path: Path) -> None:
     double.spec = {"strategy": {"name": "fedprox", "mu": 0.5}}
     double.away = True
@@ -288,7 +285,6 @@ def test_a_server_that_is_away_at_the_beginning_is_met_later(federated: Make, do
     assert sum(examples for _, examples in double.examples) == 32
 
 
-@pytest.mark.long
 def test_who_hears_late_what_counts_already_waits_for_no_version_of_it(
     federated: Make, double: Double, tmp_path: Path
 ) -> None:
@@ -305,7 +301,6 @@ def test_who_hears_late_what_counts_already_waits_for_no_version_of_it(
     assert callback.version == 1
 
 
-@pytest.mark.long
 def test_fedprox_stays_nearer_to_the_global_adapter(federated: Make, double: Double, tmp_path: Path) -> None:
     def far(mu: float | None) -> float:
         double.versions.clear()
@@ -384,7 +379,6 @@ def test_a_model_without_an_adapter_is_refused_when_the_trainer_is_made(federate
         trainer(tmp_path, federated(), model=adapted().get_base_model().__class__(adapted().config))
 
 
-@pytest.mark.long
 def test_the_end_waits_for_the_last_update_but_not_for_ever(
     federated: Make, double: Double, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -419,7 +413,6 @@ def test_workers_of_one_federation_begin_alike(federated: Make, double: Double, 
     assert digest(adapted(1)) != digest(adapted(2))
 
 
-@pytest.mark.long
 def test_a_frozen_copy_is_kept_saved_and_not_uploaded(federated: Make, double: Double, tmp_path: Path) -> None:
     double.on_update = publish_shifted
     options = {"max_steps": 12, "save_strategy": "steps", "save_steps": 4}

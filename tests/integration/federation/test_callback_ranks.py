@@ -25,7 +25,7 @@ def libraries() -> None:
     from safetensors.torch import load, save
 
 
-pytestmark = [pytest.mark.long, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.proof, pytest.mark.timeout(300)]
 
 PROGRAM = Path(__file__).parent / "program" / "federated_rank.py"
 LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -23,7 +23,7 @@ def libraries() -> None:
 
 
 # PEFT asks Transformers by a name that will go.
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
 Make = Callable[..., Any]
 
@@ -32,8 +32,8 @@ Make = Callable[..., Any]
     ("save_steps", "crash_at", "lost"),
     [
         pytest.param(4, 10, False, id="after"),
-        pytest.param(4, 8, False, id="before", marks=pytest.mark.long),
-        pytest.param(8, 11, True, id="lost", marks=pytest.mark.long),
+        pytest.param(4, 8, False, id="before"),
+        pytest.param(8, 11, True, id="lost"),
     ],
 )
 def test_a_resumed_training_uploads_nothing_twice_and_counts_no_row_twice(
@@ -60,7 +60,6 @@ def test_a_resumed_training_uploads_nothing_twice_and_counts_no_row_twice(
     assert digest(again.model) == digest(straight.model)
 
 
-@pytest.mark.long
 def test_a_new_training_in_the_same_folder_begins_anew(federated: Make, double: Double, tmp_path: Path) -> None:
     for _ in range(2):
         trainer(tmp_path, federated(), max_steps=4).train()
@@ -90,7 +89,6 @@ def test_callbacks_that_the_trainer_makes_anew_know_their_secret(
     assert sum(examples for _, examples in double.examples) == 32
 
 
-@pytest.mark.long
 def test_a_checkpoint_from_before_the_federation_can_be_gone_on_with(
     federated: Make, double: Double, tmp_path: Path
 ) -> None:

@@ -44,7 +44,7 @@ def libraries() -> None:
     from tunefleet.programs.federated.adapter import LiveAdapter, read_adapter
 
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
 
 @pytest.fixture
@@ -66,6 +66,7 @@ def callback(running: Running, made: Any, worker: str, **options: Any) -> Federa
     return FederatedCallback(address, made.id, worker, **{"sync_every_steps": 4, **options})
 
 
+@pytest.mark.story
 def test_two_trainings_take_the_weighted_mean_of_what_both_have_learnt(
     running: Running, federate: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -119,7 +120,6 @@ def test_a_training_that_goes_on_elsewhere_counts_no_row_twice(
     assert max(each.num_examples for each in (*first.sent, *second.sent)) <= 16
 
 
-@pytest.mark.long
 def test_one_who_joins_late_starts_from_the_newest_version(
     running: Running, federate: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -171,7 +171,6 @@ def test_a_loop_of_ones_own_takes_part(running: Running, federate: Callable[...,
     assert losses[11] < losses[8] < losses[4] < losses[0]
 
 
-@pytest.mark.long
 def test_workers_of_different_ranks_learn_from_each_other(
     running: Running, client: Client, federate: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -32,7 +32,7 @@ def libraries() -> None:
     from tunefleet.programs.federated.adapter import LiveAdapter
 
 
-pytestmark = [pytest.mark.long, pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.proof]
 
 PAIRS = [
     {"prompt": f"What is {n}?", "chosen": f" It is {n}.", "rejected": f" It is {n + 1}, or so."} for n in range(16)

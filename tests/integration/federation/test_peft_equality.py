@@ -37,7 +37,7 @@ def libraries() -> None:
 
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.proof,
     pytest.mark.torch,
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::UserWarning"),

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.gangs.cluster import Cluster, document
 from tunefleet.client import routes
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.torch, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(500)]
 
 STEPS = 30
 

@@ -15,7 +15,7 @@ from tunefleet.settings import inherited_environment
 from tunefleet.wire.jobfolder import GangJob
 
 required("torch")
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(120)]
 
 
 def test_nodes_that_do_not_meet_name_the_address_and_the_port(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.integration.gangs.cluster import Cluster, document
 from tunefleet.client import routes
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
 
 STEPS = 3
 
@@ -20,7 +20,6 @@ def test_one_training_runs_on_both_machines_and_the_first_node_alone_reports(mac
     assert machines.weights(spread)
 
 
-@pytest.mark.long
 def test_two_nodes_train_what_two_processes_of_one_would_and_a_pause_changes_nothing(machines: Cluster) -> None:
     steps = 12
     spread, alone = (machines.submit(document(steps, each)) for each in ("nodes: 2", "processes: 2"))

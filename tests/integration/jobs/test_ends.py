@@ -15,6 +15,8 @@ from tunefleet.jobs import Supervisor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.journal import ANY_RECORD
 
+pytestmark = pytest.mark.proof
+
 
 def test_a_job_runs_to_its_end_and_leaves_everything_to_read(launch: Launch) -> None:
     handle = launch("finish", say="hello from the trainer")

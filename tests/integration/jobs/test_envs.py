@@ -85,7 +85,7 @@ def seen(handle: JobHandle) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_job_runs_in_the_interpreter_that_it_names_and_obeys_there(
     layer: envs.Environment, supervisor: Supervisor
 ) -> None:
@@ -104,7 +104,7 @@ def test_a_job_runs_in_the_interpreter_that_it_names_and_obeys_there(
     assert end.outcome == "cancelled"
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_killed_job_of_an_environment_is_known_as_killed_and_a_used_one_is_not_removed(
     layer: envs.Environment, supervisor: Supervisor
 ) -> None:
@@ -125,7 +125,7 @@ def test_a_job_whose_environment_is_gone_is_refused(launch: Launch, supervisor: 
         supervisor.launch(gone)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_what_an_environment_lacks_is_found_and_named(
     layer: envs.Environment, lock: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,7 +152,7 @@ class LayerExecutor(JobExecutor):
         return []
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_changed_lock_makes_an_environment_stale_and_its_kind_unavailable_until_it_is_made_again(
     layer: envs.Environment, lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +182,7 @@ def test_a_changed_lock_makes_an_environment_stale_and_its_kind_unavailable_unti
     )
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_an_isolated_environment_has_its_own_packages_and_ours_and_nothing_else(
     lock: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

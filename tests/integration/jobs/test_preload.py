@@ -15,7 +15,7 @@ from tests.libraries import required
 from tunefleet.jobs import Supervisor
 from tunefleet.jobs.environment import core_count
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.proof]
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,8 @@ from tunefleet.jobs.environment import SERVER_ENV
 from tunefleet.jobs.warm import WarmStarter, socket_folder
 from tunefleet.lifecycle.task import TaskReason
 
+pytestmark = pytest.mark.proof
+
 LIGHT = """
 import sys
 from tunefleet.jobs import forkserver

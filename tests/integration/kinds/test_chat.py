@@ -22,7 +22,7 @@ from tunefleet.client import Client
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.wire.chat import ChatMessage, ChatPiece, ChatRequest, ChatView
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "workflows" / "chat.yaml"
 MODEL = "builtin:gsm8k-llama-2m"
@@ -105,7 +105,6 @@ def test_what_was_trained_answers_beside_its_base(fleet: LocalFleet, client: Cli
     assert result["usage"]["completion_tokens"] == sum(each["usage"]["completion_tokens"] for each in (base, tuned))
 
 
-@pytest.mark.long
 def test_a_session_outlives_its_process_and_who_leaves_takes_nothing_along(
     fleet: LocalFleet, client: Client, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -162,7 +161,6 @@ def test_a_session_outlives_its_process_and_who_leaves_takes_nothing_along(
         said(client, task_id, question("Still there?"))
 
 
-@pytest.mark.long
 def test_a_chat_that_cannot_be_says_why_and_nobody_waits_for_it(client: Client, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     spec = {"taskType": "chat", "model": {"source": {"identifier": str(tmp_path)}}}

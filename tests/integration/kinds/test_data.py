@@ -16,7 +16,7 @@ from tests.libraries import required
 if TYPE_CHECKING:
     from tests.integration.kinds.conftest import Bench
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(900)]
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "workflows"
 
@@ -64,7 +64,6 @@ def test_a_row_that_does_not_fit_is_named(bench: Bench) -> None:
     assert "/nowhere/rows.jsonl" in bench.error(nowhere)
 
 
-@pytest.mark.long
 def test_a_killed_task_ends_with_the_same_rows(bench: Bench, tmp_path: Path) -> None:
     required("datasketch")
     file = tmp_path / "many.jsonl"
@@ -87,7 +86,6 @@ def test_a_killed_task_ends_with_the_same_rows(bench: Bench, tmp_path: Path) -> 
     assert not (folder / "rows").exists()
 
 
-@pytest.mark.long
 def test_parts_of_a_spread_task_become_one_file_in_order(bench: Bench) -> None:
     task = {
         "taskType": "data",

@@ -10,12 +10,11 @@ import pytest
 if TYPE_CHECKING:
     from tests.integration.kinds.conftest import Bench
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(900)]
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "workflows"
 
 
-@pytest.mark.long
 def test_the_example_of_vectors_counts_them(bench: Bench) -> None:
     ids = bench.submit(EXAMPLES / "embedding.yaml")
     (item,) = bench.result(ids["report"])["items"]
@@ -23,7 +22,6 @@ def test_the_example_of_vectors_counts_them(bench: Bench) -> None:
     assert "vectors.parquet" in bench.files(ids["embed"])
 
 
-@pytest.mark.long
 def test_the_example_of_a_whole_training_trains(bench: Bench) -> None:
     few = {"max_steps": 4, "eval_steps": 2, "save_steps": 2, "max_seq_length": 128}
     changes: dict[str, Any] = {f"training.{name}": value for name, value in few.items()}

@@ -15,13 +15,12 @@ from tests.libraries import required
 if TYPE_CHECKING:
     from tests.integration.kinds.conftest import Bench
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "workflows"
 STEPS = 24
 
 
-@pytest.mark.long
 def test_a_script_is_paused_resumed_killed_and_leaves_what_it_was_asked_for(bench: Bench) -> None:
     required("transformers")
     (task_id,) = bench.submit(EXAMPLES / "command.yaml", **{"retry.backoff_s": 0}).values()
@@ -56,7 +55,6 @@ def test_a_script_is_paused_resumed_killed_and_leaves_what_it_was_asked_for(benc
     assert json.loads((folder / "work" / "summary.json").read_text())["said"] == "hello"
 
 
-@pytest.mark.long
 def test_what_is_wrong_with_a_command_is_said(bench: Bench) -> None:
     assert "There is no program no-such-program" in bench.error({"taskType": "command", "command": ["no-such-program"]})
     lost = "'lost' if 'HF_TOKEN' not in os.environ else 'a token'"
@@ -143,7 +141,6 @@ def main():
 WHEEL = "tiny_gift-1.0-py3-none-any.whl"
 
 
-@pytest.mark.long
 def test_packages_are_installed_beside_the_workers_own(bench: Bench, tmp_path: Path) -> None:
     wheel = tmp_path / WHEEL
     with zipfile.ZipFile(wheel, "w") as archive:

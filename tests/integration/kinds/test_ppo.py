@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.integration.kinds.conftest import Bench
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(600)]
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "workflows" / "ppo.yaml"
 PROMPTS = ["Tom has three apples and", "A shop sells pens for", "Anna has a dozen eggs.", "Count with me:"]
@@ -58,7 +58,6 @@ def spec(judge: Path | str, **training: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.long
 def test_a_training_is_paused_resumed_and_killed_and_comes_to_the_end_that_it_would_have_had(
     bench: Bench, judge: Path
 ) -> None:
@@ -95,7 +94,6 @@ def test_a_training_is_paused_resumed_and_killed_and_comes_to_the_end_that_it_wo
         assert {point.step for point in points if name in point.values} == set(range(1, 9)), name
 
 
-@pytest.mark.long
 def test_a_reward_that_is_none_is_refused_with_the_way_out(bench: Bench, judge: Path) -> None:
     wrong = spec(judge)
     wrong["reward_model"]["positive_label"] = "happy"
@@ -119,7 +117,6 @@ def adapter(tmp_path: Path) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT asks Transformers by a name that will go
-@pytest.mark.long
 def test_the_example_trains_a_judge_and_then_an_adapter_by_its_rewards_held_to_where_it_began(
     bench: Bench, adapter: Path, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.wire.api import TaskDetail
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
 
 PATIENCE_S = 300.0
 STEPS = 16
@@ -129,7 +129,6 @@ def wait(client: Client, task_id: str) -> TaskDetail:
     return client.tasks.wait(task_id, timeout_s=PATIENCE_S)
 
 
-@pytest.mark.long
 def test_a_function_trains_survives_a_kill_and_its_adapter_is_delivered(
     client: Client, fleet: LocalFleet, fast: Path, tmp_path: Path
 ) -> None:
@@ -164,14 +163,12 @@ def test_a_function_trains_survives_a_kill_and_its_adapter_is_delivered(
     assert not [each for each in psutil.Process().children(recursive=True) if "train.py" in each.cmdline()]
 
 
-@pytest.mark.long
 def test_what_a_trainer_refuses_is_told(client: Client, fast: Path) -> None:
     task = wait(client, client.submit(document(packing=True)).task_id)
     assert (task.status, len(task.attempt_list)) == ("failed", 1)
     assert "The sample trainer packs no rows." in str(task.error)
 
 
-@pytest.mark.long
 def test_the_example_of_a_trainer_of_ones_own_trains(client: Client) -> None:
     task = wait(client, client.submit(EXAMPLES / "workflows" / "trainer.yaml").task_id)
     assert (task.status, task.error) == ("completed", None)

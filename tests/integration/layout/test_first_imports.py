@@ -47,7 +47,7 @@ def test_a_list_imports_no_models_of_documents(commands: dict[str, Any]) -> None
     assert commands["lists"] == []
 
 
-@pytest.mark.long
+@pytest.mark.proof
 def test_no_validator_is_built_at_import(parts: dict[str, Any]) -> None:
     """A process sees a few of some three hundred blocks, and the settings of one kind of process."""
     count, built = parts["validators"]
@@ -55,22 +55,22 @@ def test_no_validator_is_built_at_import(parts: dict[str, Any]) -> None:
     assert built == ["FederationSpec"], "FastAPI looks into the bodies of its routes"
 
 
-@pytest.mark.long
+@pytest.mark.proof
 def test_a_reopened_database_needs_no_alembic(parts: dict[str, Any]) -> None:
     assert parts["reopened"] == []
 
 
-@pytest.mark.long
+@pytest.mark.proof
 def test_asking_what_is_there_imports_no_training_library(parts: dict[str, Any]) -> None:
     assert parts["offers"] == []
 
 
-@pytest.mark.long
+@pytest.mark.proof
 def test_without_an_endpoint_nothing_is_imported(parts: dict[str, Any]) -> None:
     assert parts["spans"] == [True, []]
 
 
-@pytest.mark.long
+@pytest.mark.proof
 def test_a_server_without_a_bucket_does_not_import_boto3_and_one_with_it_says_when_it_lacks(
     parts: dict[str, Any],
 ) -> None:

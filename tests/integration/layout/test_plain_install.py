@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(330)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(330)]
 PROGRAM = Path(__file__).with_name("program") / "plain_install.py"
 
 

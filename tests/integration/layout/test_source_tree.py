@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.proof
 CONFTEST = """
 from pathlib import Path
 from tests.source_tree import SourceTree

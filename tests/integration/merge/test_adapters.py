@@ -25,7 +25,7 @@ def libraries() -> None:
 
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.proof,
     pytest.mark.torch,
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -81,7 +81,7 @@ def test_without_a_converter_nothing_is_merged(merge: Merge, tmp_path: Path, mon
     assert not (ended.folder.root / ".merge").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.skipif(not os.environ.get("LLAMA_CPP"), reason="LLAMA_CPP names no folder of llama.cpp")
 def test_the_real_converter_makes_a_file_that_answers_as_the_merged_model_does(
     merge: Merge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

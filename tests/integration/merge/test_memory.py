@@ -32,7 +32,7 @@ def libraries() -> None:
 
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.proof,
     pytest.mark.torch,
     pytest.mark.timeout(300),
     pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel tells no process's memory"),
@@ -114,7 +114,7 @@ def _watch(process: subprocess.Popen[bytes], look: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-@pytest.mark.long
+@pytest.mark.proof
 def test_memory_stays_below_the_largest_file_and_a_killed_merge_keeps_what_was_whole(tmp_path: Path) -> None:
     base = _big(tmp_path / "base")
     adapter = _adapter(tmp_path / "adapter")

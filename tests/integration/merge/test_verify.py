@@ -32,7 +32,7 @@ def libraries() -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning")]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning")]
 
 Verify = Callable[..., EndedJob]
 WEIGHTS = "model.safetensors"

@@ -54,7 +54,7 @@ def line(running: Running, tmp_path: Path) -> Iterator[Middle]:
             worker.wait()
 
 
-@pytest.mark.long
+@pytest.mark.proof
 def test_each_task_is_done_however_the_line_fails(running: Running, line: Middle) -> None:
     with running.client(running.admin_key) as client:
 

@@ -24,7 +24,7 @@ from tunefleet.client.connection import Connection
 from tunefleet.client.transport import Transport
 from tunefleet.wire.api import SubmitRequest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 
 SIZE = 4 << 20
 HOUR_S = 3600.0

@@ -27,6 +27,8 @@ from tunefleet.store.tables import meta
 from tunefleet.store.wakes import MAX_PAYLOAD_BYTES, payloads
 from tunefleet.store.writer import EVERYTHING
 
+pytestmark = pytest.mark.proof
+
 WAIT_S = 60
 
 

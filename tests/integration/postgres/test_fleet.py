@@ -31,8 +31,9 @@ def ends(client: Client) -> str:
     return client.workflows.wait(client.submit(CHAIN).workflow.id, timeout_s=60).status
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(300)
+@pytest.mark.story
 def test_a_chain_runs_and_a_killed_server_goes_on(
     tmp_path: Path, free_port: Callable[[], int], postgres: PostgresProcess
 ) -> None:

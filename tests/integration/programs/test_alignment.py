@@ -39,7 +39,7 @@ def libraries() -> None:
                 raise RuntimeError("lost in the middle")
 
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.proof]
 
 COMMON: dict[str, Any] = {
     "data": {
@@ -122,7 +122,7 @@ def test_each_kind_trains_measures_and_delivers(kind: str, align: Align) -> None
 
 @pytest.mark.parametrize(
     "kind",
-    ["reward", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("dpo", "kto", "orpo", "grpo", "rloo"))],
+    ["reward", *(pytest.param(kind) for kind in ("dpo", "kto", "orpo", "grpo", "rloo"))],
 )
 def test_a_training_that_broke_ends_with_the_weights_of_one_that_did_not(
     kind: str, align: Align, monkeypatch: pytest.MonkeyPatch
@@ -192,7 +192,6 @@ def test_chats_are_laid_out_by_the_template_and_only_answers_count(align: Align,
     assert all(tensor.equal(weights[name]) for name, tensor in apart.weights().items()), "a prompt may stand in both"
 
 
-@pytest.mark.long
 def test_the_reference_may_judge_all_pairs_before(align: Align) -> None:
     at_once = align("dpo", {"training": {"precompute_ref_log_probs": True}})
     beside = align("dpo")

@@ -28,7 +28,7 @@ def libraries() -> None:
 
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.proof,
     pytest.mark.torch,
     pytest.mark.timeout(400),
     pytest.mark.filterwarnings("ignore::FutureWarning"),  # PEFT asks Transformers by a name that will go
@@ -100,7 +100,7 @@ def job(root: Path, model: Path, tasks: Path, names: list[str], adapter: Path | 
     return folder
 
 
-@pytest.mark.long
+@pytest.mark.proof
 def test_a_model_its_adapter_and_what_would_run_code(
     tiny_model: Path, tmp_path: Path, missing: Callable[[str], None]
 ) -> None:

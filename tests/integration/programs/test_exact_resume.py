@@ -26,7 +26,7 @@ from tunefleet.settings import inherited_environment
 from tunefleet.wire.jobfolder import Job, JobProcess
 
 required("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.proof]
 
 ROUNDS = int(os.environ.get("TUNEFLEET_EXACT_ROUNDS", "1"))
 STEPS = 60
@@ -176,9 +176,7 @@ def _digest(value: Any) -> str:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", range(ROUNDS), ids=lambda number: f"round-{number}")
-@pytest.mark.parametrize(
-    "case", [case if case in SHORT else pytest.param(case, marks=pytest.mark.long) for case in CASES]
-)
+@pytest.mark.parametrize("case", [case if case in SHORT else pytest.param(case) for case in CASES])
 def test_weights_are_those_of_a_training_that_was_never_killed(
     case: str, number: int, supervisor: Supervisor, rows: Path, tiny_model: Path
 ) -> None:

@@ -13,10 +13,10 @@ from tunefleet.programs import assets, run
 from tunefleet.spec import dump_task_spec, parse_workflow
 
 required("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.proof]
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seed", [0, pytest.param(1)])
 def test_the_loss_falls_by_a_nat_within_eight_steps(seed: int, tmp_path: Path) -> None:
     spec = dump_task_spec(parse_workflow(assets.example("lora_sft").read_text()).tasks[0].spec)
     assert spec["training"]["max_steps"] >= 80

@@ -34,7 +34,7 @@ def libraries() -> None:
     from tunefleet.programs.train.trainer import Trainer
 
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.proof, pytest.mark.torch]
 SFT = {"taskType": "sft", "lora": None}
 
 

@@ -44,7 +44,7 @@ def libraries() -> None:
                 raise Killed
 
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.proof, pytest.mark.torch]
 SFT = {"taskType": "sft", "lora": None}
 
 

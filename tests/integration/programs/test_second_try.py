@@ -26,7 +26,7 @@ def libraries() -> None:
     from tunefleet.programs.train.trainer import Trainer
 
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.proof, pytest.mark.torch]
 
 SAVES = {"save_strategy": "steps", "save_steps": 2}
 

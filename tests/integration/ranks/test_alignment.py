@@ -12,10 +12,9 @@ from tunefleet.jobs import Supervisor
 from tunefleet.lifecycle.task import TaskReason
 
 required("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.timeout(600)]
 
 
-@pytest.mark.long
 def test_two_ranks_train_on_pairs_and_one_delivers(supervisor: Supervisor) -> None:
     spec = {
         "taskType": "dpo",

@@ -15,7 +15,7 @@ from tests.integration.ranks.conftest import PROGRAM_DIR, until
 from tunefleet.attach.checkpoints import fault_of, list_whole
 from tunefleet.jobs.control import ControlClient, find_endpoint
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.timeout(300)]
 
 LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -27,6 +27,7 @@ def ended(folder: Path, launch: int) -> list[str]:
     return [file.read_text() for file in files]
 
 
+@pytest.mark.story
 def test_two_ranks_pause_at_one_step_and_go_on_to_the_same_weights(
     tmp_path: Path, repository: Path, free_port: Callable[[], int]
 ) -> None:

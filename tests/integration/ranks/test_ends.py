@@ -20,7 +20,7 @@ def kill(pid: int | None) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.long
+@pytest.mark.proof
 def test_every_end_takes_all_ranks_along(supervisor: Supervisor) -> None:
     def start(name: str, **options: object) -> JobHandle:
         return supervisor.launch(job("plain_rank:main", job_id=name, **options))

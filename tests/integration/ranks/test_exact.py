@@ -16,7 +16,7 @@ from tunefleet.jobs import JobHandle, Supervisor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.journal import ANY_RECORD, EventRecord, MetricRecord
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.timeout(600)]
 
 PROGRAM = "rank_program:main"
 STEPS = int(os.environ.get("TUNEFLEET_RANK_STEPS", "60"))
@@ -56,7 +56,6 @@ def resumed(supervisor: Supervisor, name: str, train: dict[str, Any]) -> JobHand
     return handle
 
 
-@pytest.mark.long
 def test_going_on_before_a_broken_checkpoint_of_two_ranks_is_exact(supervisor: Supervisor) -> None:
     third = STEPS // 3
     train = {"max_steps": STEPS, "save_strategy": "steps", "save_steps": third}
@@ -82,7 +81,6 @@ def test_going_on_before_a_broken_checkpoint_of_two_ranks_is_exact(supervisor: S
     assert list_whole(aborted.folder.checkpoints_dir) == []
 
 
-@pytest.mark.long
 def test_a_pause_of_two_ranks_that_share_the_model_is_exact(supervisor: Supervisor) -> None:
     steps = min(STEPS, 20)
     train = {"max_steps": steps, "fsdp": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}}

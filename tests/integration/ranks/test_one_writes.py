@@ -13,7 +13,7 @@ from tunefleet.jobs import Supervisor
 from tunefleet.lifecycle.task import TaskReason
 
 required("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.timeout(600)]
 
 SPEC: dict[str, Any] = {
     "taskType": "lora_sft",
@@ -34,7 +34,6 @@ SPEC: dict[str, Any] = {
 RESULTS = ("responses.json", "final_lora", ".final_lora", "baseline.json", "manifest.json", "status.json", "journal")
 
 
-@pytest.mark.long
 def test_fault_23_only_the_first_rank_writes_results(supervisor: Supervisor) -> None:
     handle = supervisor.launch(job("writers:main", **SPEC))
     assert end(handle, 240).reason is TaskReason.FINISHED

@@ -30,7 +30,7 @@ def libraries() -> None:
     from tunefleet.programs.data.tokens import Encoder, tokenize
 
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.timeout(600)]
 
 PROGRAM = "rank_program:main"
 
@@ -39,7 +39,6 @@ def left(handle: JobHandle, name: str) -> Any:
     return json.loads((handle.folder.root / f"{name}.json").read_text())
 
 
-@pytest.mark.long
 def test_ranks_that_never_wait_for_each_other_act_at_the_same_steps(supervisor: Supervisor) -> None:
     """Two of them, one of which is lost in the end while the other waits for it; and three, then without a store."""
 
@@ -60,7 +59,6 @@ def test_ranks_that_never_wait_for_each_other_act_at_the_same_steps(supervisor: 
     assert (ends[2].reason, ends[2].returncode) == (TaskReason.KILLED, -9)
 
 
-@pytest.mark.long
 def test_the_recipe_trains_on_two_ranks_and_measures_every_row_once(supervisor: Supervisor) -> None:
     spec = {
         "taskType": "sft",

@@ -24,7 +24,7 @@ from tunefleet.server.app import create_app
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
 
-pytestmark = [pytest.mark.heavy, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.heavy, pytest.mark.proof, pytest.mark.timeout(180)]
 
 ECHO = """apiVersion: tunefleet/v1
 kind: Workflow

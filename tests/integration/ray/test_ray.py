@@ -18,7 +18,7 @@ from tunefleet.clusters import Seen
 from tunefleet.clusters.ray import Ray, lasting
 from tunefleet.errors import ConflictError, UnreachableError
 
-pytestmark = [pytest.mark.heavy, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.heavy, pytest.mark.proof, pytest.mark.timeout(180)]
 
 SECRET = "tfw_0123456789abcdef"
 

@@ -17,7 +17,7 @@ from tests.machine import machine_environment
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.heavy, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.heavy, pytest.mark.proof, pytest.mark.timeout(300)]
 
 PROGRAM = Path(sys.executable).with_name("tunefleet")
 PATIENCE_S = 120.0

@@ -16,7 +16,7 @@ from tests.integration.redis.site import Hand, Site, until
 from tunefleet.errors import ConflictError, TunefleetError, UnreachableError
 from tunefleet.wire.link import Capabilities, ExchangeReply, ExchangeRequest, ExecutorOffer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
 Start = Callable[..., Site]
 Redises = Callable[..., RedisProcess]
 TRAIN = """apiVersion: tunefleet/v1

@@ -14,7 +14,7 @@ from tests.integration.redis.process import RedisProcess
 from tests.integration.redis.site import Site, until
 from tests.unit.links.test_redis_diary import METRICS, SUMMARY
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.proof
 
 
 def _events(client: Any, stream: str, worker_id: str) -> list[dict[str, str]]:
@@ -25,6 +25,7 @@ def _kinds(entries: list[dict[str, str]]) -> list[str]:
     return [entry["type"] for entry in entries if not entry["type"].startswith("LINK_")]
 
 
+@pytest.mark.story
 def test_three_variables_and_no_key_start_a_worker_that_redis_cli_shows(
     site: Callable[..., Site], redis_server: Callable[..., RedisProcess]
 ) -> None:

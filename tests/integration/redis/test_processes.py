@@ -17,7 +17,7 @@ from tests.integration.redis.site import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
 QUIET = {"TUNEFLEET_WARM_START": "false"}
 
 
@@ -41,7 +41,6 @@ def test_up_meets_in_the_redis_that_the_environment_names(
             assert other.info().authenticated
 
 
-@pytest.mark.long
 def test_one_shared_token_is_good_for_clients_and_workers_for_as_long_as_it_is_set(
     tmp_path: Path, free_port: Callable[[], int]
 ) -> None:

@@ -22,7 +22,7 @@ from tunefleet.links.redis_keys import INLINE_BYTES, Keys
 from tunefleet.links.redis_worker import RedisLink
 from tunefleet.wire.link import ExchangeReply
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
 Start = Callable[..., Site]
 Redises = Callable[..., RedisProcess]
 
@@ -56,7 +56,6 @@ def test_a_redis_that_is_killed_and_started_again_loses_nothing(
         assert client.exists("tunefleet:epoch", "worker:left", "worker:left:hb", "worker:right") == 4
 
 
-@pytest.mark.long
 def test_a_redis_that_is_flushed_again_and_again_loses_nothing(site: Start, redis_server: Redises) -> None:
     redis = redis_server()
     here = site(redis)
@@ -160,8 +159,8 @@ def _user(redis: RedisProcess, name: str, *rules: str) -> str:
     ("rules", "words"),
     [
         pytest.param(("~*", "+@all", "-xadd"), "XADD workers.events", id="no command"),
-        pytest.param(("~tasks*", "~worker:*", "+@all"), "XADD workers.events", id="no key", marks=pytest.mark.long),
-        pytest.param(("~*", "+@all", "-xreadgroup"), "XREADGROUP tasks:w", id="no reading", marks=pytest.mark.long),
+        pytest.param(("~tasks*", "~worker:*", "+@all"), "XADD workers.events", id="no key"),
+        pytest.param(("~*", "+@all", "-xreadgroup"), "XREADGROUP tasks:w", id="no reading"),
         pytest.param(None, "does not take the login of the user 'limited'", id="no password"),
     ],
 )

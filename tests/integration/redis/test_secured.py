@@ -21,7 +21,7 @@ from tunefleet.links.redis_worker import RedisLink
 from tunefleet.settings import WorkerSettings, load
 from tunefleet.wire.link import Finish
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
 Start = Callable[..., Site]
 Secured = Callable[..., SecuredRedis]
 

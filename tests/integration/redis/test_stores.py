@@ -19,7 +19,7 @@ from tests.integration.redis.site import Site, until
 from tunefleet.links.redis_keys import Keys
 from tunefleet.links.redis_store import OtherStoreError, Store, StoreClaim, refuse_other_store
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
 Start = Callable[..., Site]
 Redises = Callable[..., RedisProcess]
 OURS, OTHERS = Store("ours", "on here"), Store("others", "on there")
@@ -33,7 +33,6 @@ def _server(redis: RedisProcess, data: Path, **more: str) -> subprocess.Popen[st
     )  # fmt: skip
 
 
-@pytest.mark.long
 def test_a_server_of_another_store_does_not_start_where_one_serves_the_topic(
     site: Start, redis_server: Redises, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from tunefleet.artifacts import Link, NoRoomError
 from tunefleet.artifacts.s3 import Bucket, S3Store
 from tunefleet.errors import MachineError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(180)]
 
 ACCESS, SECRET = "small-access", "small-secret-0123456789"
 

@@ -12,7 +12,7 @@ from tunefleet.artifacts.objects import Bucket, ObjectStore
 from tunefleet.artifacts.s3 import PART_BYTES
 from tunefleet.errors import MachineError, NotFoundError, UnreachableError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(180)]
 
 
 def store(endpoint: str, **other: str) -> ObjectStore:

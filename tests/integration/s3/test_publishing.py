@@ -12,7 +12,7 @@ from tunefleet.errors import ConflictError
 from tunefleet.publishing.targets import Target, Wishes, target
 from tunefleet.settings import PublishSettings
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(180)]
 
 
 def files(folder: Path, **content: bytes) -> Path:

@@ -27,7 +27,7 @@ from tunefleet.errors import MachineError, UnreachableError
 from tunefleet.services import direct as service
 from tunefleet.services.core import Clock
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(180)]
 
 PART = 5 << 20
 """The least that S3 takes."""

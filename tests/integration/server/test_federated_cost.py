@@ -54,8 +54,7 @@ def peak_bytes(pid: int) -> int:
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1]) << 10
 
 
-@pytest.mark.long
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(300)
 def test_an_upload_takes_no_memory_of_its_size(tmp_path: Path, free_port: Callable[[], int]) -> None:
     port, data = free_port(), tmp_path / "data"
@@ -73,8 +72,7 @@ def test_an_upload_takes_no_memory_of_its_size(tmp_path: Path, free_port: Callab
             assert peak_bytes(process.pid) - before < 48 * MIB
 
 
-@pytest.mark.long
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(900)
 def test_64_updates_of_100_mb_are_a_version_of_a_server_below_400_mb(
     tmp_path: Path, free_port: Callable[[], int]

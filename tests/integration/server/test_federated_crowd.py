@@ -14,7 +14,7 @@ import pytest
 from tests.integration.server.federated import Worker, arrays, create, tarred, workers
 from tests.integration.server.support import Running, until
 
-pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 
 NAMES = (*(f"w{number}" for number in range(8)), "w0", "w1")
 """Two machines use the names of others."""

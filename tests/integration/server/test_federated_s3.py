@@ -21,7 +21,7 @@ from tests.unit.federation.adapters import config
 from tunefleet.client.federated import FederatedClient
 from tunefleet.federation import TENSORS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

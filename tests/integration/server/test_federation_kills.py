@@ -27,7 +27,7 @@ from tests.unit.federation.adapters import Arrays, config
 from tunefleet.client.federated import FederatedClient
 from tunefleet.federation import TENSORS, AdapterFile, write_tensors
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.proof
 
 START_S = 150.0
 KILLS_AFTER_S = (0.0, 0.02, 0.1)
@@ -108,7 +108,6 @@ def first_value(client: httpx.Client, id_: str, version: int, folder: Path) -> f
     return float(values[0].flat[0])
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_killed_server_makes_each_rounds_version_once(tmp_path: Path, free_port: Callable[[], int]) -> None:
     server = Server(tmp_path / "data", free_port())
@@ -201,7 +200,6 @@ def test_who_waits_for_a_version_has_it_with_its_file_after_the_server_was_kille
             assert all((file.whole(name) == 2.0).all() for name in file.tensors)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_an_archive_whose_making_was_killed_is_made_anew(tmp_path: Path, free_port: Callable[[], int]) -> None:
     server = Server(tmp_path / "data", free_port())

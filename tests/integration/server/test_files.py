@@ -174,7 +174,7 @@ def test_attempt_publishes_for_its_own_task(admin: httpx.Client, hand: HandWorke
     hand.finish(token)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_large_file_in_constant_memory(admin: httpx.Client) -> None:
     piece = os.urandom(MIB)
     count = 192

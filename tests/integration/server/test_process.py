@@ -6,11 +6,12 @@ import logging
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -21,6 +22,8 @@ from tests.fakes.receiver import receiving
 from tunefleet.server.process import main
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
+
+pytestmark = pytest.mark.proof
 
 START_S = 100.0
 """A server that starts imports a lot, which a busy machine does slowly."""
@@ -172,6 +175,28 @@ def test_corrupt_database_is_said_and_left_alone(tmp_path: Path, refused: Callab
     message = refused(data, 0)
     assert str(database) in message
     assert database.read_bytes() == rubbish
+
+
+@pytest.mark.parametrize(
+    ("revision", "named", "resolution"),
+    [
+        ("9999", "newer version of Tunefleet (revision 9999", "Upgrade Tunefleet, or use another data folder"),
+        ("0072", "development version of Tunefleet (revision 0072)", "Start with an empty data folder or database"),
+    ],
+)
+def test_database_of_another_version(
+    tmp_path: Path, refused: Callable[..., str], revision: str, named: str, resolution: str
+) -> None:
+    data = tmp_path / "data"
+    open_core(load(ServerSettings, data=data)).close()
+    with closing(sqlite3.connect(data / "tunefleet.db")) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+        connection.commit()
+        before = list(connection.iterdump())
+        message = refused(data, 0)
+        assert f"{data / 'tunefleet.db'} was made by a {named}" in message
+        assert resolution in message
+        assert list(connection.iterdump()) == before
 
 
 def test_data_folder_that_is_a_file(tmp_path: Path, refused: Callable[..., str]) -> None:

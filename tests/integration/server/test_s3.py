@@ -18,7 +18,7 @@ from tunefleet.client import Client
 from tunefleet.client.download import Address, Downloader
 from tunefleet.wire.api import FileEntry
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 
 DATA = os.urandom(1 << 20)
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -85,6 +85,7 @@ def test_who_may_not_read_gets_no_link(running: Running, admin: httpx.Client, wo
     is_problem(admin.get(f"/blobs/{'0' * 64}"), 404, "not_found")
 
 
+@pytest.mark.story
 def test_our_clients_push_and_fetch(running: Running, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()

@@ -17,7 +17,7 @@ from tests.integration.server.federated import arrays, create, tarred, workers
 from tests.integration.server.support import Running, is_problem
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(180)]
 
 
 @pytest.mark.parametrize("kind", ["gcs", "azure", "shared folder"])

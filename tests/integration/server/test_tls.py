@@ -24,7 +24,7 @@ from tunefleet.certificate import Certificate
 from tunefleet.client import AsyncClient
 from tunefleet.errors import UnreachableError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
 PATIENCE_S = 90.0
 TUNEFLEET = str(Path(sys.executable).with_name("tunefleet"))
 ECHO = """apiVersion: tunefleet/v1
@@ -150,7 +150,6 @@ def test_a_fleet_on_one_machine_works_over_https(
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.long
 def test_an_agent_serves_https(tmp_path: Path, authority: Authority, free_port: Callable[[], int]) -> None:
     pair, port, log = authority.sign("agent", "127.0.0.1"), free_port(), tmp_path / "log"
     variables = {

@@ -11,7 +11,7 @@ from tests.integration.server.support import until
 from tests.integration.servers.trio import LONG, QUICK, Trio, named, submit
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(400)
 def test_a_leader_is_followed_and_nothing_runs_twice(trio: Trio) -> None:
     trio.start(0, 1, 2)

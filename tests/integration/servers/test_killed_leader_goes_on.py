@@ -51,8 +51,7 @@ def campaign(trio: Trio, number: int) -> CampaignDetail:
         return client.campaigns.get("steady")
 
 
-@pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.timeout(400)
 def test_rounds_and_cycles_go_on_where_a_killed_leader_left_them(trio: Trio, tmp_path: Path) -> None:
     billed_package.install(tmp_path / "layer")

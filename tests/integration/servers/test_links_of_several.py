@@ -16,8 +16,7 @@ from tests.integration.servers.trio import QUICK, Trio, named, submit
 ONLY = QUICK.replace("  taskType: echo\n", "  taskType: echo\n  resources: {tags: [NAME]}\n")
 
 
-@pytest.mark.long
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(300)
 def test_workers_over_tls_and_over_redis_go_on_without_the_leader(
     trio: Trio, tmp_path: Path, redis_server: Callable[..., RedisProcess]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import threading
 from pathlib import Path
 
@@ -48,9 +47,9 @@ class Submitter(threading.Thread):
                     break
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(600)
-@pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.parametrize("servers", [2, 3])
 def test_a_rolling_restart_loses_nothing_that_was_acknowledged(trio: Trio, servers: int) -> None:
     trio.start(*range(servers))
@@ -60,8 +59,7 @@ def test_a_rolling_restart_loses_nothing_that_was_acknowledged(trio: Trio, serve
     for number in range(servers):
         count = len(load.acknowledged)
         until(lambda count=count: len(load.acknowledged) > count + 5)
-        trio.processes[number].send_signal(signal.SIGTERM)
-        trio.processes[number].wait(60)
+        trio.stop(number)
         trio.start(number)
     load.over.set()
     load.join(60)
@@ -74,8 +72,7 @@ def test_a_rolling_restart_loses_nothing_that_was_acknowledged(trio: Trio, serve
     assert trio.rows("SELECT count(*) FROM tasks") == [(trio.ran(),)]
 
 
-@pytest.mark.long
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_copy_of_a_data_folder_does_not_serve_beside_it(trio: Trio) -> None:
     trio.start(0)
     (trio.folder / "data1").mkdir()

@@ -62,20 +62,24 @@ class Trio:
                 [sys.executable, "-m", module, *words], env=self.environment(more), stdout=log, stderr=log
             )
 
-    def begin(self, number: int, **settings: str) -> None:
+    def begin(self, number: int, module: str = "tunefleet.server", **settings: str) -> None:
         data = self.folder / f"data{number}"
         if not data.exists():
             data.mkdir()
             (data / "artifacts").symlink_to(self.folder / "files", target_is_directory=True)
         more = {"TUNEFLEET_DATABASE_URL": self.url, **settings}
         words = ("--data", str(data), "--port", str(self.ports[number]))
-        self.processes[number] = self.spawn("tunefleet.server", f"server{number}", more, *words)
+        self.processes[number] = self.spawn(module, f"server{number}", more, *words)
 
-    def start(self, *numbers: int, **settings: str) -> None:
+    def start(self, *numbers: int, module: str = "tunefleet.server", **settings: str) -> None:
         for number in numbers or (0, 1, 2):
-            self.begin(number, **settings)
+            self.begin(number, module, **settings)
             # One after the other: the first one makes the tables and the keys.
             until(partial(self.answers, number))
+
+    def stop(self, number: int) -> None:
+        self.processes[number].send_signal(signal.SIGTERM)
+        self.processes[number].wait(60)
 
     def answers(self, number: int) -> bool:
         assert self.processes[number].poll() is None, self.log(number)

@@ -29,7 +29,7 @@ def simulated(*arguments: str, timeout_s: float = 300) -> Any:
     return json.loads(made.stdout)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(330)
 def test_a_load_on_a_server_of_its_own_loses_and_doubles_nothing_and_tells_what_it_cost() -> None:
     report = simulated("--workers", "20", "--tasks", "100", "--task-s", "0.1")
@@ -45,7 +45,7 @@ def test_a_load_on_a_server_of_its_own_loses_and_doubles_nothing_and_tells_what_
     assert report["link_up_bytes"] > 0
 
 
-@pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.timeout(330)
 def test_ctrl_c_prints_what_was_measured_and_leaves_no_process() -> None:
     started = subprocess.Popen(
@@ -75,7 +75,7 @@ def _until_crowd_runs(pid: int) -> list[int]:
     raise AssertionError("no worker came")
 
 
-@pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.timeout(330)
 def test_over_redis_with_trainings_and_journals(missing: Callable[[str], None]) -> None:
     if binary() is None:
@@ -88,7 +88,7 @@ def test_over_redis_with_trainings_and_journals(missing: Callable[[str], None]) 
     assert report["redis"]["commands"] > 0
 
 
-@pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.timeout(1200)
 def test_a_thousand_workers_that_renew_lose_and_double_nothing_in_little_memory() -> None:
     report = simulated("--workers", "1000", "--tasks", "3000", "--task-s", "5", timeout_s=1150)

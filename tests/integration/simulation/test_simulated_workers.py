@@ -27,6 +27,8 @@ from tunefleet.simulation.sampling import Machine
 from tunefleet.simulation.worker import SimulatedWorker
 from tunefleet.wire.api import SubmitRequest
 
+pytestmark = pytest.mark.proof
+
 ECHO = """apiVersion: tunefleet/v1
 metadata: {name: foreign}
 spec: {taskType: echo, data: {type: list, items: [a]}}

@@ -13,7 +13,7 @@ from tests.integration.slurm.cluster import SlurmCluster
 from tunefleet.clusters import Seen
 from tunefleet.clusters.slurm import Slurm
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(120)]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.integration.slurm.training import document
 from tests.libraries import required
 from tunefleet.wire.api import TaskDetail
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,6 @@ def _log(way: Way, task_id: str) -> str:
     return log.read_text()
 
 
-@pytest.mark.long
 def test_a_job_that_somebody_cancels_fails_its_task(way: Way, slurm: SlurmCluster) -> None:
     running = way.client.submit(document(2000)).task_id
     way.reached(running, 2)
@@ -139,7 +138,6 @@ def test_what_slurm_refuses_fails_the_task_in_its_words(way: Way, slurm: SlurmCl
     assert _jobs(slurm, task.id) == []
 
 
-@pytest.mark.long
 def test_a_killed_server_asks_for_no_second_job(way: Way, slurm: SlurmCluster) -> None:
     with _full(way, slurm):
         task_id = way.client.submit(document(40)).task_id

@@ -18,7 +18,7 @@ from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.errors import MachineError, SpecError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(180)]
 
 PROGRAM = Path(sys.executable).with_name("tunefleet")
 PATIENCE_S = 60.0
@@ -51,7 +51,6 @@ def _until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.long
 def test_workers_come_once_run_tasks_and_end(
     fleet: LocalFleet, client: Client, slurm: SlurmCluster, tmp_path: Path
 ) -> None:

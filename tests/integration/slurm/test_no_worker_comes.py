@@ -11,7 +11,7 @@ from tests.acceptance.ways import PATIENCE_S, Way, with_slurm
 from tests.integration.slurm.cluster import SlurmCluster
 from tests.integration.slurm.training import document
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(120)]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def way(
             "#!/bin/sh\nexec sleep 600\n",
             "workers of 0 of its 1 nodes came within 1 s (cancelled; its log is",
             id="hangs",
-            marks=pytest.mark.long,
+            marks=pytest.mark.proof,
         ),
     ],
 )

@@ -29,7 +29,7 @@ from tunefleet.settings import TrackingSettings, load
 from tunefleet.tracking import courier
 from tunefleet.wire.campaign import CampaignDetail, TrackingView
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.proof]
 
 
 def reporter(lab: Lab, folder: Path) -> Reporter:
@@ -111,7 +111,6 @@ async def test_a_kill_between_telling_and_storing_that_leaves_one_run(lab: Lab, 
     assert len(run["rows"]) == 1
 
 
-@pytest.mark.long
 async def test_a_tracker_that_hangs_holds_up_nothing_and_ends_with_the_server(
     lab: Lab, alone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

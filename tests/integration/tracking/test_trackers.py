@@ -24,7 +24,7 @@ from tunefleet.settings import TrackingSettings, load
 from tunefleet.tracking import courier
 from tunefleet.tracking.contract import NotTracked, TrackedRun
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 
 RUN = TrackedRun(
     id="camp-0123456789ab-3",
@@ -44,7 +44,6 @@ def post(name: str, run: TrackedRun, folder: Path) -> str:
     return asyncio.run(courier.post(name, run, folder, load(TrackingSettings)))
 
 
-@pytest.mark.long
 def test_wandb_offline_keeps_the_run_once(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_ENTITY", "team")
@@ -87,7 +86,6 @@ def test_wandb_online_is_told_of_the_run_under_its_id_and_once(alone: Path, monk
     assert not list(alone.rglob("*.wandb")), "what is told is not kept here"
 
 
-@pytest.mark.long
 def test_what_wandb_refuses_is_not_told(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     with wandb_api() as api:
@@ -98,7 +96,6 @@ def test_what_wandb_refuses_is_not_told(alone: Path, monkeypatch: pytest.MonkeyP
     assert KEY not in str(refused.value)
 
 
-@pytest.mark.long
 def test_wandb_offline_writes_anew_what_a_killed_child_has_left(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     where = Path(post("wandb", RUN, alone))
@@ -109,7 +106,6 @@ def test_wandb_offline_writes_anew_what_a_killed_child_has_left(alone: Path, mon
     assert (again / "tunefleet.whole").exists()
 
 
-@pytest.mark.long
 def test_mlflow_keeps_the_run_once(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = f"sqlite:///{alone}/runs.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
@@ -147,7 +143,6 @@ def test_what_trackio_only_warns_of_is_a_failure(alone: Path, monkeypatch: pytes
         post("trackio", RUN, alone)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "variables"),
     [

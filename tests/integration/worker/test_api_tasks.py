@@ -172,7 +172,7 @@ def test_the_workers_own_service_gets_its_token_and_nobody_reads_it(
     assert elsewhere.reason == TaskReason.BAD_INPUT, "the host is the worker's own, not a document's"
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_killed_worker_asks_again_and_the_task_ends_well(
     service: Service, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
 
 FAKES = Path(__file__).parents[2] / "fakes"
 GPU = {"name": "Fake A100", "total": 80 << 30, "used": 0, "power_mw": 250_000, "compute": [], "graphics": [], "mig": []}
@@ -58,7 +58,6 @@ def _devices(client: Client, document: str) -> set[str]:
     return set(filter(None, ended.result["result"]["environment"]["CUDA_VISIBLE_DEVICES"].split(",")))
 
 
-@pytest.mark.long
 def test_fault_29_a_worker_is_not_pinned_to_the_devices_of_an_earlier_task(fleet: LocalFleet) -> None:
     def training(text: str) -> str:
         return TRAINING.replace("{TRAINING}", text)

@@ -14,7 +14,7 @@ from tests.integration.s3.gateway import BUCKET, Gateway
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(180)]
 
 SIZE = 20 << 20
 MAKES = """apiVersion: tunefleet/v1

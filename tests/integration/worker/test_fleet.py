@@ -22,6 +22,8 @@ from tunefleet.errors import MachineError
 from tunefleet.jobs.environment import core_count
 from tunefleet.worker.state import StateFolder
 
+pytestmark = pytest.mark.proof
+
 QUIET = {"TUNEFLEET_WARM_START": "false"}
 ECHO = """apiVersion: tunefleet/v1
 kind: Workflow
@@ -117,7 +119,6 @@ def test_up_greets_serves_refuses_a_second_and_stops_cleanly(
     assert _gone(children)
 
 
-@pytest.mark.long
 def test_up_starts_workers_that_are_not_in_each_others_way(
     tmp_path: Path, up: Callable[..., Up], free_port: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +147,6 @@ def test_up_starts_workers_that_are_not_in_each_others_way(
     assert _gone(pids)
 
 
-@pytest.mark.long
 def test_a_killed_up_takes_its_children_along_and_the_next_one_takes_over(
     tmp_path: Path, up: Callable[..., Up], free_port: Callable[[], int]
 ) -> None:
@@ -192,7 +192,6 @@ def test_a_database_that_is_none_is_said_in_the_servers_words(tmp_path: Path, fr
         LocalFleet(tmp_path, port=free_port(), environment=QUIET, save_client=False).start()
 
 
-@pytest.mark.long
 def test_a_second_fleet_tells_where_it_is_in_json_and_gives_the_saved_server_back(
     tmp_path: Path, up: Callable[..., Up], free_port: Callable[[], int]
 ) -> None:
@@ -211,7 +210,6 @@ def test_a_second_fleet_tells_where_it_is_in_json_and_gives_the_saved_server_bac
     assert json.loads((home / "client.json").read_text()) == before
 
 
-@pytest.mark.long
 def test_the_addresses_of_database_and_mail_are_the_servers_alone(
     tmp_path: Path, free_port: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,7 +222,6 @@ def test_the_addresses_of_database_and_mail_are_the_servers_alone(
     assert (tmp_path / "elsewhere.db").exists()
 
 
-@pytest.mark.long
 def test_a_model_that_is_fetched_later_is_seen_with_the_next_heartbeat(
     tmp_path: Path, free_port: Callable[[], int]
 ) -> None:
@@ -267,7 +264,6 @@ def test_killed_children_are_started_again_and_work_goes_on(
     ]
 
 
-@pytest.mark.long
 def test_up_says_that_it_is_up_when_its_workers_are_there(
     tmp_path: Path, home: Path, free_port: Callable[[], int]
 ) -> None:
@@ -282,7 +278,6 @@ def test_up_says_that_it_is_up_when_its_workers_are_there(
     assert up.end() == 0
 
 
-@pytest.mark.long
 def test_a_worker_without_a_good_key_says_so_and_ends(tmp_path: Path, free_port: Callable[[], int]) -> None:
     fleet = LocalFleet(tmp_path / "data", port=free_port(), workers=0, environment=QUIET, save_client=False)
     with fleet:

@@ -14,7 +14,7 @@ import pytest
 
 from tunefleet.worker.state import StateFolder
 
-pytestmark = [pytest.mark.usefixtures("as_root"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("as_root"), pytest.mark.timeout(120)]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.wire.api import FileEntry
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(240)]
 
 _LIMIT = 40 << 20
 _LEFT = 10_000

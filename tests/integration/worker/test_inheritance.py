@@ -18,7 +18,7 @@ from tests.integration.redis.process import RedisProcess
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
 
 LOOKER = Path(__file__).resolve().parents[2] / "fakes" / "looker"
 """An executor whose job tells what is in its environment."""
@@ -52,7 +52,6 @@ def _found(client: Client, **overrides: Any) -> dict[str, str]:
     return environment
 
 
-@pytest.mark.long
 def test_jobs_of_up_inherit_no_door_of_the_server(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -79,7 +78,6 @@ def test_jobs_of_up_inherit_no_door_of_the_server(
     assert [name for name, value in found.items() if "secret" in value] == [], "under no other name either"
 
 
-@pytest.mark.long
 def test_a_worker_that_is_given_amazons_variables_passes_them_on(tmp_path: Path, free_port: Callable[[], int]) -> None:
     fleet = LocalFleet(tmp_path / "data", port=free_port(), workers=0, environment=JOBS, save_client=False)
     with fleet, Client(fleet.url, fleet.key) as client:

@@ -23,7 +23,7 @@ from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.worker.state import StateFolder
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(240)]
 
 FAKES = Path(__file__).parents[2] / "fakes"
 STEPS = 24
@@ -105,7 +105,6 @@ def _stand_still(client: Client, story: Story) -> None:
     assert "is stopped (SIGSTOP)" in story.folder.log.read_text()
 
 
-@pytest.mark.long
 def test_a_training_makes_way_for_somebody_and_ends_with_the_same_weights(
     fleet: LocalFleet, client: Client, gpu: Gpu, somebody: int
 ) -> None:
@@ -146,7 +145,6 @@ def test_a_training_makes_way_for_somebody_and_ends_with_the_same_weights(
     until(lambda: client.workers.list().items[0].capabilities.gpus[0].in_use_by is None, "the GPU is free again")
 
 
-@pytest.mark.long
 def test_a_training_is_launched_again_with_half_the_batch_and_after_a_standstill(
     fleet: LocalFleet, client: Client
 ) -> None:

@@ -17,6 +17,8 @@ from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.wire.api import TaskDetail, WorkflowDetail
 
+pytestmark = pytest.mark.proof
+
 CHAIN = """apiVersion: mloc/v1
 kind: EchoTask
 metadata: {name: chain}
@@ -106,7 +108,6 @@ def items(task: TaskDetail) -> Any:
     return [each["output"] for each in task.result["result"]["items"]]
 
 
-@pytest.mark.long
 def test_a_chain_hands_on_what_each_stage_found(client: Client) -> None:
     flow = ended(client, CHAIN)
     assert flow.status == "completed"

@@ -31,7 +31,7 @@ def libraries() -> None:
     from qdrant_client.models import Distance, VectorParams
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "workflows"
 BUILTIN = "builtin:gsm8k-llama-2m"
@@ -89,7 +89,6 @@ def listed(texts: dict[str, str]) -> dict[str, Any]:
     return {"type": "list", "items": list(texts.values()), "metadata": [{"source": name} for name in texts]}
 
 
-@pytest.mark.long
 def test_vectors_come_in_a_file_and_a_killed_run_makes_none_of_them_twice(
     client: Client, fleet: LocalFleet, model: Path, tmp_path: Path
 ) -> None:
@@ -139,7 +138,6 @@ def kill_when_some_are_kept(fleet: LocalFleet, task_id: str) -> int:
     raise AssertionError("no vectors were kept")
 
 
-@pytest.mark.long
 def test_a_database_that_one_worker_made_is_searched_on_the_other(client: Client) -> None:
     run = client.submit(EXAMPLES / "rag.yaml")
     flow = client.workflows.wait(run.workflow.id, timeout_s=PATIENCE_S)
@@ -167,7 +165,6 @@ def test_a_database_that_one_worker_made_is_searched_on_the_other(client: Client
     assert hits[0]["score"] > hits[1]["score"]
 
 
-@pytest.mark.long
 def test_a_server_is_filled_again_after_a_kill_and_each_of_two_tasks_gets_its_own_hits(
     client: Client, fleet: LocalFleet
 ) -> None:

@@ -14,6 +14,8 @@ import pytest
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
+pytestmark = pytest.mark.proof
+
 VALUE = "a-value-that-nobody-else-has"
 ECHO = """apiVersion: tunefleet/v1
 metadata: {name: hello}
@@ -78,7 +80,6 @@ spec: {taskType: api, api: {url: "http://127.0.0.1:PORT/x", method: POST, json: 
 """
 
 
-@pytest.mark.long
 def test_a_secret_goes_where_its_machine_lets_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: Callable[[], int], listening: Callable[[], Heard]
 ) -> None:

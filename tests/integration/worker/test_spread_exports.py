@@ -12,7 +12,7 @@ import pytest
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(400)]
 
 EXPORTER = Path(__file__).resolve().parents[2] / "fakes" / "exporter"
 """An executor that exports rows without a model."""
@@ -39,7 +39,6 @@ spec:
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("destination", ["local", "http"])
 def test_a_training_reads_what_the_parts_of_a_stage_have_exported(
     tmp_path: Path, free_port: Callable[[], int], destination: str

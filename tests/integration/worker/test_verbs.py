@@ -14,7 +14,7 @@ from tunefleet.client import Client
 from tunefleet.errors import ConflictError, ForbiddenError, InputError
 
 
-@pytest.mark.long
+@pytest.mark.proof
 def test_a_worker_restarts_changes_its_settings_and_tells_about_itself(
     tmp_path: Path, free_port: Callable[[], int]
 ) -> None:

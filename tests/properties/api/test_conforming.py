@@ -72,13 +72,13 @@ def _agrees(admin: httpx.Client, asked: Asked) -> None:
     assert admin.get("/healthz").status_code == 200
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(900)
 def test_answers_are_as_the_document_says(admin: httpx.Client, asked: Asked) -> None:
     _agrees(admin, asked)
 
 
-@pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.timeout(3600)
 def test_answers_are_as_the_document_says_whatever_chance_sends(admin: httpx.Client, asked: Asked) -> None:
     draw = random.SystemRandom().randrange(1 << 32)

@@ -54,6 +54,7 @@ def askers(
     }
 
 
+@pytest.mark.story
 @pytest.mark.timeout(600)
 def test_the_table_of_routes_and_roles_is_what_the_server_does(
     running: Running,

@@ -104,7 +104,7 @@ async def act(pipe: Pipelines, random: Random, held: list[Offer], flow: Workflow
         await worker.register()
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @settings(max_examples=20)
 @given(seed=st.integers(min_value=0, max_value=2**32))
 def test_nobody_is_forgotten_and_nobody_runs_too_early(fresh_data: Path, seed: int) -> None:

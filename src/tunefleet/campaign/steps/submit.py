@@ -105,8 +105,7 @@ def order_of(context: StepContext, intent: Outcome) -> Order:
         hours=spec.hours_to_complete,
         task_type=spec.task_type,
         spec=spec,
-        # An earlier version has not stored it with the intent.
-        since=intent.get("at", state.ordered_at),
+        since=intent["at"],
     )
 
 

@@ -104,7 +104,6 @@ def state_of(connection: Connection, row: CampaignRow, cycle: CycleRow) -> Cycle
         orders=cycle.orders,
         kept=None if current is None or (kept := kept_of(current)) is None else orjson.loads(kept),
         provider=_provider_in(steps.get(StepName.SUBMIT)),
-        ordered_at=steps[StepName.SUBMIT].begun_at if StepName.SUBMIT in steps else None,
     )
 
 

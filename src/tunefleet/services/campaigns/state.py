@@ -135,7 +135,6 @@ class CycleState:
         orders: How often the task at the provider was given up for another one.
         kept: What the step has kept of something that runs elsewhere, under way or over; null if it has kept nothing.
         provider: Where its task was ordered, or may have been; null before that.
-        ordered_at: When that was begun, in Unix time; null before that.
     """
 
     campaign_id: str
@@ -155,7 +154,6 @@ class CycleState:
     orders: int = 0
     kept: Mapping[str, Any] | None = None
     provider: str | None = None
-    ordered_at: float | None = None
 
     @property
     def order_key(self) -> str:

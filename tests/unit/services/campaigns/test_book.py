@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import orjson
 import pytest
 
 from tests.unit.services.campaigns.desk import ADA, HOUR, another, go, made, reached, taken
 from tests.unit.services.lab import Lab
-from tunefleet.campaign.steps.submit import order_of
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
 from tunefleet.services.campaigns import again, history, jobs
@@ -301,24 +297,3 @@ async def test_a_clock_that_was_years_ahead_lets_nothing_wait_for_years(lab: Lab
     assert "the clock was set back by 32,400,000 s" in lines[-1].text
     await book.look_at_clock(lab.clock.wall + 30)
     assert (await book.due())[resting] == lab.clock.wall + HOUR, "so little is only a correction"
-
-
-async def test_an_order_that_an_earlier_version_has_stored_is_as_old_as_its_step(lab: Lab, book: Book) -> None:
-    state = await reached(book, await made(lab), StepName.SUBMIT)
-    intent = {"key": state.order_key, "base": {"repo": "org/model"}}
-    state = await book.intend(replace(state, ordered_at=None), intent)
-    begun_at = lab.clock.wall
-    lab.clock.advance(HOUR)
-    row = {"task_id": "t", "artifact_id": "a", "digest": "d", "rows": 1}
-    context: Any = SimpleNamespace(
-        state=state,
-        spec=state.spec,
-        outcome=lambda _: {"chunk": row},
-        provider=SimpleNamespace(fetches_from_store=False),
-    )
-    assert order_of(context, intent).since == begun_at
-    assert order_of(context, {**intent, "at": 7.0}).since == 7.0
-    await jobs.stop(lab.core, ADA, state.campaign_id)
-    lab.clock.advance(LEASE_S)
-    (left,) = await book.to_cancel()
-    assert left.ordered_at == begun_at

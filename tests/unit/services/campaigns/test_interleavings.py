@@ -64,7 +64,7 @@ class Holder:
             self._state = after
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 23))])
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.proof) for seed in range(3, 23))])
 async def test_no_step_is_done_twice_and_no_chunk_is_skipped(lab: Lab, tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     id_ = await made(lab, budget={"max_failures": 3})

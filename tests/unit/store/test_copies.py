@@ -7,27 +7,30 @@ import logging
 import os
 import sqlite3
 import stat
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from tests.upgrade.test_upgrades import FROZEN, dumped, unfrozen
 from tunefleet.cli.main import app
 from tunefleet.errors import StoreError
 from tunefleet.store import Database, copies, migrate
 from tunefleet.store.opening import standing
 
-OLD = FROZEN[0]
-REVISION = OLD.partition("-")[0]
+REVISION = migrate.HEAD
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Path:
-    """The database of the first version."""
-    unfrozen(OLD, tmp_path)
-    return tmp_path / "tunefleet.db"
+def old(tmp_path: Path, next_revision: Callable[[], str]) -> Path:
+    """A database of the version before this one, with a row."""
+    database = tmp_path / "tunefleet.db"
+    Database.open(database).close()
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("INSERT INTO meta (name, value) VALUES ('label-1', 'red')")
+    next_revision()
+    return database
 
 
 def contents(database: Path) -> list[str]:
@@ -36,7 +39,7 @@ def contents(database: Path) -> list[str]:
 
 
 def test_the_copy_is_the_database_as_it_was(old: Path, caplog: pytest.LogCaptureFixture) -> None:
-    before = dumped(old.parent)
+    before = contents(old)
     with caplog.at_level(logging.INFO):
         Database.open(old).close()
     (copy,) = copies.of(old)
@@ -49,7 +52,6 @@ def test_the_copy_is_the_database_as_it_was(old: Path, caplog: pytest.LogCapture
     assert {path.name for path in old.parent.glob("*.revision-*")} == {copy.name}
 
 
-@pytest.mark.long
 def test_what_was_written_last_and_lies_in_the_log_of_sqlite_is_in_the_copy(old: Path) -> None:
     with closing(sqlite3.connect(old)) as other:
         other.execute("PRAGMA journal_mode = WAL")
@@ -62,9 +64,8 @@ def test_what_was_written_last_and_lies_in_the_log_of_sqlite_is_in_the_copy(old:
         assert connection.execute("SELECT value FROM meta WHERE name = 'last'").fetchone() == ("word",)
 
 
-@pytest.mark.long
 def test_the_older_version_can_have_it_back_and_it_is_migrated_again(old: Path) -> None:
-    before = dumped(old.parent)
+    before = contents(old)
     Database.open(old).close()
     with closing(sqlite3.connect(old)) as connection, connection:
         connection.execute("INSERT INTO meta (name, value) VALUES ('of', 'the newer version')")
@@ -75,7 +76,6 @@ def test_the_older_version_can_have_it_back_and_it_is_migrated_again(old: Path) 
     assert [contents(copy) for copy in copies.of(old)] == [before]
 
 
-@pytest.mark.long
 def test_neither_a_new_database_nor_one_of_this_version_is_copied(tmp_path: Path) -> None:
     database = tmp_path / "tunefleet.db"
     Database.open(database).close()
@@ -83,31 +83,29 @@ def test_neither_a_new_database_nor_one_of_this_version_is_copied(tmp_path: Path
     assert copies.of(database) == []
 
 
-@pytest.mark.long
 def test_the_newest_copies_stay(old: Path) -> None:
-    for age, revision in enumerate(["0003", "0002", "0000"], 1):
+    for age, revision in enumerate(["0103", "0102", "0000"], 1):
         path = copies.path_of(old, revision)
         path.write_text(revision)
         os.utime(path, ns=(0, 10**18 - age))
     Database.open(old).close()
-    assert [path.name.rpartition("-")[2] for path in copies.of(old)] == [REVISION, "0003"]
+    assert [path.name.rpartition("-")[2] for path in copies.of(old)] == [REVISION, "0103"]
 
 
 def test_where_no_copy_can_be_written_nothing_is_migrated(old: Path) -> None:
-    before = dumped(old.parent)
+    before = contents(old)
     in_the_way = copies.path_of(old, REVISION)
     in_the_way.mkdir()
     with pytest.raises(StoreError, match=r"was not migrated: a copy of it could not be written") as failed:
         Database.open(old)
     assert "Make room" in str(failed.value.hint)
-    assert dumped(old.parent) == before
+    assert contents(old) == before
     assert list(old.parent.glob("*.part")) == []
     in_the_way.rmdir()
     Database.open(old).close()
     assert contents(in_the_way) == before
 
 
-@pytest.mark.long
 def test_the_command_says_where_the_copy_is(old: Path) -> None:
     command = ["db", "migrate", "--data", str(old.parent), "--json"]
     told = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
