@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.clusters.test_slurm import StandIns
 from tests.unit.services.clusters.fake import Field
 from tunefleet.errors import MachineError
 from tunefleet.services.clusters import engines
@@ -14,10 +13,13 @@ from tunefleet.settings import ServerSettings, load
 
 
 @pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
-    made = StandIns(tmp_path / "bin")
-    monkeypatch.setenv("PATH", f"{made.folder}:/usr/bin:/bin")
-    return made
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm's commands, which are found on the path and not run."""
+    for name in ("sbatch", "scancel", "squeue"):
+        path = tmp_path / name
+        path.write_text("#!/bin/sh\nexit 1\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
 
 
 def test_a_server_without_settings_asks_none() -> None:
@@ -37,7 +39,7 @@ def test_a_server_without_settings_asks_none() -> None:
         ("--gres=gpu:a100:1", False),
     ],
 )
-def test_options_that_choose_nodes_or_gpus_are_known(commands: StandIns, options: str, chosen: bool) -> None:
+def test_options_that_choose_nodes_or_gpus_are_known(commands: None, options: str, chosen: bool) -> None:
     assert engines.of(ServerSettings(slurm=True, slurm_options=options)).chosen == chosen
 
 
@@ -54,7 +56,7 @@ async def test_the_settings_of_nodes_stand_in_what_is_asked(field: Field, tmp_pa
     assert ask.environment["TUNEFLEET_NODES_JOB"] == field.slurm.newest
 
 
-def test_a_prelude_that_cannot_be_read_is_named(commands: StandIns, tmp_path: Path) -> None:
+def test_a_prelude_that_cannot_be_read_is_named(commands: None, tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="TUNEFLEET_SLURM_PRELUDE cannot be read"):
         engines.of(ServerSettings(slurm=True, slurm_prelude=tmp_path / "none"))
 
