@@ -15,7 +15,7 @@ from tunefleet.settings import ServerSettings, load
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm's commands, which are found on the path and not run."""
-    for name in ("sbatch", "scancel", "squeue"):
+    for name in ("sbatch", "scancel", "scontrol", "squeue", "srun"):
         path = tmp_path / name
         path.write_text("#!/bin/sh\nexit 1\n")
         path.chmod(0o755)
