@@ -48,7 +48,6 @@ settings.register_profile("suite", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("suite")
 # All modules and all tests stay to the end; to look among them for garbage took an eighth of a tester's time.
 gc.set_threshold(50_000, 20, 20)
-gc.disable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -78,10 +77,15 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def pytest_collection_finish() -> None:
-    """See above: what is there now is looked through no more."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """See above: what is there after it is looked through no more."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
