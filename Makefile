@@ -20,8 +20,6 @@ BENCH_READY := $(VENV)/.ready-bench-$(KEY)
 WORKERS ?= 3
 # By file, in the order of the folders: the long files come first, and many short ones fill up the end.
 SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-DEFAULT := not heavy and (story or not proof)
-PROOFS := proof and not story and not heavy
 # What each layer may cost, in CPU seconds; above it the run ends with a warning.
 COSTED = $(BIN)/python -m scripts.run_tests $(if $(1),--budget $(1)) -- $(BIN)/python -m pytest $(SPREAD)
 # An area of tests/areas.py, such as federation; all of them by default.
@@ -87,14 +85,14 @@ unit: $(DEV_READY) ## run the unit tests: no sockets, no processes, minutes
 .PHONY: test
 test: test-services ## set up what tests need, then run unit, contract and integration tests and one story for each promise
 	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
-	@$(call COSTED,1050) -m "$(DEFAULT)" $(ARGS)
+	@$(call COSTED,1050) --layer default $(ARGS)
 
 .PHONY: proofs
 proofs: test-services ## run the proofs that `make test` leaves out, of all areas or of one: make proofs AREA=federation
 	@scripts/environments.sh proofs || echo "-> without all third-party environments: tests that need them say so"
 	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
 	@status=0; \
-	$(call COSTED,) tests -m "$(PROOFS)" $(if $(AREA),--area $(AREA)) $(ARGS) || status=1; \
+	$(call COSTED,) tests --layer proofs $(if $(AREA),--area $(AREA)) $(ARGS) || status=1; \
 	$(if $(filter db,$(or $(AREA),db)),$(call COSTED,) tests/unit/services tests/contract/links --store postgres $(ARGS) || status=1;) \
 	exit $$status
 
@@ -104,10 +102,10 @@ coverage: test-services ## count branch coverage of `make test`, then of `make t
 	@rm -f .coverage .coverage.*
 	@scripts/environments.sh proofs || echo "-> without all third-party environments: tests that need them say so"
 	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
-	@$(BIN)/coverage run -m pytest $(SPREAD) -m "$(DEFAULT)" $(ARGS)
+	@$(BIN)/coverage run -m pytest $(SPREAD) --layer default $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@echo "make test alone: $$($(BIN)/coverage report --format=total) % of branches"
-	@$(BIN)/coverage run -m pytest $(SPREAD) -m "$(PROOFS)" $(ARGS)
+	@$(BIN)/coverage run -m pytest $(SPREAD) --layer proofs $(ARGS)
 	@$(BIN)/coverage combine --quiet --append
 	@$(BIN)/coverage report
 

@@ -17,8 +17,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import kept_warm
-from tests.areas import AREAS, area_of
+from tests import kept_warm, layers
 from tests.budget import Budget
 from tests.integration.postgres.everywhere import Everywhere
 from tests.integration.postgres.process import PostgresProcess, programs
@@ -51,14 +50,13 @@ settings.register_profile("suite", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("suite")
 # All modules and all tests stay to the end; to look among them for garbage took an eighth of a tester's time.
 gc.set_threshold(50_000, 20, 20)
-gc.disable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a document be given whose printed blocks are to be run, and the store be chosen."""
     parser.addoption("--upload-guide", metavar="PATH", help="Run the blocks that are printed in the upload guide.")
     parser.addoption("--store", choices=("sqlite", "postgres"), default="sqlite", help="What SQLite's tests run on.")
-    parser.addoption("--area", choices=sorted(AREAS), help="Run the tests of this area of the code only.")
+    layers.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -74,6 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(kept_warm.release)
     is_controller = not hasattr(config, "workerinput")
     config.pluginmanager.register(Budget(adds_up=is_controller))
+    config.pluginmanager.register(layers.Layers(config))
     if is_controller:
         config.pluginmanager.register(SourceTree(ROOT, strict=CI))
     # Failing examples are tried first by the next run: they belong to pytest's cache, not to a folder of their own.
@@ -88,25 +87,15 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Collect the files of the chosen area only."""
-    area = config.getoption("--area")
-    if area is None or not collection_path.match("test_*.py"):
-        return None
-    return area_of(collection_path.relative_to(config.rootpath).as_posix()) != area or None
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Refuse a proof that no `make proofs AREA=…` would run."""
-    proofs = {item.path.relative_to(config.rootpath).as_posix() for item in items if "proof" in item.keywords}
-    if homeless := sorted(path for path in proofs if area_of(path) is None):
-        raise pytest.UsageError(f"No area in tests/areas.py has {', '.join(homeless)}.")
-
-
-def pytest_collection_finish() -> None:
-    """See above: what is there now is looked through no more."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """See above: what is there after it is looked through no more."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
