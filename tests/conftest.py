@@ -79,7 +79,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if cache := getattr(config, "cache", None):
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(cache.mkdir("hypothesis"))
     os.environ["TUNEFLEET_HOME"] = str(Path(folder.name, "home"))
-    os.environ["HF_HOME"] = str(Path(folder.name, "hf"))
+    if is_controller:
+        # The test workers inherit it: jobs of one environment are forked from one server, which imports torch once.
+        os.environ["HF_HOME"] = str(Path(folder.name, "hf"))
     # Made once by scripts/environments.sh, and too large for a folder of this run.
     os.environ["TUNEFLEET_ENVS_DIR"] = str(ROOT / ".venv-envs")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
