@@ -109,6 +109,12 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[Non
     return result
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """The first test of a file waits for its libraries, which takes more than a minute on a busy machine."""
+    if "libraries" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
+        item.add_marker(pytest.mark.timeout(300))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Before a fleet ends: what its jobs were forked from is good for the next one's."""
