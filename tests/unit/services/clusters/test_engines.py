@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.clusters.test_slurm import StandIns
+from tests.fakes.slurm import StandIns
 from tests.unit.services.clusters.fake import Field
 from tunefleet.errors import MachineError
 from tunefleet.services.clusters import engines
