@@ -5,6 +5,7 @@ A key is described once: in the string below its attribute in `tunefleet.spec`.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import sys
@@ -309,6 +310,7 @@ def refused_kinds() -> str:
     return "".join(f"| {', '.join(kinds)} | {reason} | {instead} |\n" for (reason, instead), kinds in rows.items())
 
 
+@functools.cache
 def workflow_page() -> str:
     """Return the text of `docs/reference/workflow.md`."""
     tables = "\n".join(sections())

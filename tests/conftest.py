@@ -46,7 +46,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # clients. A test of SSL_CERT_FILE in this process would have to clear this.
 httpx._transports.default.create_ssl_context = functools.lru_cache(httpx.create_ssl_context)
 # How long an example takes says how busy the machine is.
-settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("suite", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 # All modules and all tests stay to the end; to look among them for garbage took an eighth of a tester's time.
 gc.set_threshold(50_000, 20, 20)

@@ -68,20 +68,20 @@ sys.addaudithook(_heard)
 _spawn, multiprocessing.util.spawnv_passfds = multiprocessing.util.spawnv_passfds, _spawned
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     """Watch a test with its fixtures; the databases of `--store postgres` are those of another process."""
-    if item.config.getoption("--store") != "postgres":
-        watches.append(Watch())
-    try:
-        return (yield)
-    finally:
-        watches.clear()
+    watches[:] = [] if item.config.getoption("--store") == "postgres" else [Watch()]
+    return (yield)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Generator[None, None, None]:
     """Fail a test that has started or opened something."""
-    yield
-    if watches and watches[0].found:
-        pytest.fail(f"tests/unit {watches[0].found[0]}. Move this test to tests/integration/<area>.", pytrace=False)
+    try:
+        yield
+    finally:
+        found = [each for watch in watches for each in watch.found]
+        watches.clear()
+    if found:
+        pytest.fail(f"tests/unit {found[0]}. Move this test to tests/integration/<area>.", pytrace=False)

@@ -24,7 +24,6 @@ from tunefleet.campaign.steps.merge import MergeStep
 from tunefleet.client.service import Patience
 from tunefleet.errors import AuthError, UnreachableError
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.programs.runpod import merging
 from tunefleet.services.campaigns.activity import Activity
 from tunefleet.services.campaigns.state import Budget, BudgetError
 from tunefleet.settings import CampaignSettings
@@ -391,7 +390,8 @@ async def test_the_step_waits_and_leaves_the_repository(jobs: Jobs, tmp_path: Pa
 
 
 async def test_a_merge_whose_job_is_cancelled_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    import asyncio
+    pytest.importorskip("huggingface_hub")
+    from tunefleet.programs.runpod import merging
 
     task = asyncio.create_task(merging._ran(["-c", "import time; time.sleep(600)"], dict(os.environ)))
     started: list[Any] = []

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
+import ssl
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import tunefleet.certificate
 from tests.fakes.authority import Authority, Pair, openssl
-from tunefleet.certificate import Certificate, opened
+from tunefleet.certificate import Certificate, Facts, opened
 from tunefleet.errors import MachineError
 
 
@@ -109,3 +113,55 @@ def test_a_renewed_certificate_is_taken_up_and_a_half_written_one_is_not(
 def _touch(path: Path) -> None:
     later = path.stat().st_mtime_ns + 10_000_000
     os.utime(path, ns=(later, later))
+
+
+def test_nothing_older_than_tls_1_2_is_spoken(pair: Pair) -> None:
+    assert Certificate(pair.cert, pair.key).context.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+def test_one_that_expires_soon_is_a_warning(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    certificate = Certificate(pair.cert, pair.key)
+    certificate.facts = Facts(("127.0.0.1",), time.time() + 5 * 3600)
+    certificate.tell()
+    assert "expires in 5 hours" in caplog.text
+
+
+def test_what_is_not_renewed_is_said_again_and_aloud_once_it_has_expired(
+    pair: Pair, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate = Certificate(pair.cert, pair.key)
+    certificate.tell()
+    assert not certificate.refresh()
+    assert caplog.text == ""
+    monkeypatch.setattr(tunefleet.certificate, "AGAIN_S", 0.0)
+    certificate.facts = Facts(("127.0.0.1",), time.time() + 5 * 3600)
+    assert not certificate.refresh()
+    assert "expires in 5 hours" in caplog.text
+    certificate.facts = Facts(("127.0.0.1",), time.time() - 60)
+    assert not certificate.refresh()
+    assert "Clients will refuse" in caplog.text
+    assert "it has expired" in caplog.text
+
+
+def test_who_shakes_hands_while_it_is_read_again_is_served(authority: Authority, pair: Pair) -> None:
+    certificate, over = Certificate(pair.cert, pair.key), threading.Event()
+    trust = ssl.create_default_context(cafile=authority.file)
+
+    def renew() -> None:
+        while not over.is_set():
+            certificate.refresh(asked=True)
+
+    renewing = threading.Thread(target=renew)
+    renewing.start()
+    try:
+        for _ in range(300):
+            there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+            client = trust.wrap_bio(back, there, server_hostname="127.0.0.1")
+            server = certificate.context.wrap_bio(there, back, server_side=True)
+            for side in (client, server, client, server, client):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+            assert client.getpeercert()
+    finally:
+        over.set()
+        renewing.join()

@@ -7,10 +7,10 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.fakes.slurm import StandIns
 from tests.machine import machine_environment
 from tests.unit.clusters.test_slurm import ASK
 from tunefleet.clusters import Seen
@@ -18,44 +18,6 @@ from tunefleet.clusters.slurm import Slurm, script_of
 from tunefleet.errors import ConflictError, MachineError, UnreachableError
 from tunefleet.services.clusters import engines
 from tunefleet.settings import ServerSettings
-
-STAND_IN = """#!/bin/bash
-here=$(dirname "$0")
-name=$(basename "$0")
-{ printf '%s\\n' "$name" "$@"; echo ---; } >> "$here/said"
-env > "$here/$name.env"
-cat > "$here/$name.in"
-[ -e "$here/$name.err" ] && { cat "$here/$name.err" >&2; exit 1; }
-[ -e "$here/$name.out" ] && cat "$here/$name.out"
-exit 0
-"""
-
-
-class StandIns:
-    """Slurm's commands, which say what a test puts there."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        for name in ("sbatch", "squeue", "scancel", "srun", "scontrol"):
-            (folder / name).write_text(STAND_IN)
-            (folder / name).chmod(0o755)
-
-    def slurm(self, **more: Any) -> Slurm:
-        environment = {**os.environ, "PATH": f"{self.folder}:{os.environ['PATH']}", "SECRET_OF_THE_SERVER": "s3cret"}
-        return Slurm(self.folder.parent / "nodes", environment=environment, **more)
-
-    def answers(self, name: str, text: str, *, error: bool = False) -> None:
-        (self.folder / f"{name}.{'err' if error else 'out'}").write_text(text)
-
-    def said(self) -> list[list[str]]:
-        calls = (self.folder / "said").read_text().split("---\n")
-        return [call.splitlines() for call in calls if call]
-
-    def given(self, name: str) -> tuple[str, dict[str, str]]:
-        """Return what a command got as input, and its variables."""
-        lines = (self.folder / f"{name}.env").read_text().splitlines()
-        return (self.folder / f"{name}.in").read_text(), dict(line.split("=", 1) for line in lines if "=" in line)
 
 
 @pytest.fixture

@@ -43,7 +43,8 @@ async def play(lab: Lab, shop: Shop, name: str, at: int | None) -> tuple[list[st
     return points.seen, acts
 
 
-async def test_a_crash_at_any_point_costs_nothing(lab: Lab) -> None:
+async def crashed(lab: Lab, every: int) -> None:
+    """Crash at the first of so many points, and at the next of them, to the end."""
     shop = Shop()
     points, _ = await play(lab, shop, "whole", None)
     assert {"before intend", "after intend", "before done", "after done", "before billing", "after billing"} <= set(
@@ -51,10 +52,15 @@ async def test_a_crash_at_any_point_costs_nothing(lab: Lab) -> None:
     )
     assert len(points) >= 2 * CYCLES * 2 * len(STEPS)
     # Of the second cycle the first points: what follows is as in the first.
-    for at, where in enumerate(points[: len(points) // 2 + 4]):
+    for at, where in [*enumerate(points[: len(points) // 2 + 4])][::every]:
         _, acts = await play(lab, shop, f"crash-{at}", at)
         again = [act for act in set(acts) if acts.count(act) > 1]
         assert len(again) <= 1, f"only the step that was cut off {where} is done again"
+
+
+async def test_a_crash_costs_nothing(lab: Lab) -> None:
+    """At points of all kinds; `tests/integration/campaign/test_crashes.py` crashes at each."""
+    await crashed(lab, every=7)
 
 
 async def test_an_order_that_cannot_be_asked_for_is_not_placed_again(lab: Lab) -> None:

@@ -23,7 +23,10 @@ ATTACH_READERS = 1
 
 def _reads_environment(path: Path) -> bool:
     """Whether a module looks a variable up; setting one for a library or a child is not reading."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    if "environ" not in text and "getenv" not in text:
+        return False
+    tree = ast.parse(text)
     written = {
         node.value
         for node in ast.walk(tree)

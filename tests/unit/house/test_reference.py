@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import pkgutil
 import re
@@ -16,8 +15,6 @@ import yaml
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-import tunefleet
-from tunefleet.client.resources import Run
 from tunefleet.lifecycle import federation
 from tunefleet.lifecycle import round as round_
 from tunefleet.lifecycle.task import FINAL, OUTCOMES, TRANSITIONS, RetryBudget, TaskStatus
@@ -176,24 +173,3 @@ def test_the_workflow_guide_shows_only_blocks_that_exist(repository: Path) -> No
     block = next(text for text in re.findall(r"```yaml\n(spec:.*?)```", guide, re.DOTALL))
     head = "apiVersion: tunefleet/v1\nkind: LoRASFTTask\nmetadata: { name: guide }\n"
     assert parse_workflow(head + block, filename="guide.yaml").tasks
-
-
-def _python_in_pages() -> list[object]:
-    found = []
-    for page in PAGES:
-        blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-        name = page.relative_to(ROOT)
-        found += [pytest.param(block, id=f"{name}:{number}") for number, block in enumerate(blocks)]
-    return found
-
-
-@pytest.mark.parametrize("block", _python_in_pages())
-def test_python_in_a_page_imports_and_calls_what_exists(block: str) -> None:
-    tree = ast.parse(block)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tunefleet"):
-            exec(ast.unparse(node), {})
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in {"client", "run"}:
-            # What a client has is made with its connection, so the class alone does not show it.
-            owner = tunefleet.Client("http://127.0.0.1:1", "key") if node.value.id == "client" else Run
-            assert hasattr(owner, node.attr), ast.unparse(node)

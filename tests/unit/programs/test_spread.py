@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -125,18 +124,6 @@ def test_without_deepspeed_the_training_says_so(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(deepspeed.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MachineError, match="deepspeed is not installed"):
         deepspeed.require()
-
-
-def test_a_process_alone_gets_the_environment_that_a_launcher_would_give(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deepspeed.importlib.util, "find_spec", lambda name: object())
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
-    deepspeed.require()
-    assert (os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ["MASTER_ADDR"]) == ("0", "1", "127.0.0.1")
-    monkeypatch.setenv("RANK", "1")
-    deepspeed.require()
-    assert os.environ["RANK"] == "1", "a rank keeps what torchrun has given it"
 
 
 @pytest.mark.parametrize(("spread", "placed"), [(True, "auto"), (False, None)])

@@ -158,12 +158,6 @@ def test_a_limit_that_leaves_nothing_says_what_to_change(tokenizer: PreTrainedTo
         tokenize([], PAIRS, Encoder(tokenizer), 3)
 
 
-def test_several_processes_give_the_same_tokens_in_the_same_order(tokenizer: PreTrainedTokenizerBase) -> None:
-    rows = [{"prompt": str(number), "response": str(number)} for number in range(1200)]
-    one, two = (tokenize(rows, PAIRS, Encoder(tokenizer), 64, processes).dataset for processes in (None, 2))
-    assert one["input_ids"][:] == two["input_ids"][:]
-
-
 def test_two_thousand_rows_take_less_than_two_seconds(tokenizer: PreTrainedTokenizerBase, tmp_path: Any) -> None:
     data = TrainingData.model_validate(
         {"path": "builtin:gsm8k", "prompt_column": "question", "response_column": "answer"}

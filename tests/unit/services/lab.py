@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import compiled
 from tunefleet.artifacts import manifest_digest
 from tunefleet.services import artifacts, filemark, keys, link, metrics, placing, sweep, tasks, workflows
 from tunefleet.services.core import Clock, Core
@@ -30,6 +31,9 @@ from tunefleet.wire.link import (
     RegisterRequest,
 )
 
+compiled.share()
+SETTINGS = ServerSettings(synchronous="NORMAL")
+"""Made once: to look for all the variables takes as long as to open a database."""
 ECHO = """apiVersion: tunefleet/v1
 metadata: {name: hello}
 spec:
@@ -210,7 +214,7 @@ async def open_lab(fresh_data: Path, data: Path) -> AsyncIterator[Lab]:
     shutil.copytree(fresh_data, data)
     clock = FakeClock()
     core = open_core(
-        ServerSettings(data=data, synchronous="NORMAL"), clock=Clock(lambda: clock.wall, lambda: clock.monotonic)
+        SETTINGS.model_copy(update={"data": data}), clock=Clock(lambda: clock.wall, lambda: clock.monotonic)
     )
     try:
         admin = await keys.authenticate(core, (data / "keys" / "admin.key").read_text().strip())

@@ -18,7 +18,7 @@ from tunefleet.executors.echo import EchoExecutor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import JobFolder, Shipped
 from tunefleet.wire.link import InputRef
-from tunefleet.worker import deliver
+from tunefleet.worker import deliver, light
 
 
 @pytest.fixture
@@ -26,7 +26,8 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "results")
 
 
-def test_light_tasks_go_from_offer_to_finish_without_an_accept(world: World) -> None:
+def test_light_tasks_go_from_offer_to_finish_without_an_accept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(light, "_LINGER_S", 30.0)  # however long eight of them take here
     tokens = [world.server.offer(f"t{i}", kind="echo", spec={"data": {"items": ["a", "b"]}}) for i in range(20)]
     with Running(world):
         finishes = [world.server.finished(token) for token in tokens]

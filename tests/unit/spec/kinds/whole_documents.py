@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from typing import Any
 
 from tunefleet.spec import parse_value
@@ -471,6 +473,11 @@ _MODEL = {"source": {"identifier": "m"}}
 
 def whole(kind: str) -> dict[str, Any]:
     """Return a spec with as many keys as can stand together."""
+    return copy.deepcopy(_whole(kind))
+
+
+@functools.cache
+def _whole(kind: str) -> dict[str, Any]:
     spec: dict[str, Any] = {"taskType": kind, **parse_value(_AROUND)}
     if kind in _OF_TRAININGS:
         own = parse_value(_OF_TRAININGS[kind])
