@@ -46,8 +46,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # clients. A test of SSL_CERT_FILE in this process would have to clear this.
 httpx._transports.default.create_ssl_context = functools.lru_cache(httpx.create_ssl_context)
 # How long an example takes says how busy the machine is.
-settings.register_profile("suite", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("suite")
+settings.register_profile("default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("proofs", settings.get_profile("default"), max_examples=200)
+settings.load_profile("default")
 # All modules and all tests stay to the end; to look among them for garbage took an eighth of a tester's time.
 gc.set_threshold(50_000, 20, 20)
 
@@ -73,6 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
     is_controller = not hasattr(config, "workerinput")
     config.pluginmanager.register(Budget(adds_up=is_controller))
     config.pluginmanager.register(layers.Layers(config))
+    settings.load_profile(config.getoption("--layer") or "default")
     if is_controller:
         config.pluginmanager.register(SourceTree(ROOT, strict=CI))
     # Failing examples are tried first by the next run: they belong to pytest's cache, not to a folder of their own.

@@ -11,7 +11,7 @@ from tests.unit.services.lab import Lab
 __all__ = ["fresh_data", "lab"]
 
 
-@pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.timeout(600)
 async def test_a_crash_at_any_point_costs_nothing(lab: Lab) -> None:
     await crashed(lab, every=1)

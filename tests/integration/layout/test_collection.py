@@ -41,7 +41,7 @@ print(json.dumps([int(code), [name for name in json.loads(sys.argv[1]) if name i
 """
 
 
-@pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.timeout(300)
 def test_no_large_library_is_imported_to_collect_the_tests(repository: Path) -> None:
     command = [sys.executable, "-c", COLLECT, json.dumps(LARGE)]
