@@ -98,15 +98,15 @@ proofs: test-services ## run the further cases of slow proofs that `make test` l
 	@scripts/environments.sh proofs || echo "-> without all foreign environments: tests that need them say so"
 	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
 	@$(BIN)/python -m pytest $(SPREAD) tests -m "long and not heavy" $(ARGS)
-	@$(BIN)/python -m pytest $(SPREAD) tests/unit/services tests/contract/links --store postgres $(ARGS)
+	@$(BIN)/python -m pytest $(SPREAD) tests/unit/services tests/integration/notify tests/contract/links --store postgres $(ARGS)
 
 .PHONY: documents
 documents: $(DEV_READY) ## follow the tutorial, the how-to pages and the examples word by word, all of them
 	@$(BIN)/python -m pytest $(SPREAD) tests/documents $(ARGS)
 
 .PHONY: unit
-unit: $(DEV_READY) ## run the quick tests only
-	@$(BIN)/python -m pytest $(SPREAD) tests/unit -m "not slow" $(ARGS)
+unit: $(DEV_READY) ## run the unit tests, which start no process and open no socket
+	@$(BIN)/python -m pytest $(SPREAD) tests/unit $(ARGS)
 
 # Types are looked at meanwhile, on a processor of their own, and told last.
 .PHONY: check

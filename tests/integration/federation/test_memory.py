@@ -58,7 +58,7 @@ def updates(root: Path, layers: int) -> None:
                 written.write(name, 0, rng.standard_normal(65536, np.float32))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from /proc")
 @pytest.mark.parametrize(
     ("spec", "layers", "most_mb"),

@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes.collector import Collector, Span, collecting
 from tests.unit.services import test_fanout, test_merging
+from tests.unit.services.conftest import fresh_data, lab
 from tests.unit.services.lab import Lab
 from tests.unit.services.pipelines import Pipelines, stage
 from tests.unit.services.test_descent import CALLER
@@ -19,6 +20,8 @@ from tunefleet.services import tasks, workflows
 from tunefleet.services.observing.commits import Commits
 from tunefleet.services.observing.tasks import TaskSpans
 from tunefleet.wire.api import RetryRequest
+
+__all__ = ["fresh_data", "lab"]
 
 
 @pytest.fixture
