@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
@@ -69,8 +70,14 @@ class Block(BaseModel):
         # `training:` with every line below it commented out is null; people mean "the defaults".
         if not isinstance(data, dict):
             return data
-        known = known_keys(cls) | set(cls.model_fields)
+        known = _names(cls)
         return {key: value for key, value in data.items() if value is not None or key not in known}
+
+
+@functools.cache
+def _names(block: type[Block]) -> frozenset[str]:
+    """Return the keys that a block takes, and the names of its fields, which code may use as keys."""
+    return frozenset(known_keys(block) | block.model_fields.keys())
 
 
 def known_keys(block: type[BaseModel]) -> set[str]:

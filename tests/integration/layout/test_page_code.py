@@ -21,6 +21,7 @@ def _python_in_pages() -> list[object]:
     return found
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("block", _python_in_pages())
 def test_python_in_a_page_imports_and_calls_what_exists(block: str) -> None:
     tree = ast.parse(block)

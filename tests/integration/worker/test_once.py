@@ -40,6 +40,7 @@ def started(folder: Path) -> Iterator[subprocess.Popen[str]]:
             process.communicate()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
 def test_a_signal_of_the_cluster_ends_it_with_the_code_that_means_later(tmp_path: Path, number: signal.Signals) -> None:
     with started(tmp_path) as process:

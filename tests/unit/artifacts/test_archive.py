@@ -248,7 +248,7 @@ MEMBERS = st.lists(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(MEMBERS)
 def test_no_tar_writes_outside_its_folder(members: list[tuple[str, bytes, str]]) -> None:
     try:
@@ -258,13 +258,13 @@ def test_no_tar_writes_outside_its_folder(members: list[tuple[str, bytes, str]])
     _stays_inside(data)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.binary(max_size=200), st.sampled_from([b"", b"PK\x03\x04", b"\x1f\x8b\x08", b"BZh9", b"\xfd7zXZ\x00"]))
 def test_no_noise_writes_outside_its_folder(noise: bytes, magic: bytes) -> None:
     _stays_inside(magic + noise)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.integers(0, 600), st.integers(0, 255), st.sampled_from([tar_bytes, zip_bytes]))
 def test_no_damage_is_a_traceback(position: int, value: int, make: Callable[..., bytes]) -> None:
     data = bytearray(make(("model/a.txt", b"1" * 50), ("model/b.txt", b"2" * 50)))

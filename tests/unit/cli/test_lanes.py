@@ -49,7 +49,7 @@ def graphs(made: st.DrawFn) -> dict[str, list[str]]:
     return dict(made(st.permutations(list(ups.items()))))
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(graphs())
 def test_lines_lead_from_each_task_to_all_that_wait_for_it(waits: dict[str, list[str]]) -> None:
     rows = draw(waits)

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tunefleet.errors import InputError
@@ -56,9 +56,13 @@ def test_only_what_a_spec_names_is_hidden() -> None:
     assert not secrets.redaction({"key": "none"})
 
 
+# Without what JSON escapes by number: an escape that has the value's digits is rather broken than a value shown.
+AROUND = st.text(st.characters(min_codepoint=32, max_codepoint=126) | st.sampled_from("\b\f\n\r\t"), max_size=5)
+
+
 @given(
     value=st.text(min_size=4).filter(lambda text: len(text.strip()) >= 4),
-    around=st.tuples(st.text(max_size=5), st.text(max_size=5)),
+    around=st.tuples(AROUND, AROUND),
 )
 def test_a_value_is_hidden_however_json_writes_it_and_bytes_keep_their_places(
     value: str, around: tuple[str, str]
@@ -66,8 +70,6 @@ def test_a_value_is_hidden_however_json_writes_it_and_bytes_keep_their_places(
     hidden = Redaction({"NAME": value})
     text = value.join(around)
     assert value not in hidden.text(text).replace("${secret:NAME}", "\x00")
-    # An escape whose own digits are the value's is rather broken than a value told.
-    assume("\\u" not in json.dumps(around))
     for line in (json.dumps({"m": text}), json.dumps({"m": text}, ensure_ascii=False)):
         cleaned = json.loads(hidden.text(line).replace("${secret:NAME}", ""))
         assert value not in cleaned["m"]

@@ -50,8 +50,7 @@ async def test_words_are_looked_for_everywhere_and_all_must_be_there(lab: Lab) -
         await found(" ".join("abcdefghi"))
 
 
-@pytest.mark.parametrize("sort", [f"{sign}{name}" for name in listing.SORTS for sign in ("", "-")])
-async def test_every_order_can_be_read_page_by_page(lab: Lab, sort: str) -> None:
+async def test_every_order_can_be_read_page_by_page(lab: Lab) -> None:
     worker = await lab.online()
     for number in range(10):
         lab.clock.advance(1.0)
@@ -60,12 +59,12 @@ async def test_every_order_can_be_read_page_by_page(lab: Lab, sort: str) -> None
     await worker.accept(*(offer.token for offer in offers))
     lab.clock.advance(5.0)
     await worker.finish(offers[0].token)
-    found = await _all(lab, sort=sort)
-    assert len({task.id for task in found}) == len(found) == 10
-    other = sort[1:] if sort.startswith("-") else f"-{sort}"
-    assert [task.id for task in reversed(await _all(lab, sort=other))] == [task.id for task in found]
-    if sort in {"name", "kind", "status", "owner"}:
-        assert [getattr(task, sort) for task in found] == sorted(getattr(task, sort) for task in found)
+    for sort in listing.SORTS:
+        up, down = await _all(lab, sort=sort), await _all(lab, sort=f"-{sort}")
+        assert len({task.id for task in up}) == len(up) == 10, sort
+        assert [task.id for task in reversed(down)] == [task.id for task in up], sort
+        if sort in {"name", "kind", "status", "owner"}:
+            assert [getattr(task, sort) for task in up] == sorted(getattr(task, sort) for task in up), sort
 
 
 async def test_a_new_task_shifts_no_page_and_time_moves_no_row(lab: Lab) -> None:

@@ -63,7 +63,7 @@ RESULTS = {
 }
 
 
-@settings(max_examples=200)
+@settings(max_examples=75)
 @example({"taskType": []})
 @given(SPECS)
 def test_a_document_is_read_or_refused(spec: Any) -> None:
