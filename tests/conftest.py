@@ -49,7 +49,7 @@ httpx._transports.default.create_ssl_context = functools.lru_cache(httpx.create_
 settings.register_profile("default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("proofs", settings.get_profile("default"), max_examples=200)
 settings.load_profile("default")
-# All modules and all tests stay to the end; to look among them for garbage took an eighth of a tester's time.
+# All modules and all tests stay to the end; a search for garbage among them took an eighth of the CPU time.
 gc.set_threshold(50_000, 20, 20)
 
 
