@@ -6,6 +6,7 @@ Each function returns one line for each fault; `main` prints them all. The tests
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -93,7 +94,8 @@ def rows(root: Path = ROOT) -> Iterator[Row]:
             yield Row(number, *cells)
 
 
-def test_names(path: Path) -> set[str]:
+@functools.cache
+def test_names(path: Path) -> frozenset[str]:
     """Return the tests of a file, as pytest names them after the file: `test_x`, `TestY::test_z`."""
     found = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -103,7 +105,7 @@ def test_names(path: Path) -> set[str]:
             found.add(node.name)
             methods = [m for m in node.body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef)]
             found |= {f"{node.name}::{method.name}" for method in methods}
-    return {name for name in found if name.lower().startswith("test")}
+    return frozenset(name for name in found if name.lower().startswith("test"))
 
 
 def compatibility_faults(root: Path = ROOT) -> list[str]:
@@ -192,13 +194,19 @@ def make_targets(root: Path = ROOT) -> set[str]:
     return set(re.findall(r"^([a-z][a-z-]*):", text, re.MULTILINE))
 
 
+@functools.cache
+def _command(name: str) -> Any:
+    """Return a command with its options; made once, because it takes a tenth of a second."""
+    return cli.Root.load(name)
+
+
 def command_fault(words: list[str]) -> str | None:
     """Return what of a `tunefleet` command line does not exist, if anything: a command or an option."""
     line = f"`tunefleet {' '.join(words)}`"
     if words[0].startswith("-"):
         command: Any = typer.main.get_command(cli.app)
     elif words[0] in {entry.name for entry in cli.Root.table}:
-        command, words = cli.Root.load(words[0]), words[1:]
+        command, words = _command(words[0]), words[1:]
     else:
         return f"{line}: {words[0]} is no command"
     for word in words:
