@@ -74,6 +74,10 @@ def pytest_configure(config: pytest.Config) -> None:
     is_controller = not hasattr(config, "workerinput")
     config.pluginmanager.register(Budget(adds_up=is_controller))
     config.pluginmanager.register(layers.Layers(config))
+    if is_controller and config.pluginmanager.hasplugin("xdist"):
+        from tests import scheduling
+
+        config.pluginmanager.register(scheduling)
     settings.load_profile(config.getoption("--layer") or "default")
     if is_controller:
         config.pluginmanager.register(SourceTree(ROOT, strict=CI))
