@@ -1,7 +1,7 @@
-"""Which test worker runs a file: one worker runs all files that import the training libraries into its own process.
+"""Which test worker runs a file: those that need something large run in one worker.
 
-To import them takes 16 to 20 CPU seconds and 900 MB. With `--dist loadfile` each worker gets some of these files, and
-each would pay.
+To import the training libraries takes 16 to 20 CPU seconds and 900 MB. With `--dist loadfile` each worker gets some of
+the files that need them, and each would pay. The same holds for an S3 server.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ from typing import Any, Final
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-# In a fixture or a test: at the top of a file they would be imported by all workers, to collect it.
-_IMPORTS: Final = re.compile(r"^ +(?:from|import) (?:peft|torch|transformers|trl)\b", re.MULTILINE)
-_FOLDERS: Final = ("tests/integration/merge/", "tests/integration/programs/", "tests/unit/programs/")
-"""Their conftests have fixtures that import them."""
+SHARED: Final = {
+    # In a fixture or a test: at the top of a file they would be imported by all workers, to collect it.
+    "training libraries": re.compile(r"^ +(?:from|import) (?:peft|torch|transformers|trl)\b", re.MULTILINE),
+    "S3 server": re.compile(r"\bs3_server\b"),
+}
+"""What files of one test worker share, and how a file shows that it needs it."""
+LIBRARIES_BY_CONFTEST: Final = ("tests/integration/merge/", "tests/integration/programs/", "tests/unit/programs/")
+"""Folders whose conftests have fixtures that import the training libraries."""
 
 
 class Scheduling(LoadFileScheduling):
@@ -30,8 +34,10 @@ class Scheduling(LoadFileScheduling):
 @functools.cache
 def scope_of(file: str, root: Path) -> str:
     """Return the name of the files that a test worker gets together with a file."""
-    together = file.startswith(_FOLDERS) or _IMPORTS.search((root / file).read_text(encoding="utf-8"))
-    return "training libraries" if together else file
+    if file.startswith(LIBRARIES_BY_CONFTEST):
+        return "training libraries"
+    text = (root / file).read_text(encoding="utf-8")
+    return next((name for name, needs in SHARED.items() if needs.search(text)), file)
 
 
 @pytest.hookimpl

@@ -15,8 +15,8 @@ import pytest
 PROCESSES = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system", "pty.spawn"}
 SOCKETS = {"socket.bind", "socket.connect"}
 # What a library does at its first import, in whichever test that is: the standard library asks for the processor
-# (`platform.uname`), and urllib3 whether this machine has IPv6.
-OF_IMPORTS = [["uname", "-p"], ("::1", 0)]
+# (`platform.uname`), urllib3 whether this machine has IPv6, and matplotlib for the fonts.
+OF_IMPORTS = [["uname", "-p"], ("::1", 0), ["fc-list", "--help"], ["fc-list", "--format=%{file}\\n"]]
 
 
 @dataclass
@@ -28,12 +28,14 @@ class Watch:
     bound: set[Any] = field(default_factory=set)
     """The test's own Unix sockets, which lead to no other process."""
     found: list[str] = field(default_factory=list)
+    ended: bool = False
+    """Whether what happens now is none of the test's."""
 
     def __post_init__(self) -> None:
         self.others.discard(threading.get_ident())
 
     def event(self, name: str, arguments: tuple[Any, ...]) -> None:
-        if threading.get_ident() in self.others or (len(arguments) > 1 and arguments[1] in OF_IMPORTS):
+        if self.ended or threading.get_ident() in self.others or (len(arguments) > 1 and arguments[1] in OF_IMPORTS):
             return
         if name in PROCESSES:
             self.found.append(f"starts no process, but here is {name}{arguments[:2]!r:.300}")
@@ -76,8 +78,12 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown() -> Generator[None, None, None]:
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, None, None]:
     """Fail a test that has started or opened something."""
+    if nextitem is None:
+        # The services of the whole run end with its last test, which may be one of these.
+        for watch in watches:
+            watch.ended = True
     try:
         yield
     finally:

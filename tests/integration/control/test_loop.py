@@ -214,7 +214,7 @@ ACCELERATE = {
 @pytest.mark.torch
 @pytest.mark.proof
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("kind", "ranks"), [("plain", 1), pytest.param("accelerate", 2, marks=pytest.mark.proof)])
+@pytest.mark.parametrize(("kind", "ranks"), [pytest.param("plain", 1, marks=pytest.mark.story), ("accelerate", 2)])
 def test_a_paused_loop_goes_on_to_the_same_weights(jobs: Path, tmp_path: Path, kind: str, ranks: int) -> None:
     required("torch", "accelerate")
     (tmp_path / "train.py").write_text(SCRIPT.format(**(PLAIN if kind == "plain" else ACCELERATE)))

@@ -109,7 +109,6 @@ def weights(text: str) -> str:
     return text.partition("weights ")[2].strip()
 
 
-@pytest.mark.story
 def test_a_script_is_killed_and_paused_and_goes_on_to_the_same_weights(runs: Runs, foreign_python: Path) -> None:
     python = str(foreign_python)
     straight = runs.begin("--name", "straight", "--", python, "train.py", "20", "0", "straight", "broken")

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("torch")
-
-from transformers import PreTrainedTokenizerBase
-
+from tests.unit.programs import test_streams, test_tokens
 from tests.unit.programs.conftest import tokenizer
-from tests.unit.programs.test_streams import encoder, files, ranks_share
-from tests.unit.programs.test_tokens import PAIRS
-from tunefleet.programs.data.tokens import Encoder, tokenize
+from tests.unit.programs.test_streams import encoder, files
+from tests.unit.programs.test_streams import libraries as libraries_of_streams
+from tests.unit.programs.test_tokens import libraries as libraries_of_tokens
 
-__all__ = ["encoder", "files", "tokenizer"]
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from tunefleet.programs.data.tokens import Encoder
+
+__all__ = ["encoder", "files", "libraries_of_streams", "libraries_of_tokens", "tokenizer"]
 
 pytestmark = pytest.mark.torch
 
 
-def test_several_processes_give_the_same_tokens_in_the_same_order(
-    tokenizer: PreTrainedTokenizerBase,
-) -> None:
+def test_several_processes_give_the_same_tokens_in_the_same_order(tokenizer: PreTrainedTokenizerBase) -> None:
     rows = [{"prompt": str(number), "response": str(number)} for number in range(1200)]
-    one, two = (tokenize(rows, PAIRS, Encoder(tokenizer), 64, processes).dataset for processes in (None, 2))
+    one, two = (
+        test_tokens.tokenize(rows, test_tokens.PAIRS, test_tokens.Encoder(tokenizer), 64, processes).dataset
+        for processes in (None, 2)
+    )
     assert one["input_ids"][:] == two["input_ids"][:]
 
 
 def test_ranks_whose_rows_another_process_reads_share_the_samples_and_go_on_together(
-    files: dict[str, Path],
-    encoder: Encoder,
+    files: dict[str, Path], encoder: Encoder
 ) -> None:
-    ranks_share(files, encoder, workers=1)
+    test_streams.ranks_share(files, encoder, workers=1)

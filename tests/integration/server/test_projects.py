@@ -151,6 +151,7 @@ def test_the_command_line_shows_projects_use_and_log(
     assert "is no time" in capsys.readouterr().err
 
 
+@pytest.mark.proof
 def test_a_worker_of_its_own_process_runs_for_two_projects(tmp_path: Path, free_port: Callable[[], int]) -> None:
     quiet = {"TUNEFLEET_WARM_START": "false", "LOG_FILE": "", "WORKER_COST_PER_HOUR": "3600"}
     with LocalFleet(tmp_path, port=free_port(), environment=quiet, save_client=False) as fleet:
