@@ -50,7 +50,7 @@ def everything(target: Path | str) -> dict[str, list[Any]]:
         }
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.proof)])
 @pytest.mark.timeout(300)
 def test_what_was_backed_up_is_there_again(
     target: Path | str, database: Database, to: Callable[[str], Path | str], tmp_path: Path, kind: str
@@ -84,7 +84,7 @@ def test_a_backup_is_one_moment(target: Path | str, database: Database, tmp_path
     assert manifest.tables["meta"].rows == len(NAMES)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.proof)])
 def test_an_older_backup_is_migrated(
     target: Path | str,
     database: Database,

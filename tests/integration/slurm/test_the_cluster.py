@@ -6,7 +6,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.integration.slurm.cluster import CORES, SlurmCluster
+
+pytestmark = pytest.mark.proof
 
 
 def _until(condition: Callable[[], bool], what: str) -> None:
