@@ -79,7 +79,7 @@ test-programs: ## of that, the programs, which need no .venv
 	scripts/nginx.sh || echo "-> without nginx: tests that need it say so"
 
 .PHONY: unit
-unit: $(DEV_READY) ## run the unit tests: no sockets, no processes, minutes
+unit: $(DEV_READY) ## run the unit tests: no sockets, no processes, three minutes
 	@$(call COSTED,300) tests/unit $(ARGS)
 
 .PHONY: test

@@ -130,18 +130,18 @@ def compatibility_faults(root: Path = ROOT) -> list[str]:
 
 
 def stories(root: Path = ROOT) -> set[str]:
-    """Return the tests that are marked as stories: `file::test_x`, or the file where all of its tests are."""
+    """Return the tests that are marked as stories, as `file::test_x`."""
     found = set()
     for path in root.glob("tests/**/test_*.py"):
         text = path.read_text(encoding="utf-8")
         if "mark.story" not in text:
             continue
-        name = path.relative_to(root).as_posix()
         for node in ast.parse(text).body:
-            if isinstance(node, ast.FunctionDef) and any("mark.story" in ast.unparse(d) for d in node.decorator_list):
-                found.add(f"{name}::{node.name}")
-            elif isinstance(node, ast.Assign) and "mark.story" in ast.unparse(node):
-                found.add(name)
+            marks = getattr(node, "decorator_list", [])
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "mark.story" in "".join(
+                map(ast.unparse, marks)
+            ):
+                found.add(f"{path.relative_to(root).as_posix()}::{node.name}")
     return found
 
 

@@ -61,3 +61,24 @@ def test_command_lines_are_found_in_blocks_and_in_text() -> None:
         "Say `tunefleet ls` and `make x`.\n```\nA=1 tunefleet up --port 1    # why\n.venv/bin/tunefleet show X\n```\n"
     )
     assert check_docs.command_lines(page) == [["up", "--port", "1"], ["show", "X"], ["ls"]]
+
+
+def test_a_map_of_tests_that_is_wrong_is_found(repository: Path, tmp_path: Path) -> None:
+    for name in (check_docs.TEST_MAP, check_docs.WEEKLY):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text((repository / name).read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_new.py").write_text("@pytest.mark.story\nasync def test_it(): ...\n")
+    weekly = tmp_path / check_docs.WEEKLY
+    weekly.write_text(weekly.read_text(encoding="utf-8").replace("proofs AREA=agent", "proofs"), encoding="utf-8")
+    page = tmp_path / check_docs.TEST_MAP
+    page.write_text(page.read_text(encoding="utf-8").replace("| `worker` |", "| `wroker` |"), encoding="utf-8")
+    found = check_docs.map_faults(tmp_path)
+    marked = [fault for fault in found if fault.endswith("is not marked as a story")]
+    assert len(marked) == len(check_docs.stories(repository)), "none of the stories is in this tree"
+    assert set(found) - set(marked) == {
+        f"{check_docs.TEST_MAP}: lacks the story tests/test_new.py::test_it",
+        f"{check_docs.TEST_MAP}: wroker is no area",
+        f"{check_docs.TEST_MAP}: lacks the area worker",
+        f"{check_docs.WEEKLY}: does not run the area agent",
+    }
