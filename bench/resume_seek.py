@@ -30,6 +30,7 @@ from accelerate import skip_first_batches
 from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader, RandomSampler
 
+from tunefleet.dataset.shapes import Recognized
 from tunefleet.programs import assets, base_model
 from tunefleet.programs.data.kept import KeptTokens
 from tunefleet.programs.data.readers import read_path
@@ -38,11 +39,10 @@ from tunefleet.programs.data.streams import open_file
 from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.train.packing import pack
 from tunefleet.programs.train.streaming import Place, SampleStream, StreamShare, loader
-from tunefleet.spec import TextShape
 
 BATCH = 4
 EARLY, LATE = 2_000, 200_000
-SHAPE = Shape(TextShape("text"), "rows")
+SHAPE = Shape(Recognized("text", {"text": "text"}), "rows")
 
 
 def main() -> int:
@@ -68,7 +68,7 @@ def main() -> int:
             go: Callable[[int], tuple[float, int]] = partial(streamed, files[suffix], encoder, packed=packed)
             report(told, label, go, late, options.repeat)
         for suffix, packed in itertools.product((".jsonl", ".parquet"), (False, True)):
-            kept = KeptTokens(Path(name) / "tokens", tokenizer, whole=False)
+            kept = KeptTokens(Path(name) / "tokens", tokenizer, encoder)
             go = mapped(files[suffix], encoder, kept, packed=packed)
             report(told, f"map-style {suffix[1:]}{', packed' if packed else ''}", go, late, options.repeat)
             kept.discard()

@@ -141,6 +141,8 @@ def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType | Non
     yield "truncated", truncated
     if found["nothing_to_learn_share"]:
         yield "empty", Text(f"{found['nothing_to_learn_share']:.1%} of the rows have nothing to learn", style="warn")
+    for note in found["notes"]:
+        yield "note", Text(note, style="warn")
     if found["measured_rows"] < found["total_rows"]:
         yield "measured", words.plural(found["measured_rows"], "row")
 

@@ -6,7 +6,7 @@ import codecs
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import orjson
@@ -14,6 +14,7 @@ import orjson
 from tunefleet.errors import DataError
 
 _MANY_DIGITS: Final = re.compile(rb"\d{19}")
+_SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "vertical bars", ",": "commas"}
 _LEAST, _MOST = -(2**63), 2**64 - 1
 
 
@@ -56,7 +57,10 @@ def refuse_encoding(where: str, content: bytes) -> None:
     try:
         content.decode()
     except UnicodeDecodeError as error:
-        found = f"byte 0x{content[error.start]:02x} at column {error.start + 1}"
+        before = content[: error.start]
+        column = error.start - before.rfind(b"\n")
+        line = f"line {before.count(10) + 1}, " if b"\n" in before else ""
+        found = f"byte 0x{content[error.start]:02x} at {line}column {column}"
         raise DataError(f"{where} is not UTF-8 text ({found}).", hint="Save the file as UTF-8.") from None
 
 
@@ -91,8 +95,10 @@ def csv_rows(name: str, text: Iterable[str]) -> Iterator[dict[str, str]]:
         DataError: If a row does not have the fields of the header, or is malformed.
     """
     csv.field_size_limit(1 << 30)
-    reader = csv.DictReader(text, delimiter="\t" if name.lower().endswith(".tsv") else ",", strict=True)
+    delimiter = "\t" if name.lower().endswith(".tsv") else ","
+    reader = csv.DictReader(text, delimiter=delimiter, strict=True)
     try:
+        _refuse_separator(name, reader.fieldnames or (), delimiter)
         for row in reader:
             if None in row or None in row.values():
                 raise DataError(
@@ -103,3 +109,15 @@ def csv_rows(name: str, text: Iterable[str]) -> Iterator[dict[str, str]]:
             yield row
     except csv.Error as error:
         raise DataError(f"Line {reader.reader.line_num} of {name} is not valid CSV: {error}.") from None
+
+
+def _refuse_separator(name: str, header: Sequence[str], expected: str) -> None:
+    """Refuse a file whose columns are separated by something else: all of a row would be one column."""
+    if len(header) != 1:
+        return
+    for separator, what in _SEPARATORS.items():
+        if separator != expected and separator in header[0]:
+            raise DataError(
+                f"{name} has a single column {header[0]!r}: its columns seem to be separated by {what}.",
+                hint="Save it with commas as .csv, or with tabs as .tsv.",
+            )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from tunefleet.dataset import opened
+from tunefleet.dataset.messages import Message
+from tunefleet.dataset.notes import Notes
 from tunefleet.dataset.opened import Found, Limits, Unseen
-from tunefleet.dataset.shapes import Message, Parts, Recognised, recognise
+from tunefleet.dataset.shapes import Parts, Recognized, recognize
 from tunefleet.dataset.values import RowError
 from tunefleet.errors import DataError
 from tunefleet.wire.datasets import DatasetLook, DatasetUse, Lengths, RowFault, RowPiece, RowShown
@@ -28,8 +31,6 @@ _FAULT_SHOWN: Final = 1000
 _TEXT_SHOWN: Final = 4000
 _BINS: Final = 24
 _SEPARATOR: Final = "\n\n"
-_OPTIONAL: Final = frozenset({"input", "system", "system_prompt"})
-_TRAINABLE_ROLES: Final = frozenset({"human", "gpt", "system", "user", "assistant", "tool"})
 
 
 def look(
@@ -73,6 +74,7 @@ def look(
         column_count=len(seen.columns),
         shown=tuple(seen.shown),
         lengths=_lengths(seen.lengths),
+        notes=seen.notes.sentences,
         faults=tuple(seen.faults),
         fault_count=seen.fault_count,
         use=seen.use(),
@@ -85,9 +87,9 @@ class _Seen:
     def __init__(self, name: str, wanted: int) -> None:
         self._name = name
         self._wanted = wanted
-        self._needs_parts = False
+        self.notes = Notes()
         self.rows = 0
-        self.shape: Recognised | None = None
+        self.shape: Recognized | None = None
         self.columns: tuple[str, ...] = ()
         self.shown: list[RowShown] = []
         self.lengths = array("q")
@@ -110,13 +112,13 @@ class _Seen:
         if not self.columns:
             self.columns = tuple(map(str, row.values))
             try:
-                self.shape = recognise(row.values, "auto", self._name)
+                self.shape = recognize(row.values, "auto", self._name)
             except DataError as fault:
                 self.blame(fault, row.line)
         if self.shape is None:
             return
         try:
-            pieces = self._pieces(self.shape, row.values)
+            pieces = list(_pieces(self.shape.read(row.values, _SEPARATOR, self.notes, self.rows)))
         except RowError as error:
             hint = f"The first row is read as {self.shape.sentence}; every row needs these columns."
             self.blame(DataError(f"Line {row.line} of {self._name}: {error}.", hint=hint), row.line)
@@ -132,36 +134,26 @@ class _Seen:
                 )
             )  # fmt: skip
 
-    def _pieces(self, shape: Recognised, values: Mapping[str, Any]) -> list[RowPiece]:
-        missing = [name for name in shape.columns if name not in values and name not in _OPTIONAL]
-        if missing:
-            raise RowError(f"it has no column {missing[0]!r}, but {', '.join(map(str, values)) or 'none'}")
-        parts = shape.read(values, _SEPARATOR)
-        self._needs_parts = self._needs_parts or _needs_parts(shape, values, parts)
-        return list(_pieces(parts))
-
     def use(self) -> DatasetUse | None:
         """Return how a training reads the rows."""
         if self.shape is None or self.faults or not self.rows:
             return None
-        kind, columns = self.shape.kind, self.shape.columns
+        kind, names = self.shape.kind, self.shape.names
         match kind:
-            case "preference":
-                prompt = {"prompt_column": columns[2]} if len(columns) > 2 and columns[2] != "prompt" else {}
+            case "preference" | "hh":
+                prompt = {"prompt_column": names["prompt"]} if names.get("prompt", "prompt") != "prompt" else {}
                 return DatasetUse(kind="dpo", data=prompt)
-            case "hh":
-                return DatasetUse(kind="dpo", convert="preference")
+            case "judged":
+                return DatasetUse(kind="kto")
             case "text":
-                return DatasetUse(kind="lora_sft", data={"text_field": "text"})
-            case "messages" | "sharegpt" if not self._needs_parts:
-                return DatasetUse(kind="lora_sft", data={"messages_field": columns[0]})
-            case "alpaca" | "prompt_response" if not self._needs_parts:
-                pair = {"prompt_column": columns[0], "response_column": columns[-1]}
+                return DatasetUse(kind="lora_sft", data={"text_field": names["text"]})
+            case "messages" | "sharegpt":
+                return DatasetUse(kind="lora_sft", data={"messages_field": names["messages"]})
+            case "prompt_response":
+                pair = {"prompt_column": names["prompt"], "response_column": names["response"]}
                 return DatasetUse(kind="lora_sft", data=pair)
-            case "alpaca":
-                pair = {"prompt_column": "prompt", "response_column": "response"}
-                return DatasetUse(kind="lora_sft", data=pair, convert="prompt_response")
-        return DatasetUse(kind="lora_sft", data={"messages_field": "messages"}, convert="messages")
+        # Several columns make the prompt, or a text is a chat: a run recognizes them itself.
+        return DatasetUse(kind="lora_sft")
 
 
 def _shown(pieces: Sequence[RowPiece]) -> Iterator[RowPiece]:
@@ -179,34 +171,27 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-def _needs_parts(shape: Recognised, values: Mapping[str, Any], parts: Parts) -> bool:
-    """Tell whether a training that read the columns as they are would miss something of a row."""
-    if shape.kind == "sharegpt":
-        turns = values[shape.columns[0]]
-        return any(turn.get("from") not in _TRAINABLE_ROLES for turn in turns if isinstance(turn, Mapping))
-    if shape.kind == "alpaca":
-        return bool(values.get("input"))
-    if shape.kind == "prompt_response":
-        return parts.chat or any(turn["role"] == "system" for turn in parts.before)
-    return shape.kind == "chatml"
-
-
 def _pieces(parts: Parts) -> Iterable[RowPiece]:
     if parts.text is not None:
         yield RowPiece(part="text", text=parts.text, counts=True)
         return
-    answered = [(turn, turn["role"] == "assistant" and parts.worse is None) for turn in parts.before]
+    answered = [(turn, _is_trained(turn) and parts.worse is None) for turn in parts.before]
     for turn, counts in answered:
         yield RowPiece(part=turn["role"], text=_said(turn), counts=counts)
     for turn in parts.answer:
         part = "chosen" if parts.worse is not None else turn["role"]
-        yield RowPiece(part=part, text=_said(turn), counts=turn["role"] == "assistant")
+        yield RowPiece(part=part, text=_said(turn), counts=_is_trained(turn))
     for turn in parts.worse or ():
         yield RowPiece(part="rejected", text=_said(turn), counts=turn["role"] == "assistant")
 
 
+def _is_trained(turn: Message) -> bool:
+    return turn["role"] == "assistant" and turn.get("weight") != 0
+
+
 def _said(turn: Message) -> str:
-    return str(turn["content"])
+    calls = turn.get("tool_calls")
+    return str(turn["content"]) or (json.dumps(calls, ensure_ascii=False) if calls else "")
 
 
 def _lengths(found: array[int]) -> Lengths | None:

@@ -1,30 +1,40 @@
-"""Recognises what rows are, and reads one into the parts that all shapes are made of."""
+"""Recognizes the shape of rows by their columns, and reads a row of any shape into the same parts.
+
+The only reader of rows: data tasks, the page, previews, and every kind of training use it.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from tunefleet.dataset.messages import Message, looks_like_messages, read_flag, read_messages, read_tools
+from tunefleet.dataset.notes import Notes, filled
 from tunefleet.dataset.values import RowError, kind_of
 from tunefleet.errors import DataError
 
-Message = dict[str, Any]
-Kind = Literal["alpaca", "sharegpt", "messages", "chatml", "prompt_response", "preference", "hh", "text"]
+Kind = Literal["alpaca", "sharegpt", "messages", "chatml", "prompt_response", "preference", "hh", "judged", "text"]
 
-_ROLES: Final = {"human": "user", "gpt": "assistant", "bing": "assistant", "chatgpt": "assistant", "bard": "assistant",
-                 "model": "assistant", "ai": "assistant", "function_call": "assistant", "observation": "tool",
-                 "function": "tool"}  # fmt: skip
-_KNOWN_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool"})
+SUPERVISED: Final[frozenset[Kind]] = frozenset({"alpaca", "sharegpt", "messages", "chatml", "prompt_response", "text"})
+"""What a supervised run trains on."""
+PREFERENCES: Final[frozenset[Kind]] = frozenset({"preference", "hh"})
+"""What a run on pairs of answers trains on."""
+JUDGED: Final[frozenset[Kind]] = PREFERENCES | {"judged"}
+"""What a run on answers that are good or bad trains on; a pair counts as one of each."""
+
 _CHATS: Final = ("messages", "conversations", "conversation")
-_PAIRS: Final = (("prompt", "response"), ("prompt", "completion"), ("question", "answer"), ("query", "response"),
-                 ("query", "answer"), ("instruction", "response"), ("input", "output"))  # fmt: skip
+_PROMPTS: Final = ("prompt", "question", "query", "instruction", "input")
+_RESPONSES: Final = ("response", "completion", "answer", "output")
+_INPUTS: Final = ("input", "context")
+_LABELS: Final = ("kto_tag", "label")
 _SYSTEM: Final = ("system", "system_prompt")
-_ASKED: Final = ("prompt", "question", "instruction", "input")
-"""Columns with the prompt of a preference pair, the first one that a row fills."""
+_TOOLS: Final = "tools"
+_HISTORY: Final = "history"
+SIDE_COLUMNS: Final = (*_SYSTEM, _TOOLS, _HISTORY)
+"""Columns that are read in addition to those of the shape, in every row that has them."""
 _TURN: Final = re.compile(r"<\|im_start\|>(?P<role>\w+)\n(?P<content>.*?)(?:<\|im_end\|>|\Z)", re.DOTALL)
-_ASSISTANT: Final = "\n\nAssistant:"
 _HUMAN: Final = re.compile(r"\n\n(Human|Assistant):")
 
 
@@ -33,11 +43,13 @@ class Parts:
     """What a row says, whatever its shape.
 
     Args:
-        before: The turns before the answer; none of a plain text.
-        answer: The answer, or the better one; of a chat the last one, with the turns behind it if there are any.
+        before: The messages before the answer; none of a plain text.
+        answer: The answer, or the better one; of a chat its last answer, with the messages behind it if there are any.
         worse: The worse answer, of a preference.
         text: A plain text.
-        chat: Whether the row was a chat, whose turns are kept as such.
+        chat: Whether the row was a chat, whose messages are kept as such.
+        tools: Schemas of the tools that a chat may call.
+        good: Whether the answer is good, of an answer that was judged.
     """
 
     before: tuple[Message, ...] = ()
@@ -45,46 +57,96 @@ class Parts:
     worse: tuple[Message, ...] | None = None
     text: str | None = None
     chat: bool = False
+    tools: list[Any] | None = None
+    good: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Recognised:
+class _Row:
+    """A row that is being read."""
+
+    values: Mapping[str, Any]
+    separator: str
+    notes: Notes
+    number: int
+
+    def text(self, column: str) -> str:
+        value = self.values.get(column)
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            self.require(column)
+            raise RowError(f"{column!r} holds {kind_of(value)}, not a text")
+        return str(value)
+
+    def messages(self, column: str) -> tuple[Message, ...]:
+        self.require(column)
+        return read_messages(self.values[column], column, self.notes, self.number)
+
+    def is_chat(self, column: str) -> bool:
+        return looks_like_messages(self.values.get(column))
+
+    def require(self, column: str) -> None:
+        if column not in self.values:
+            raise RowError(f"it has no column {column!r}, but {', '.join(map(str, self.values)) or 'none'}")
+
+
+@dataclass(frozen=True, slots=True)
+class Recognized:
     """A shape, and the columns that hold it.
 
     Args:
         kind: Which.
-        columns: Their names in the first row, in the order that the kind has them; which of the columns that not every
-            row has are there is looked up in each.
+        names: What a column holds → its name.
+        base: Of answers that were judged: the shape without the label.
+        by_row: Whether columns that only some rows have (a second part of the prompt, another column with it) are
+            looked up in each row; not if the user named the columns.
     """
 
     kind: Kind
-    columns: tuple[str, ...]
-    names: Mapping[Kind, str] = field(default_factory=lambda: _NAMES, repr=False)
+    names: Mapping[str, str]
+    base: Kind | None = None
+    by_row: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns, in the order that the kind has them."""
+        return tuple(self.names.values())
 
     @property
     def sentence(self) -> str:
-        """What was recognised, in words."""
-        return f"{self.names[self.kind]} ({', '.join(self.columns)})"
+        """What was recognized, in words."""
+        return f"{_TITLES[self.kind]} ({', '.join(self.columns)})"
 
-    def read(self, values: Mapping[str, Any], separator: str) -> Parts:
+    def read(self, values: Mapping[str, Any], separator: str, notes: Notes | None = None, number: int = 0) -> Parts:
         """Return the parts of a row.
 
         Args:
             values: The row.
             separator: Between the instruction and the input of Alpaca rows.
+            notes: Gets what the row has and nothing reads.
+            number: Of the row, from 1, for the notes.
 
         Raises:
             RowError: If it does not fit.
         """
-        parts = _READERS[self.kind](self, values, separator)
-        system = next((said for name in _SYSTEM if isinstance(said := values.get(name), str) and said), None)
-        if system is not None and not any(message["role"] == "system" for message in parts.before):
-            return Parts(({"role": "system", "content": system}, *parts.before), parts.answer, parts.worse,
-                         parts.text, parts.chat)  # fmt: skip
+        row = _Row(values, separator, notes or Notes(), number)
+        shape = self._of_row(values)
+        parts = _READERS[shape.base or shape.kind](shape, row)
+        if shape.base is not None:
+            parts = replace(parts, good=_good(row, shape.names["label"]))
+        used = {*shape.names.values()}
+        if parts.text is None:
+            parts = _with_tools(_with_system(parts, row, used), row, used)
+        for column, value in values.items():
+            if column not in used and value not in (None, "", [], {}):
+                row.notes.ignore_column(column, number)
         return parts
 
+    def _of_row(self, values: Mapping[str, Any]) -> Recognized:
+        look = _BY_ROW.get(self.kind) if self.by_row else None
+        return (look(values) if look is not None else None) or self
 
-_NAMES: Final[dict[Kind, str]] = {
+
+_TITLES: Final[dict[Kind, str]] = {
     "alpaca": "Alpaca rows",
     "sharegpt": "ShareGPT conversations",
     "messages": "chats of messages",
@@ -92,110 +154,189 @@ _NAMES: Final[dict[Kind, str]] = {
     "prompt_response": "prompts and responses",
     "preference": "preference pairs",
     "hh": "preference pairs of whole dialogues",
+    "judged": "answers with a label",
     "text": "plain texts",
 }
 
 
-def recognise(values: Mapping[str, Any], wanted: str, origin: str) -> Recognised:
+def recognize(values: Mapping[str, Any], wanted: str, origin: str, kinds: Collection[Kind] = ()) -> Recognized:
     """Say what rows are, by the columns of the first one.
 
     Args:
         values: The first row.
         wanted: `auto`, or what the spec says that they are.
         origin: What messages call them.
+        kinds: The shapes that can be used; all by default.
 
     Raises:
-        DataError: If it is none of the shapes, or not the one that the spec says.
+        DataError: If it is none of the shapes, or none that can be used.
     """
-    found = next(filter(None, (each(values) for each in _LOOKS)), None)
     if wanted != "auto":
-        found = next((shape for each in _LOOKS if (shape := each(values)) and shape.kind in _SAID[wanted]), None)
-    if found is None:
-        what = "none of the shapes that are recognised" if wanted == "auto" else f"not {wanted}"
-        raise DataError(
-            f"{origin} is {what}: its first row has the columns {', '.join(map(str, values)) or 'none'}.",
-            hint="Give the columns a usual name by a step map with rename, such as prompt and response, or messages.",
-        )
-    return found
+        kinds = _SAID[wanted]
+    found = [shape for look in _LOOKS if (shape := look(values)) is not None]
+    usable = next((shape for shape in found if not kinds or shape.kind in kinds), None)
+    if usable is not None:
+        return usable
+    columns = f"columns: {', '.join(map(str, values)) or 'none'}"
+    if found and wanted == "auto":
+        raise DataError(f"{origin} has {found[0].sentence}; {_elsewhere(found[0].kind)}.", hint=f"It has {columns}.")
+    what = "no shape that is recognized" if wanted == "auto" else f"no rows of the shape {wanted}"
+    raise DataError(
+        f"{origin} has {what} ({columns}).",
+        hint="Name the columns in `data`, such as prompt_column and response_column, messages_field or text_field.",
+    )
 
 
-_SAID: Final = {
-    "alpaca": {"alpaca"},
-    "sharegpt": {"sharegpt"},
-    "messages": {"messages", "chatml"},
-    "prompt_response": {"prompt_response"},
-    "preference": {"preference", "hh"},
-    "text": {"text", "chatml"},
+def _elsewhere(kind: Kind) -> str:
+    """Say which runs use a shape."""
+    if kind in PREFERENCES:
+        return "dpo, orpo, kto and reward train on them"
+    return "kto trains on them" if kind == "judged" else "sft and lora_sft train on them"
+
+
+_SAID: Final[dict[str, frozenset[Kind]]] = {
+    "alpaca": frozenset({"alpaca"}),
+    "sharegpt": frozenset({"sharegpt"}),
+    "messages": frozenset({"messages", "chatml"}),
+    "prompt_response": frozenset({"prompt_response"}),
+    "preference": PREFERENCES,
+    "text": frozenset({"text", "chatml"}),
 }
 
 
-def _preference(values: Mapping[str, Any]) -> Recognised | None:
+def _preference(values: Mapping[str, Any]) -> Recognized | None:
     if not {"chosen", "rejected"} <= values.keys():
         return None
-    prompt = _asked(values)
-    if prompt is None and isinstance(values["chosen"], str):
-        return Recognised("hh", ("chosen", "rejected"))
-    return Recognised("preference", ("chosen", "rejected", *([prompt] if prompt else [])))
+    return replace(preference(values, {"chosen": "chosen", "rejected": "rejected"}), by_row=True)
 
 
-def _asked(values: Mapping[str, Any]) -> str | None:
-    return next((name for name in _ASKED if values.get(name)), None)
+def preference(values: Mapping[str, Any], names: Mapping[str, str]) -> Recognized:
+    """Return the shape of preference pairs.
+
+    Args:
+        values: The first row.
+        names: Columns of `chosen` and `rejected`, and of `prompt` if it is known.
+    """
+    found = dict(names)
+    if "prompt" not in found:
+        prompt = _filled_first(values, _PROMPTS)
+        chat = _filled_first(values, _CHATS)
+        if prompt is not None:
+            found["prompt"] = prompt
+        elif chat is not None:
+            found["messages"] = chat
+        elif isinstance(values.get(found["chosen"]), str) and not looks_like_messages(values[found["chosen"]]):
+            return Recognized("hh", found)
+    if found.get("prompt") == "instruction" and "input" in values:
+        found["input"] = "input"
+    return Recognized("preference", found)
 
 
-def _chat(values: Mapping[str, Any]) -> Recognised | None:
-    for name in _CHATS:
-        turns = values.get(name)
-        if isinstance(turns, list) and turns and isinstance(turns[0], dict):
-            return Recognised("sharegpt" if "from" in turns[0] else "messages", (name,))
-    return None
-
-
-def _alpaca(values: Mapping[str, Any]) -> Recognised | None:
-    if not {"instruction", "output"} <= values.keys():
+def _judged(values: Mapping[str, Any]) -> Recognized | None:
+    label = next((name for name in _LABELS if name in values), None)
+    base = next((shape for look in (_chat, _alpaca, _pair) if (shape := look(values)) is not None), None)
+    if label is None or base is None or (label == "label" and read_flag(values[label]) is None):
         return None
-    return Recognised("alpaca", ("instruction", *(["input"] if "input" in values else []), "output"))
+    return judged(base, label)
 
 
-def _pair(values: Mapping[str, Any]) -> Recognised | None:
-    found = next((pair for pair in _PAIRS if set(pair) <= values.keys()), None)
-    return None if found is None else Recognised("prompt_response", found)
+def judged(base: Recognized, label: str) -> Recognized:
+    """Return the shape of answers with a label.
+
+    Args:
+        base: The shape without it.
+        label: Its column.
+    """
+    return Recognized("judged", {**base.names, "label": label}, base.kind)
 
 
-def _text(values: Mapping[str, Any]) -> Recognised | None:
-    text = values.get("text")
-    if not isinstance(text, str):
+def judged_pair(prompt: str, response: str, label: str) -> Recognized:
+    """Return the shape of prompts and answers with a label, in columns of these names."""
+    return judged(Recognized("prompt_response", {"prompt": prompt, "response": response}), label)
+
+
+def _chat(values: Mapping[str, Any]) -> Recognized | None:
+    there = [name for name in _CHATS if name in values and _may_be_chat(values[name])]
+    name = next((name for name in there if filled(values, name)), there[0] if there else None)
+    if name is None:
         return None
-    return Recognised("chatml" if _TURN.match(text.lstrip()) else "text", ("text",))
+    turns = values[name]
+    first = turns[0] if isinstance(turns, list) and turns else turns
+    sharegpt = "from" in first if isinstance(first, Mapping) else isinstance(first, str) and '"from"' in first
+    return Recognized("sharegpt" if sharegpt else "messages", {"messages": name})
 
 
-_LOOKS: Final = (_preference, _chat, _alpaca, _pair, _text)
+def _may_be_chat(value: Any) -> bool:
+    return value is None or isinstance(value, list | Mapping) or (isinstance(value, str) and value.lstrip()[:1] in "[{")
 
 
-def _of(values: Mapping[str, Any], column: str) -> str:
-    value = values.get(column)
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise RowError(f"{column!r} holds {kind_of(value)}, not a text")
-    return str(value)
+def _alpaca(values: Mapping[str, Any]) -> Recognized | None:
+    output = next((name for name in ("output", "response") if name in values), None)
+    given = _filled_first(values, _INPUTS) or next((name for name in _INPUTS if name in values), None)
+    if "instruction" not in values or output is None:
+        return None
+    if output == "response" and given is None:
+        return None  # an ordinary pair
+    names = {"instruction": "instruction", **({"input": given} if given else {}), "output": output}
+    return Recognized("alpaca", names, by_row=True)
 
 
-def _message(turn: Any, column: str) -> Message:
-    if isinstance(turn, dict) and "role" not in turn and "from" in turn:
-        turn = {**{k: v for k, v in turn.items() if k not in {"from", "value"}}, "role": turn["from"],
-                "content": turn.get("value")}  # fmt: skip
-    if not isinstance(turn, dict) or not isinstance(turn.get("role"), str):
-        raise RowError(f"{column!r} holds {kind_of(turn)} among its messages, and a message has role and content")
-    role = _ROLES.get(turn["role"].lower(), turn["role"].lower())
-    if role not in _KNOWN_ROLES:
-        raise RowError(f"{column!r} has a message of {turn['role']!r}, which is no role that is known")
-    if turn.get("content") is None and not turn.get("tool_calls"):
-        raise RowError(f"{column!r} has a message of the {role} without content")
-    return {**{k: v for k, v in turn.items() if v is not None}, "role": role, "content": turn.get("content") or ""}
+def _pair(values: Mapping[str, Any]) -> Recognized | None:
+    prompt = next((name for name in _PROMPTS if name in values), None)
+    response = next((name for name in _RESPONSES if name in values), None)
+    if prompt is None or response is None:
+        return None
+    return Recognized("prompt_response", {"prompt": prompt, "response": response})
 
 
-def _messages(value: Any, column: str) -> tuple[Message, ...]:
-    if not isinstance(value, list) or not value:
-        raise RowError(f"{column!r} holds {kind_of(value)}, not a list of messages")
-    return tuple(_message(turn, column) for turn in value)
+def _text(values: Mapping[str, Any]) -> Recognized | None:
+    if "text" not in values:
+        return None
+    text = values["text"]
+    chatml = isinstance(text, str) and _TURN.match(text.lstrip()) is not None
+    return Recognized("chatml" if chatml else "text", {"text": "text"})
+
+
+_BY_ROW: Final[dict[Kind, Callable[[Mapping[str, Any]], Recognized | None]]] = {
+    "alpaca": _alpaca,
+    "preference": _preference,
+    "hh": _preference,
+}
+_LOOKS: Final = (_preference, _judged, _chat, _alpaca, _pair, _text)
+
+
+def _filled_first(values: Mapping[str, Any], names: Collection[str]) -> str | None:
+    return next((name for name in names if filled(values, name)), None)
+
+
+def _with_system(parts: Parts, row: _Row, used: set[str]) -> Parts:
+    """Put a system prompt of a column of its own in front."""
+    for name in _SYSTEM:
+        if name in used or not filled(row.values, name):
+            continue
+        used.add(name)
+        system = row.text(name)
+        own = next((message for message in parts.before if message["role"] == "system"), None)
+        if own is None:
+            parts = replace(parts, before=({"role": "system", "content": system}, *parts.before))
+        elif own["content"] != system:
+            row.notes.add(f"Column {name!r} is not used: the chat has a system message of its own", row.number)
+    return parts
+
+
+def _with_tools(parts: Parts, row: _Row, used: set[str]) -> Parts:
+    if _TOOLS in used or _TOOLS not in row.values or not parts.chat:
+        return parts
+    used.add(_TOOLS)
+    return replace(parts, tools=read_tools(row.values[_TOOLS]))
+
+
+def _good(row: _Row, label: str) -> bool:
+    row.require(label)
+    good = read_flag(row.values[label])
+    if good is None:
+        raise RowError(f"{label!r} holds {row.values[label]!r}, not true or false")
+    return good
 
 
 def _user(text: str) -> tuple[Message, ...]:
@@ -210,85 +351,142 @@ def _split(messages: tuple[Message, ...], column: str) -> Parts:
     """Part a chat before its last answer."""
     last = max((at for at, message in enumerate(messages) if message["role"] == "assistant"), default=None)
     if last is None:
-        raise RowError(f"{column!r} has no message of the assistant")
-    # What is said after the last answer stays with it: a chat that becomes a chat loses no turn.
+        raise RowError(f"{column!r} has no message of the assistant, so nothing could be trained")
+    # What is said after the last answer stays with it: a chat that becomes a chat loses no message.
     return Parts(messages[:last], messages[last:], chat=True)
 
 
-def _read_alpaca(shape: Recognised, values: Mapping[str, Any], separator: str) -> Parts:
-    del shape
-    instruction = _of(values, "instruction")
-    prompt = f"{instruction}{separator}{_of(values, 'input')}" if values.get("input") else instruction
-    return Parts(_user(prompt), _assistant(_of(values, "output")))
+def _read_alpaca(shape: Recognized, row: _Row) -> Parts:
+    return _after_history(row, _instruction(shape, row), Parts(answer=_assistant(row.text(shape.names["output"]))))
 
 
-def _read_chat(shape: Recognised, values: Mapping[str, Any], separator: str) -> Parts:
-    del separator
-    (column,) = shape.columns
-    return _split(_messages(values.get(column), column), column)
+def _instruction(shape: Recognized, row: _Row) -> str:
+    instruction = row.text(shape.names.get("instruction") or shape.names["prompt"])
+    given = shape.names.get("input")
+    if given is None or not filled(row.values, given):
+        return instruction
+    return f"{instruction}{row.separator}{row.text(given)}" if instruction else row.text(given)
 
 
-def _read_chatml(shape: Recognised, values: Mapping[str, Any], separator: str) -> Parts:
-    del shape, separator
-    turns = [{"role": turn["role"], "content": turn["content"]} for turn in _TURN.finditer(_of(values, "text"))]
-    return _split(_messages(turns, "text"), "text")
+def _after_history(row: _Row, prompt: str, parts: Parts) -> Parts:
+    """Put a prompt before an answer, and before it the earlier turns of a column `history`."""
+    if not filled(row.values, _HISTORY):
+        return replace(parts, before=_user(prompt))
+    turns = row.values[_HISTORY]
+    if not isinstance(turns, list) or not all(isinstance(turn, list) and len(turn) == 2 for turn in turns):
+        raise RowError(f"{_HISTORY!r} holds {kind_of(turns)}, not a list of pairs of a prompt and its answer")
+    earlier = tuple(message for asked, said in turns for message in (*_user(str(asked)), *_assistant(str(said))))
+    return replace(parts, before=(*earlier, *_user(prompt)), chat=True)
 
 
-def _read_pair(shape: Recognised, values: Mapping[str, Any], separator: str) -> Parts:
-    del separator
-    prompt, response = shape.columns
-    if isinstance(values.get(prompt), list):
-        before = _messages(values[prompt], prompt)
-        answer = values.get(response)
-        given = _messages(answer, response) if isinstance(answer, list) else _assistant(_of(values, response))
+def _read_chat(shape: Recognized, row: _Row) -> Parts:
+    column = shape.names["messages"]
+    return _split(row.messages(column), column)
+
+
+def _read_chatml(shape: Recognized, row: _Row) -> Parts:
+    column = shape.names["text"]
+    turns = [{"role": turn["role"], "content": turn["content"]} for turn in _TURN.finditer(row.text(column))]
+    if not turns:
+        raise RowError(f"{column!r} holds no ChatML, and the first row does")
+    return _split(read_messages(turns, column), column)
+
+
+def _read_pair(shape: Recognized, row: _Row) -> Parts:
+    prompt, response = shape.names["prompt"], shape.names["response"]
+    if row.is_chat(prompt):
+        # Only the response is trained: answers in the prompt are context, as in TRL.
+        before = tuple(_untrained(message) for message in row.messages(prompt))
+        given = row.messages(response) if row.is_chat(response) else _assistant(row.text(response))
         return Parts(before, given, chat=True)
-    return Parts(_user(_of(values, prompt)), _assistant(_of(values, response)))
+    if isinstance(row.values.get(response), list | Mapping):
+        return Parts(_user(row.text(prompt)), row.messages(response), chat=True)
+    return _after_history(row, row.text(prompt), Parts(answer=_assistant(row.text(response))))
 
 
-def _read_text(shape: Recognised, values: Mapping[str, Any], separator: str) -> Parts:
-    del shape, separator
-    return Parts(text=_of(values, "text"))
+def _untrained(message: Message) -> Message:
+    return {**message, "weight": 0} if message["role"] == "assistant" else message
 
 
-def _read_preference(shape: Recognised, values: Mapping[str, Any], separator: str) -> Parts:
-    del shape, separator
-    prompt = _asked(values)
-    if isinstance(values.get("chosen"), list):
-        good, bad = _messages(values["chosen"], "chosen"), _messages(values.get("rejected"), "rejected")
-        before = _before(values, prompt)
-        # Many datasets repeat the question in both answers.
-        shared = next((n for n, pair in enumerate(zip(good, bad, strict=False)) if pair[0] != pair[1]), None)
-        if shared is None:
-            raise RowError("'chosen' and 'rejected' are the same")
-        if shared and good[shared - 1]["role"] != "assistant":
-            before = good[:shared]
-        else:
-            shared = 0
-        if not before:
-            raise RowError("it has no prompt, neither in a column nor at the beginning of both answers")
-        return Parts(before, good[shared:], bad[shared:], chat=True)
-    if prompt is None:
-        return _read_dialogues(values)
-    good_text, bad_text = _of(values, "chosen"), _of(values, "rejected")
-    if good_text == bad_text:
-        raise RowError("'chosen' and 'rejected' are the same")
-    return Parts(_before(values, prompt), _assistant(good_text), _assistant(bad_text))
+def _read_text(shape: Recognized, row: _Row) -> Parts:
+    return Parts(text=row.text(shape.names["text"]))
 
 
-def _before(values: Mapping[str, Any], prompt: str | None) -> tuple[Message, ...]:
-    if prompt is None:
+def _read_preference(shape: Recognized, row: _Row) -> Parts:
+    chosen, rejected = shape.names["chosen"], shape.names["rejected"]
+    before = _asked(shape, row)
+    if row.is_chat(chosen) or row.is_chat(rejected):
+        good, bad = (
+            row.messages(name) if row.is_chat(name) else _assistant(row.text(name)) for name in (chosen, rejected)
+        )
+        return _of_dialogues(row, before, good, bad)
+    if not before:
+        return _read_dialogues(shape, row)
+    good_text, bad_text = row.text(chosen), row.text(rejected)
+    _differ(good_text, bad_text)
+    parts = Parts(before, _assistant(good_text), _assistant(bad_text), chat=_is_asked_as_chat(shape, row))
+    return _after_history(row, before[0]["content"], parts) if filled(row.values, _HISTORY) else parts
+
+
+def _is_asked_as_chat(shape: Recognized, row: _Row) -> bool:
+    return "messages" in shape.names or row.is_chat(shape.names["prompt"])
+
+
+def _asked(shape: Recognized, row: _Row) -> tuple[Message, ...]:
+    """Read the prompt of a preference, which may be missing: then both answers are whole dialogues."""
+    if "messages" in shape.names:
+        return row.messages(shape.names["messages"])
+    name = shape.names.get("prompt")
+    if name is None:
         return ()
-    value = values.get(prompt)
-    return _messages(value, prompt) if isinstance(value, list) else _user(_of(values, prompt))
+    return row.messages(name) if row.is_chat(name) else _user(_instruction(shape, row))
 
 
-def _read_dialogues(values: Mapping[str, Any]) -> Parts:
-    good, bad = _dialogue(_of(values, "chosen"), "chosen"), _dialogue(_of(values, "rejected"), "rejected")
+def _of_dialogues(row: _Row, before: tuple[Message, ...], good: tuple[Message, ...], bad: tuple[Message, ...]) -> Parts:
+    """Divide two dialogues into what they have in common, which is the prompt, and the answers.
+
+    Many datasets repeat the prompt in both answers, some with a system message that the prompt's column lacks.
+    """
+    _differ(good, bad)
+    if good[0]["role"] == "assistant" and bad[0]["role"] == "assistant" and before:
+        return Parts(before, good, bad, chat=True)
+    shared = 0
+    while shared < min(len(good), len(bad)) - 1 and good[shared] == bad[shared]:
+        shared += 1
+    while shared and good[shared - 1]["role"] == "assistant":
+        shared -= 1
+    if not shared:
+        raise RowError("its chosen and rejected answers do not begin with the same prompt")
+    common = good[:shared]
+    if before and not _repeats(common, before):
+        row.notes.add("The prompt is taken from the beginning of the answers; the prompt's column differs", row.number)
+    if before and common[0]["role"] != "system" and before[0]["role"] == "system":
+        common = (before[0], *common)
+    return Parts(common, good[shared:], bad[shared:], chat=True)
+
+
+def _repeats(common: tuple[Message, ...], before: tuple[Message, ...]) -> bool:
+    """Whether dialogues begin with what the prompt's column asks."""
+    said = {" ".join(message["content"].split()) for message in common}
+    return all(" ".join(message["content"].split()) in said for message in before if message["role"] != "system")
+
+
+def _read_dialogues(shape: Recognized, row: _Row) -> Parts:
+    chosen, rejected = shape.names["chosen"], shape.names["rejected"]
+    good, bad = _dialogue(row.text(chosen), chosen), _dialogue(row.text(rejected), rejected)
     if good[:-1] != bad[:-1]:
-        raise RowError("'chosen' and 'rejected' are not two answers to the same dialogue")
-    if good == bad:
-        raise RowError("'chosen' and 'rejected' are the same")
+        raise RowError(f"{chosen!r} and {rejected!r} are not two answers to the same dialogue")
+    _differ(good, bad)
     return Parts(good[:-1], good[-1:], bad[-1:], chat=True)
+
+
+def _differ(good: Any, bad: Any) -> None:
+    if good == bad:
+        raise SameAnswersError("its chosen and rejected answers are the same")
+
+
+class SameAnswersError(RowError):
+    """Nothing can be preferred in a pair of equal answers; a run leaves it out and counts it."""
 
 
 def _dialogue(text: str, column: str) -> tuple[Message, ...]:
@@ -299,11 +497,11 @@ def _dialogue(text: str, column: str) -> tuple[Message, ...]:
         for mark, end in zip(marks, ends, strict=True)
     )
     if len(turns) < 2 or turns[-1]["role"] != "assistant" or not text[: marks[0].start()].strip() == "":
-        raise RowError(f"{column!r} has no prompt, and is no dialogue of Human: and Assistant: either")
+        raise RowError(f"it has no prompt, and {column!r} is no dialogue of Human: and Assistant: either")
     return turns
 
 
-_Reader = Callable[[Recognised, Mapping[str, Any], str], Parts]
+_Reader = Callable[[Recognized, _Row], Parts]
 _READERS: Final[dict[Kind, _Reader]] = {
     "alpaca": _read_alpaca,
     "sharegpt": _read_chat,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Final
+from typing import Any, Final
 
+from safetensors import safe_open
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from tunefleet.errors import ModelError
@@ -16,6 +16,7 @@ from tunefleet.programs import assets, hub
 from tunefleet.programs.archives import inner, opened
 from tunefleet.spec.model import ModelSource
 
+_EMBEDDINGS: Final = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
 POINTER: Final = "model.source.identifier"
 """Under which what travelled in the place of a model is given to a job."""
 
@@ -38,8 +39,8 @@ class Source:
 
     @property
     def public_name(self) -> str:
-        """The name under which others find the base: a hub id stays one, anything else is a path."""
-        return self.path if os.path.sep in self.path and Path(self.path).is_dir() else self.identifier
+        """The name under which others find the base: as the user wrote it, never a folder of this machine."""
+        return self.identifier
 
 
 def locate(
@@ -125,14 +126,52 @@ def context_length(source: Source) -> int | None:
     Raises:
         ModelError: If its config cannot be read.
     """
+    length = getattr(_config(source), "max_position_embeddings", None)
+    return length if isinstance(length, int) else None
+
+
+def embedding_rows(source: Source) -> int | None:
+    """Return the number of tokens that the model has embeddings for; `None` if its config does not say.
+
+    Raises:
+        ModelError: If its config cannot be read.
+    """
+    size = getattr(_config(source), "vocab_size", None)
+    return size if isinstance(size, int) else None
+
+
+def require_same_vocabulary(adapter: Path, rows: int, label: str) -> None:
+    """Refuse an adapter that brings embeddings for another number of tokens: PEFT cannot put it on the model.
+
+    Args:
+        adapter: Its folder.
+        rows: Tokens that the model has embeddings for.
+        label: What errors call the adapter.
+
+    Raises:
+        ModelError: If it does.
+    """
+    weights = adapter / "adapter_model.safetensors"
+    if not weights.is_file():
+        return
+    with safe_open(str(weights), framework="numpy") as file:
+        names = [name for name in file.keys() if name.endswith(_EMBEDDINGS)]  # noqa: SIM118 - it is no mapping
+        own = {file.get_slice(name).get_shape()[0] for name in names}
+    if own - {rows}:
+        raise ModelError(
+            f"The adapter {label} brings embeddings for {max(own):,} tokens, and the model has {rows:,}.",
+            hint="Merge it into the base with a task of kind `merge`, and use the merged model.",
+        )
+
+
+def _config(source: Source) -> Any:
     try:
         config = AutoConfig.from_pretrained(
             source.path, revision=source.revision, trust_remote_code=source.trust_remote_code
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise unloadable("model", source, error) from error
-    length = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return length if isinstance(length, int) else None
+    return config.get_text_config()
 
 
 def unloadable(what: str, source: Source, error: Exception) -> ModelError:

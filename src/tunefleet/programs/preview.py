@@ -25,6 +25,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tunefleet.errors import InputError, SpecError, TunefleetError
 from tunefleet.programs import base_model
+from tunefleet.programs.data.readers import Selection
 from tunefleet.programs.data.shapes import Shape
 from tunefleet.programs.data.sources import open_portions
 from tunefleet.programs.data.tokens import Encoder, Tokens, encode_all
@@ -49,7 +50,7 @@ def preview(
 
     Returns:
         `rows` (each with `pieces` of text and whether they are learnt), `lengths` of all rows with a `histogram`, the
-        shares that are truncated and learnt, and what the rows are.
+        shares that are truncated and trained, what the rows are, and `notes` on what of them is not used.
 
     Raises:
         InputError: If data or model cannot be used.
@@ -73,11 +74,18 @@ def preview(
         )
         tokenizer = base_model.load_tokenizer(model)
         limit = min(spec.training.max_seq_length, base_model.context_length(model) or spec.training.max_seq_length)
-        whole = spec.training.completion_only_loss is False
-        told = described(iter(portions.train.rows), portions.train.shape, tokenizer, limit, shown=rows, whole=whole)
+        encoder = Encoder(
+            tokenizer,
+            whole=spec.training.completion_only_loss is False,
+            append_eos=spec.training.append_eos,
+            vocabulary=base_model.embedding_rows(model),
+        )
+        told = described(portions.train.rows, portions.train.shape, tokenizer, encoder, limit, shown=rows)
+    duplicates = portions.duplicates.sentence if portions.duplicates else None
     return {
         "model": spec.model.source.identifier,
         **told,
+        "notes": [*told["notes"], *([duplicates] if duplicates else [])],
         "total_rows": len(portions.train.rows),
         "held_out_rows": len(portions.held_out.rows) if portions.held_out else 0,
     }
@@ -87,10 +95,10 @@ def described(
     rows: Iterable[Mapping[str, Any]],
     shape: Shape,
     tokenizer: PreTrainedTokenizerBase,
+    encoder: Encoder,
     limit: int,
     *,
     shown: int = _ROWS,
-    whole: bool = False,
 ) -> dict[str, Any]:
     """Describe rows as a training would see them.
 
@@ -98,20 +106,21 @@ def described(
         rows: As read; the first ten thousand are made tokens of.
         shape: How a row becomes text.
         tokenizer: Of the model.
-        limit: Longer rows are cut to so many tokens.
+        encoder: Makes the tokens.
+        limit: Longer rows are cut to this number of tokens.
         shown: How many rows to show.
-        whole: Count every token, not only the response or the assistant's turns.
 
     Raises:
         DataError: If a row cannot be used.
     """
-    encoder = Encoder(tokenizer, whole=whole)
-    encoded = list(encode_all(itertools.islice(rows, _MEASURED_ROWS), shape, encoder))
+    few = rows[:_MEASURED_ROWS] if isinstance(rows, Selection) else itertools.islice(rows, _MEASURED_ROWS)
+    encoded = list(encode_all(few, shape, encoder))
     return {
         "dataset": shape.origin,
-        "shape": shape.wanted.kind,
+        "shape": shape.kind,
         "columns": list(shape.columns),
         "rows": [_row(tokenizer, row, limit) for row in encoded[:shown]],
+        "notes": list(shape.notes.sentences),
         **_lengths(encoded, limit),
     }
 

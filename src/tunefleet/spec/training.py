@@ -77,6 +77,8 @@ class CommonTrainingSpec(DevicesSpec):
     """Seed of everything random."""
     max_seq_length: PositiveInt = 1024
     """Longer rows are cut to this many tokens."""
+    append_eos: bool = True
+    """Append the tokenizer's end token to answers that end with no special token, and train on it."""
     gradient_checkpointing: bool = True
     """Less memory for more time."""
     bf16: bool | None = None

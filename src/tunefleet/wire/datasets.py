@@ -8,7 +8,7 @@ from pydantic import Field
 
 from tunefleet.wire.base import Message
 
-RowKind = Literal["alpaca", "sharegpt", "messages", "chatml", "prompt_response", "preference", "hh", "text"]
+RowKind = Literal["alpaca", "sharegpt", "messages", "chatml", "prompt_response", "preference", "hh", "judged", "text"]
 
 
 class RowPiece(Message):
@@ -68,14 +68,11 @@ class DatasetUse(Message):
 
     Args:
         kind: The task kind.
-        data: The keys of its `data`, beside the one that names the file.
-        convert: What a `data` task has to make of the rows first (a step `convert`); null if they can be read as they
-            are.
+        data: The keys of its `data`, besides the one that names the file.
     """
 
-    kind: Literal["lora_sft", "dpo"]
+    kind: Literal["lora_sft", "dpo", "kto"]
     data: dict[str, Any] = Field(default_factory=dict)
-    convert: Literal["messages", "prompt_response", "preference"] | None = None
 
 
 class DatasetLook(Message):
@@ -92,6 +89,7 @@ class DatasetLook(Message):
         column_count: How many the first row has.
         shown: The first rows.
         lengths: Of all rows that were looked at, in characters.
+        notes: What the rows have and a run does not use, in sentences.
         faults: What is wrong, the first ones.
         fault_count: How many faults there are in what was looked at.
         use: How to train on it; null while it has faults, or no shape.
@@ -107,6 +105,7 @@ class DatasetLook(Message):
     column_count: int = 0
     shown: tuple[RowShown, ...] = ()
     lengths: Lengths | None = None
+    notes: tuple[str, ...] = ()
     faults: tuple[RowFault, ...] = ()
     fault_count: int = 0
     use: DatasetUse | None = None

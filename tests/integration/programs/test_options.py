@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.libraries import required
+from tunefleet.dataset.shapes import Recognized
 from tunefleet.programs import assets
 from tunefleet.programs.data.shapes import Shape
-from tunefleet.spec import TextShape, TrainingData
+from tunefleet.spec import TrainingData
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -324,7 +325,7 @@ class TestPacking:
         packed = pack(found.dataset, 512, found.tokens)
         kept = sorted(label for row in packed.dataset for label in row["labels"] if label != -100)
         assert kept == sorted(label for row in found.dataset for label in row["labels"] if label != -100)
-        assert Shape(TextShape("text"), "x").columns == ("text",)
+        assert Shape(Recognized("text", {"text": "text"}), "x").columns == ("text",)
 
 
 class TestTrackers:

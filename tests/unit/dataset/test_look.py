@@ -33,48 +33,46 @@ def said(found: DatasetLook) -> list[tuple[int | None, str]]:
 @pytest.mark.parametrize(
     ("row", "kind", "use"),
     [
-        (ALPACA, "alpaca", ("lora_sft", {"prompt_column": "instruction", "response_column": "output"}, None)),
-        (
-            {**ALPACA, "input": "as words"},
-            "alpaca",
-            ("lora_sft", {"prompt_column": "prompt", "response_column": "response"}, "prompt_response"),
-        ),
-        ({"messages": CHAT}, "messages", ("lora_sft", {"messages_field": "messages"}, None)),
-        ({"conversations": SHAREGPT}, "sharegpt", ("lora_sft", {"messages_field": "conversations"}, None)),
+        (ALPACA, "alpaca", ("lora_sft", {})),
+        ({**ALPACA, "input": "as words"}, "alpaca", ("lora_sft", {})),
+        ({"messages": CHAT}, "messages", ("lora_sft", {"messages_field": "messages"})),
+        ({"conversations": SHAREGPT}, "sharegpt", ("lora_sft", {"messages_field": "conversations"})),
         (
             {"conversations": [SHAREGPT[0], {"from": "bing", "value": "Yo"}]},
             "sharegpt",
-            ("lora_sft", {"messages_field": "messages"}, "messages"),
+            ("lora_sft", {"messages_field": "conversations"}),
         ),
-        ({"text": CHATML}, "chatml", ("lora_sft", {"messages_field": "messages"}, "messages")),
+        ({"text": CHATML}, "chatml", ("lora_sft", {})),
         (
             {"question": "Hi", "answer": "Yo"},
             "prompt_response",
-            ("lora_sft", {"prompt_column": "question", "response_column": "answer"}, None),
+            ("lora_sft", {"prompt_column": "question", "response_column": "answer"}),
         ),
         (
             {"system": "Be brief.", "prompt": "Hi", "response": "Yo"},
             "prompt_response",
-            ("lora_sft", {"messages_field": "messages"}, "messages"),
+            ("lora_sft", {"prompt_column": "prompt", "response_column": "response"}),
         ),
-        (
-            {"question": "Hi", "chosen": "Yo", "rejected": "No"},
-            "preference",
-            ("dpo", {"prompt_column": "question"}, None),
-        ),
+        ({"question": "Hi", "chosen": "Yo", "rejected": "No"}, "preference", ("dpo", {"prompt_column": "question"})),
         (
             {"chosen": "\n\nHuman: Hi\n\nAssistant: Yo", "rejected": "\n\nHuman: Hi\n\nAssistant: No"},
             "hh",
-            ("dpo", {}, "preference"),
+            ("dpo", {}),
         ),
-        ({"text": "Once."}, "text", ("lora_sft", {"text_field": "text"}, None)),
+        ({"prompt": "Hi", "completion": "Yo", "label": "True"}, "judged", ("kto", {})),
+        ({"text": "Once."}, "text", ("lora_sft", {"text_field": "text"})),
     ],
 )
 def test_rows_are_recognised_with_the_training_that_reads_them(row: Any, kind: str, use: tuple[Any, ...]) -> None:
     found = seen(lines(row, row))
     assert (found.kind, found.rows, found.fault_count) == (kind, 2, 0)
     assert found.use is not None
-    assert (found.use.kind, found.use.data, found.use.convert) == use
+    assert (found.use.kind, found.use.data) == use
+
+
+def test_what_is_not_used_is_noted() -> None:
+    found = seen(lines({"prompt": "Hi", "response": "Yo", "source": "web"}))
+    assert found.notes == ("Columns that are not used: 'source' (row 1).",)
 
 
 def test_what_counts_is_marked_turn_by_turn_and_measured() -> None:
@@ -118,7 +116,7 @@ def test_each_fault_names_its_line_and_a_faulty_file_trains_nothing() -> None:
         ("rows.txt", b"x", "rows.txt has no format that is known by its suffix '.txt'."),
         ("rows.json", b"{}", "rows.json is not a JSON array."),
         ("rows.csv", b"prompt,response\na,b\nc\n", "Line 3 of rows.csv does not have the 2 fields of the header."),
-        ("r.jsonl", b'{"x": 1}\n', "none of the shapes that are recognised: its first row has the columns x."),
+        ("r.jsonl", b'{"x": 1}\n', "r.jsonl has no shape that is recognized (columns: x)."),
     ],
 )  # fmt: skip
 def test_a_file_that_is_none_is_told_so(name: str, content: bytes, message: str) -> None:

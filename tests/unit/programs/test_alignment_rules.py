@@ -17,7 +17,8 @@ from tunefleet.spec.rewards import Reward
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Answered, GrpoMethod, KtoMethod, Limits, Source, by_rule, final_answer, load_tokenizer, odds_ratio, torch
+    global Answered, Encoder, GrpoMethod, KtoMethod, Limits, Source, by_rule, final_answer, load_tokenizer, odds_ratio
+    global torch
     pytest.importorskip("trl")
 
     import torch
@@ -28,6 +29,7 @@ def libraries() -> None:
     from tunefleet.programs.align.odds import odds_ratio
     from tunefleet.programs.align.rewards import Answered, by_rule, final_answer
     from tunefleet.programs.base_model import Source, load_tokenizer
+    from tunefleet.programs.data.tokens import Encoder
 
 
 pytestmark = pytest.mark.torch
@@ -140,9 +142,9 @@ def material(kind: str, rows: list[dict[str, Any]], **training: Any) -> tuple[An
     spec = load_task_spec({"taskType": kind, **base, **rewards})
     journal = Journal()
     method = {"kto": KtoMethod, "grpo": GrpoMethod}[kind](SimpleNamespace(spec=spec, journal=journal))  # type: ignore[abstract,arg-type]
-    tokenizer = load_tokenizer(Source(BUILTIN, str(assets.locate(BUILTIN, "model"))))
+    encoder = Encoder(load_tokenizer(Source(BUILTIN, str(assets.locate(BUILTIN, "model")))))
     found: Any = SimpleNamespace(train=rows, origin="rows", held_out=None)
-    return method.material(found, tokenizer, 64).train, journal
+    return method.material(found, encoder, 64).train, journal
 
 
 def test_prompts_that_do_not_fill_a_step_are_refused_and_those_that_are_left_over_are_told() -> None:

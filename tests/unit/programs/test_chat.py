@@ -49,11 +49,11 @@ HELLO = ChatRequest(messages=(ChatMessage(role="user", content="Hello?"),))
 class Words:
     """A tokenizer of words, with a template that names who speaks."""
 
-    bos_token = None
+    bos_token = eos_token = eos_token_id = None
     chat_template = "it has one"
 
-    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
-        return {"input_ids": list(range(len(text.split())))}
+    def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
+        return {"input_ids": [list(range(len(text.split()))) for text in texts]}
 
     def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
         return " ".join(f"<{each['role']}> {each['content']}" for each in messages)
@@ -65,7 +65,7 @@ class FakeEngine:
     has_template = True
 
     def __init__(self) -> None:
-        prompts = Prompts(Words(), 9, frozenset(), ())
+        prompts = Prompts(Words(), 9, ())
         self.render, self._tokens = prompts.render, prompts.tokens
 
     def stream(self, request: Request) -> Generator[str, None, Choice]:

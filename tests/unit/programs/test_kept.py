@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tunefleet.dataset.shapes import Recognized
 from tunefleet.programs.data.shapes import Shape
-from tunefleet.spec import TextShape
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,7 +34,7 @@ def libraries() -> None:
 
 pytestmark = pytest.mark.torch
 ROWS = [{"text": f"{number} birds sit on {number % 7} trees.", "other": number} for number in range(300)]
-SHAPE = Shape(TextShape("text"), "rows")
+SHAPE = Shape(Recognized("text", {"text": "text"}), "rows")
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def go(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> Callable[..., Toke
     def run(
         rows: Rows = ROWS, shape: Shape = SHAPE, *, length: int = 64, writes: bool = True, model: Any = tokenizer
     ) -> Tokenized:
-        store = KeptTokens(tmp_path / "tokens", model, whole=False, writes=writes)
+        store = KeptTokens(tmp_path / "tokens", model, Encoder(model), writes=writes)
         found = store.tokenize(rows, shape, Encoder(model), length)
         store.forget_others()
         return found
@@ -92,7 +92,7 @@ def test_whatever_differs_is_made_anew(
             {"rows": changed},
             {"rows": ROWS[:-1]},
             {"rows": ROWS[::-1]},
-            {"shape": Shape(TextShape("prompt_response", "text", "text"), "rows")},
+            {"shape": Shape(Recognized("prompt_response", {"prompt": "text", "response": "text"}), "rows")},
             {"length": 9},
             {"model": templated},
             {"model": larger},
@@ -146,13 +146,13 @@ def test_packed_rows_are_kept(
     go: Callable[..., Tokenized], tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = go()
-    first = pack(tokens.dataset, 64, tokens.tokens, KeptTokens(tmp_path / "tokens", tokenizer, whole=False))
+    first = pack(tokens.dataset, 64, tokens.tokens, KeptTokens(tmp_path / "tokens", tokenizer, Encoder(tokenizer)))
     with monkeypatch.context() as patched:
         patched.setattr("tunefleet.programs.train.packing.pack_dataset", None)
-        again = pack(tokens.dataset, 64, tokens.tokens, KeptTokens(tmp_path / "tokens", tokenizer, whole=False))
+        again = pack(tokens.dataset, 64, tokens.tokens, KeptTokens(tmp_path / "tokens", tokenizer, Encoder(tokenizer)))
     assert (again.sequences, again.filled) == (first.sequences, first.filled)
     assert again.dataset[:] == first.dataset[:] == pack(tokens.dataset, 64, tokens.tokens).dataset[:]
-    other = pack(tokens.dataset, 70, tokens.tokens, KeptTokens(tmp_path / "tokens", tokenizer, whole=False))
+    other = pack(tokens.dataset, 70, tokens.tokens, KeptTokens(tmp_path / "tokens", tokenizer, Encoder(tokenizer)))
     assert other.filled != first.filled
 
 
@@ -167,7 +167,7 @@ def test_little_free_disk_and_a_slow_tokenizer_keep_nothing(
     go()
     monkeypatch.setattr(module, "SHARE_OF_FREE_DISK", 1)
     go(writes=False)
-    slow = KeptTokens(tmp_path / "tokens", object(), whole=False)  # type: ignore[arg-type] - one without a backend
+    slow = KeptTokens(tmp_path / "tokens", object(), Encoder(tokenizer))  # type: ignore[arg-type] - one without a backend
     slow.tokenize(ROWS, SHAPE, Encoder(tokenizer), 64)
     assert made == [300] * 3
     assert not [*tmp_path.glob("tokens/*")]
@@ -176,7 +176,7 @@ def test_little_free_disk_and_a_slow_tokenizer_keep_nothing(
 def test_all_of_it_can_go(go: Callable[..., Tokenized], tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     go()
     assert json.loads(next((tmp_path / "tokens").glob("*.json")).read_text())["counts"]["rows"] == 300
-    store = KeptTokens(tmp_path / "tokens", tokenizer, whole=False)
+    store = KeptTokens(tmp_path / "tokens", tokenizer, Encoder(tokenizer))
     assert store.discard()
     assert not store.discard()
     assert not (tmp_path / "tokens").exists()

@@ -19,12 +19,14 @@ from tunefleet.spec import PpoSpec, RewardModelSpec, load_task_spec, parse_workf
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Judge, Sick, Source, advantage, collected, filled, labels_of, load_tokenizer, open_judge, open_prompts, torch
+    global Encoder, Judge, Sick, Source, advantage, collected, filled, labels_of, load_tokenizer, open_judge
+    global open_prompts, torch
     pytest.importorskip("torch")
 
     import torch
 
     from tunefleet.programs.base_model import Source, load_tokenizer
+    from tunefleet.programs.data.tokens import Encoder
     from tunefleet.programs.ppo import advantage
     from tunefleet.programs.ppo.judge import Judge, labels_of, open_judge
     from tunefleet.programs.ppo.prompts import open_prompts
@@ -176,16 +178,14 @@ def test_prompts_come_from_the_named_field_with_the_answer_behind_and_are_cut(tm
 
     def read(**jsonl: Any) -> Any:
         wanted = spec(data={"jsonl": {"path": str(rows), **jsonl}})
-        return open_prompts(wanted, {"data.jsonl.path": str(rows)}, tmp_path, tokenizer, 6)
+        return open_prompts(wanted, {"data.jsonl.path": str(rows)}, tmp_path, Encoder(tokenizer), 6)
 
     found = read(query_field="ask", response_field="said")
     assert [prompt.text for prompt in found.train] == [" four five six seven eight", "x y"], "the end counts"
     assert found.cut == 1
     assert [tokenizer.decode(prompt.ids) for prompt in found.train] == [prompt.text for prompt in found.train]
     assert max(len(prompt.ids) for prompt in found.train) == 6
-    with pytest.raises(
-        DataError, match=r"Row 1 of .* has no field 'query'.* It has ask, said; name one in data\.jsonl"
-    ):
+    with pytest.raises(DataError, match=r"Row 1 of .* has no column 'query'.* It has: ask, said"):
         read()
 
 
@@ -194,7 +194,7 @@ def test_the_separator_stands_between_a_text_and_its_answer_and_never_behind_a_c
 ) -> None:
     def texts(separator: str | None, **data: Any) -> list[str]:
         wanted = spec(data={**data, **({} if separator is None else {"separator": separator})})
-        return [each.text for each in open_prompts(wanted, {}, tmp_path, tokenizer, 60).train]
+        return [each.text for each in open_prompts(wanted, {}, tmp_path, Encoder(tokenizer), 60).train]
 
     assert texts(None, prompts=["a"]) == ["a"], "as it was before there was one"
     assert texts("\n", prompts=["a"]) == ["a\n"]

@@ -179,7 +179,7 @@ def test_a_column_that_not_every_row_has_is_looked_up_in_each(tmp_path: Path, ro
     ("rows", "step", "said"),
     [
         ([{"prompt": "a", "response": "b"}, {"prompt": "a"}], PAIRS_TO_CHATS,
-         "Step 1 (convert) cannot work on row 2 of mine: 'response' holds nothing (null), not a text"),
+         "Step 1 (convert) cannot work on row 2 of mine: it has no column 'response', but prompt"),
         ([{"messages": CHAT + CHAT}], {"convert": "prompt_response"}, "it has 3 turns before its last answer"),
         ([{"t": "x"}], {"filter": {"column": "size", "gt": 3}}, "it has no column 'size'; it has t"),
         ([{"n": "x"}], {"map": {"cast": {"n": "int"}}}, "'n' cannot be read as int"),

@@ -124,7 +124,7 @@ def test_what_was_uploaded_stands_for_what_the_user_named(
 def test_a_file_on_the_worker_needs_no_upload(jsonl: Writer, tmp_path: Path) -> None:
     path = jsonl([{"q": "1", "a": "2"}])
     nested = {"worker_path": str(path), "prompt_field": "q", "response_field": "a", "separator": " "}
-    assert opened({"jsonl": nested}, tmp_path).train.shape.wanted.prompt == "q"
+    assert opened({"jsonl": nested}, tmp_path).train.shape.columns == ("q", "a")
 
 
 def test_an_archive_stands_for_its_folder_and_is_unpacked_once(jsonl: Writer, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_an_archive_stands_for_its_folder_and_is_unpacked_once(jsonl: Writer, tm
 def test_inline_prompts_are_texts(tmp_path: Path) -> None:
     portions = opened({"prompts": ["1", "2", "3"], "max_samples": 2}, tmp_path)
     assert numbers(portions.train) == [1, 2]
-    assert portions.train.shape.wanted.kind == "text"
+    assert portions.train.shape.kind == "text"
 
 
 def test_an_empty_dataset_is_named(jsonl: Writer, tmp_path: Path) -> None:

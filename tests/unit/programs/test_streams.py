@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tunefleet.dataset.shapes import Recognized
 from tunefleet.errors import DataError
 from tunefleet.programs import assets
 from tunefleet.programs.data.shapes import Shape
-from tunefleet.spec import TextShape
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,7 +56,7 @@ def encoder() -> Encoder:
 
 def stream_of(reader: Reader, encoder: Encoder, **options: Any) -> SampleStream:
     options = {"seed": 1, "window": 100, "max_length": 32, **options}
-    return SampleStream(reader, Shape(TextShape("text"), "rows"), encoder, **options)
+    return SampleStream(reader, Shape(Recognized("text", {"text": "text"}), "rows"), encoder, **options)
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".csv"])

@@ -70,16 +70,12 @@ test("each training of several stages has a form of its own", () => {
 test("a dataset takes the place of an example's data", () => {
   const dataset = { reference: "rows.jsonl", name: "rows.jsonl", rows: 100, recognised: "prompts and responses" };
   const pair = { prompt_column: "question", response_column: "answer" };
-  const text = trainingDocument(LORA, dataset, { kind: "lora_sft", data: pair, convert: null });
+  const text = trainingDocument(LORA, dataset, { kind: "lora_sft", data: pair });
   expect(text).toContain("artifact: rows.jsonl\n    prompt_column: question");
   expect(text).toContain("fraction: 0.1");
   expect(text).toContain("# few");
-  const few = trainingDocument(LORA, { ...dataset, rows: 3 }, { kind: "lora_sft", data: pair, convert: null });
+  const few = trainingDocument(LORA, { ...dataset, rows: 3 }, { kind: "lora_sft", data: pair });
   expect(few).not.toContain("fraction");
-  const two = trainingDocument(LORA, dataset, { kind: "lora_sft", data: {}, convert: "messages" });
-  expect(trainingsIn(two).map((each) => each.name)).toEqual(["train"]);
-  expect(two).toContain("convert: messages");
-  expect(two).toMatch(/url: "?\$\{prepare\.result\.jsonl_export\.url\}/);
 });
 
 test("an answer is read event by event, however the network cuts it", () => {

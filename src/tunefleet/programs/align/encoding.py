@@ -5,17 +5,24 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
-from tunefleet.errors import ModelError
+from tunefleet.dataset.notes import Notes
 from tunefleet.programs.align.rows import Content
-from tunefleet.programs.data.shapes import Pair
+from tunefleet.programs.data.shapes import Pair, Place
 from tunefleet.programs.data.tokens import Encoder
 
-Exchange = tuple[Content, Content]
-"""A prompt and an answer to it."""
 _AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A prompt and an answer to it, both texts or both chats, and the row that they are from."""
+
+    prompt: Content
+    answer: Content
+    tools: list[Any] | None
+    place: Place
 
 
 @dataclass(slots=True)
@@ -63,17 +70,16 @@ class Limits:
 
 
 class Exchanges:
-    """Tokenises exchanges, texts or chats.
+    """Tokenizes exchanges, texts or chats.
 
     Args:
-        tokenizer: The model's.
-        separator: Between prompt and answer, if they are texts.
+        encoder: The model's.
+        notes: Gets what chat templates leave out.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, separator: str) -> None:
-        self._tokenizer = tokenizer
-        self._encoder = Encoder(tokenizer)
-        self._separator = separator
+    def __init__(self, encoder: Encoder, notes: Notes) -> None:
+        self._encoder = encoder
+        self._notes = notes
 
     def encode(self, exchanges: Iterable[Exchange]) -> Iterator[tuple[list[int], list[int]]]:
         """Yield the tokens of prompt and answer of each exchange.
@@ -84,41 +90,14 @@ class Exchanges:
         """
         source = iter(exchanges)
         while batch := list(itertools.islice(source, _AT_ONCE)):
-            if any(isinstance(prompt, list) for prompt, _ in batch):
-                yield from (self._chat(exchange) for exchange in batch)
-                continue
-            texts = [Pair(f"{prompt}{self._separator}", str(answer)) for prompt, answer in batch]
-            for tokens in self._encoder.encode(list(texts)):
+            texts = [each for each in batch if isinstance(each.prompt, str)]
+            pairs = [Pair(str(each.prompt), str(each.answer), each.place) for each in texts]
+            encoded = iter(self._encoder.encode(pairs, self._notes) if pairs else ())
+            for each in batch:
+                if isinstance(each.prompt, list):
+                    assert isinstance(each.answer, list), "a chat is answered by messages"
+                    yield self._encoder.exchange(each.prompt, each.answer, each.tools, self._notes, each.place)
+                    continue
+                tokens = next(encoded)
                 begin = tokens.trained.index(True) if True in tokens.trained else len(tokens.ids)
                 yield tokens.ids[:begin], tokens.ids[begin:]
-
-    def prompt(self, prompt: Content) -> str | None:
-        """Return a text prompt with what stands behind it; None if it is a chat, which is rendered."""
-        return f"{prompt}{self._separator}" if isinstance(prompt, str) else None
-
-    def length(self, prompt: Content) -> int:
-        """Return how many tokens a prompt has."""
-        text = self.prompt(prompt)
-        if text is not None:
-            return len(self._tokenizer(text, verbose=False)["input_ids"])
-        assert isinstance(prompt, list)
-        return len(self._bare(self._encoder.renderer.render(prompt, ask=True)))
-
-    def _chat(self, exchange: Exchange) -> tuple[list[int], list[int]]:
-        prompt, answer = exchange
-        if not isinstance(prompt, list) or not isinstance(answer, list):
-            (tokens,) = self.encode([exchange])
-            return tokens
-        asked = self._encoder.renderer.render(prompt, ask=True)
-        whole = self._encoder.renderer.render([*prompt, *answer])
-        if not whole.startswith(asked):
-            raise ModelError(
-                f"The chat template of {self._tokenizer.name_or_path} renders a prompt otherwise once it is answered, "
-                "so the answer cannot be told from the prompt.",
-                hint="Use a template that does not rewrite earlier turns, or columns of texts.",
-            )
-        return self._bare(asked), self._bare(whole[len(asked) :])
-
-    def _bare(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        return ids

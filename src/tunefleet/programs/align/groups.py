@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import datasets
@@ -14,14 +15,16 @@ from tunefleet.errors import DataError, InputError
 from tunefleet.memory.estimate import Load
 from tunefleet.programs import ranks
 from tunefleet.programs.align import rows
-from tunefleet.programs.align.encoding import Counts, Exchanges
+from tunefleet.programs.align.encoding import Counts
 from tunefleet.programs.align.held_out import HeldOut
 from tunefleet.programs.align.method import Material, Method, Parts, SpecT, some_left
 from tunefleet.programs.align.rewards import Answered, Rule, by_rule
 from tunefleet.programs.align.rows import Content
 from tunefleet.programs.data.chat import ChatRenderer
+from tunefleet.programs.data.prompts import PromptTokenizer
 from tunefleet.programs.data.readers import Rows
 from tunefleet.programs.data.sources import Found
+from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.ppo.judge import Judge, open_judge
 from tunefleet.spec import GrpoSpec, RlooSpec
 from tunefleet.spec.alignments import RewardedTaskSpec
@@ -51,20 +54,22 @@ class GroupMethod(Method[SpecT]):
         beta = float(getattr(self.spec.training, "beta", 0.0))
         return Load(1, reference=beta > 0 and self.spec.adapter is None)
 
-    def material(self, found: Found, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Material:
+    def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
         """Keep the prompts that are not too long; the trainer makes their tokens."""
         counts = Counts()
-        exchanges = Exchanges(tokenizer, self._wanted.data.separator)
-        train = self._prompts(found.train, found.origin, exchanges, max_length, counts)
+        how = rows.Reading(found.origin, self._wanted.data.separator)
+        train = self._prompts(found.train, how, encoder, max_length, counts)
         some_left(counts, found.origin, max_length)
         self._fill_a_step(len(train), found.origin)
         held_out = None
         if found.held_out is not None:
             others = Counts()
-            held_out = self._prompts(found.held_out, found.held_out_origin, exchanges, max_length, others)
+            how_others = replace(how, origin=found.held_out_origin)
+            held_out = self._prompts(found.held_out, how_others, encoder, max_length, others)
             some_left(others, found.held_out_origin, max_length)
         # A sequence is a prompt with its answer.
-        return Material(train, held_out, counts, found.origin, max_length + self._wanted.generation.max_new_tokens)
+        longest = max_length + self._wanted.generation.max_new_tokens
+        return Material(train, held_out, counts, found.origin, longest, how.notes.sentences)
 
     def _fill_a_step(self, prompts: int, origin: str) -> None:
         """Refuse fewer prompts than a step takes: the trainer draws whole steps only."""
@@ -82,16 +87,16 @@ class GroupMethod(Method[SpecT]):
             text = f"A step takes {needed} prompts ({how}): each pass leaves out {left} of {prompts}, others each time."
             self.launch.journal.event("data.incomplete_step", text, "warning", {"prompts": prompts, "left_out": left})
 
-    def _prompts(self, read: Rows, origin: str, exchanges: Exchanges, limit: int, counts: Counts) -> datasets.Dataset:
+    def _prompts(self, read: Rows, how: rows.Reading, encoder: Encoder, limit: int, counts: Counts) -> datasets.Dataset:
         kept: list[dict[str, Any]] = []
-        for row in rows.asked(read, self._wanted.data.columns, origin):
-            length = exchanges.length(row.prompt)
+        for row in rows.asked(read, self._wanted.data.columns, how):
+            length = len(encoder.ask(row.prompt, row.tools, row.place)[1])
             if length > limit:
                 counts.dropped += 1
                 continue
             counts.rows += 1
             counts.tokens += length
-            kept.append({"prompt": exchanges.prompt(row.prompt) or row.prompt, _REFERENCE: row.reference})
+            kept.append({"prompt": row.prompt, _REFERENCE: row.reference})
         return datasets.Dataset.from_list(kept)
 
     def arguments(self, parts: Parts) -> dict[str, Any]:
@@ -148,6 +153,11 @@ class GroupMethod(Method[SpecT]):
 
 
 class _Drawing(HeldOut):
+    def _tokenize_prompts(self, prompts: list[Any]) -> Any:
+        if isinstance(prompts[0], str):
+            return PromptTokenizer(self.processing_class).prompts(prompts, rendered=False), None, {}
+        return super()._tokenize_prompts(prompts)
+
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
         # In the arithmetic of the training, whatever types the weights are held in.
         with self.accelerator.autocast():

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import datasets
 import numpy as np
-from transformers import PreTrainedTokenizerBase
 from trl import KTOConfig, KTOTrainer
 
 from tunefleet.errors import DataError
 from tunefleet.memory.estimate import Load
 from tunefleet.programs.align import rows
-from tunefleet.programs.align.encoding import Exchanges, Limits
+from tunefleet.programs.align.encoding import Exchange, Exchanges, Limits
 from tunefleet.programs.align.held_out import HeldOut
 from tunefleet.programs.align.method import Material, Method, Parts, some_left
 from tunefleet.programs.align.reference import reference_of, where_others_find_it
 from tunefleet.programs.data.sources import Found
+from tunefleet.programs.data.tokens import Encoder
 from tunefleet.spec import KtoSpec
 
 
@@ -29,6 +30,7 @@ class _Kto(HeldOut, KTOTrainer):
 class KtoMethod(Method[KtoSpec]):
     """Kahneman-Tversky optimisation (Ethayarajh et al. 2024, arXiv 2402.01306)."""
 
+    row_kind = "judged"
     measures: ClassVar = {
         "reward_good": "rewards/chosen",
         "reward_bad": "rewards/rejected",
@@ -41,21 +43,22 @@ class KtoMethod(Method[KtoSpec]):
         early = self.spec.training.precompute_ref_log_probs
         return Load(2, reference=self.spec.adapter is None and not early)
 
-    def material(self, found: Found, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Material:
+    def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
         """Make tokens of prompts and answers, in an order drawn from the seed: batches must have both kinds."""
         data, training = self.spec.data, self.spec.training
-        exchanges = Exchanges(tokenizer, data.separator)
+        how = rows.Reading(found.origin, data.separator)
+        exchanges = Exchanges(encoder, how.notes)
         limits = Limits(max_length, training.max_prompt_length)
-        train = self._tokens(rows.judged(found.train, data.columns, found.origin), exchanges, limits, found.origin)
+        train = self._tokens(rows.judged(found.train, data.columns, how), exchanges, limits, found.origin)
         some_left(limits.counts, found.origin, max_length)
         self._tell_balance(train)
         held_out = None
         if found.held_out is not None:
             others = Limits(max_length, training.max_prompt_length)
-            read = rows.judged(found.held_out, data.columns, found.held_out_origin)
+            read = rows.judged(found.held_out, data.columns, replace(how, origin=found.held_out_origin))
             held_out = self._tokens(read, exchanges, others, found.held_out_origin)
             some_left(others.counts, found.held_out_origin, max_length)
-        return Material(train, held_out, limits.counts, found.origin, max_length)
+        return Material(train, held_out, limits.counts, found.origin, max_length, how.notes.sentences)
 
     def trainer(self, parts: Parts) -> HeldOut:
         """Make TRL's trainer."""
@@ -80,7 +83,7 @@ class KtoMethod(Method[KtoSpec]):
         order = np.random.default_rng(self.spec.training.seed).permutation(len(judged)).tolist()
         judged = [judged[at] for at in order]
         prompts, completions, labels = [], [], []
-        encoded = exchanges.encode((one.prompt, one.completion) for one in judged)
+        encoded = exchanges.encode(Exchange(one.prompt, one.completion, one.tools, one.place) for one in judged)
         for one, (prompt, answer) in zip(judged, encoded, strict=True):
             cut = limits.cut(prompt, [answer])
             if cut is not None:

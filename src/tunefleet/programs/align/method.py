@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
 
 import datasets
 from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
@@ -14,7 +14,10 @@ from tunefleet.errors import DataError
 from tunefleet.memory.estimate import Load
 from tunefleet.programs.align.encoding import Counts
 from tunefleet.programs.align.held_out import HeldOut
+from tunefleet.programs.align.rows import columns_of
+from tunefleet.programs.data.holdout import Duplicates
 from tunefleet.programs.data.sources import Found
+from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.sharding import allow_sharding_on_cpu
 from tunefleet.programs.train import assemble
 from tunefleet.programs.train.arguments import common_arguments
@@ -39,6 +42,8 @@ class Material:
         counts: What became of the rows.
         origin: What the user calls them.
         max_length: Longest sequence, in tokens.
+        notes: What the rows have and the run does not use, in sentences.
+        duplicates: Rows that are there more than once.
     """
 
     train: datasets.Dataset
@@ -46,6 +51,8 @@ class Material:
     counts: Counts
     origin: str
     max_length: int
+    notes: tuple[str, ...] = ()
+    duplicates: Duplicates | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,8 @@ class Method(ABC, Generic[SpecT]):
 
     measures: ClassVar[Mapping[str, str]] = MARGINS
     """What is measured on held-out rows → what TRL calls it."""
+    row_kind: ClassVar[Literal["pairs", "judged", "prompts"]] = "prompts"
+    """What a row is."""
     scores: ClassVar[bool] = False
     """Whether the model gives a score in place of the next token."""
 
@@ -106,13 +115,19 @@ class Method(ABC, Generic[SpecT]):
     def load(self) -> Load:
         """What is done with a row, for the estimate of the memory."""
 
+    @property
+    def columns(self) -> Callable[[Mapping[str, Any], str], tuple[str, ...]]:
+        """What finds the columns that are trained on, given the first row and the dataset's name."""
+        data: Any = self.spec.data
+        return columns_of(self.row_kind, data.columns)
+
     @abstractmethod
-    def material(self, found: Found, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Material:
+    def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
         """Make tokens of the rows.
 
         Args:
             found: The rows.
-            tokenizer: The model's.
+            encoder: The model's.
             max_length: Longest sequence, in tokens.
 
         Raises:

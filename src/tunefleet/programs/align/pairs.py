@@ -3,57 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import datasets
-from transformers import PreTrainedTokenizerBase
 from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 
 from tunefleet.memory.estimate import Load
 from tunefleet.programs.align import rows
-from tunefleet.programs.align.encoding import Exchanges, Limits
+from tunefleet.programs.align.encoding import Exchange, Exchanges, Limits
 from tunefleet.programs.align.held_out import HeldOut
 from tunefleet.programs.align.method import Material, Method, Parts, SpecT, some_left
 from tunefleet.programs.align.odds import OddsTrainer
 from tunefleet.programs.align.reference import reference_of, where_others_find_it
 from tunefleet.programs.data.sources import Found
+from tunefleet.programs.data.tokens import Encoder
 from tunefleet.spec import DpoSpec, OrpoSpec, PairData, RewardSpec
 
 
 class PairMethod(Method[SpecT]):
     """What the trainings on pairs have in common."""
 
+    row_kind = "pairs"
+
     @property
     def load(self) -> Load:
         """Two sequences a row."""
         return Load(sequences=2)
 
-    def material(self, found: Found, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Material:
+    def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
         """Make tokens of prompts, better and worse answers."""
         data = self.spec.data
         assert isinstance(data, PairData)
-        exchanges = Exchanges(tokenizer, data.separator)
+        how = rows.Reading(found.origin, data.separator)
         prompt_limit = getattr(self.spec.training, "max_prompt_length", None)
         limits = Limits(max_length, prompt_limit)
-        train = self._tokens(rows.pairs(found.train, data.columns, found.origin), exchanges, limits)
+        train = self._tokens(rows.pairs(found.train, data.columns, how), Exchanges(encoder, how.notes), limits)
+        limits.counts.dropped += len(found.train) - limits.counts.rows - limits.counts.dropped
         some_left(limits.counts, found.origin, max_length)
         held_out = None
         if found.held_out is not None:
-            others = Limits(max_length, prompt_limit)
-            read = rows.pairs(found.held_out, data.columns, found.held_out_origin)
-            held_out = self._tokens(read, exchanges, others)
+            others, how_others = Limits(max_length, prompt_limit), replace(how, origin=found.held_out_origin)
+            read = rows.pairs(found.held_out, data.columns, how_others)
+            held_out = self._tokens(read, Exchanges(encoder, how.notes), others)
             some_left(others.counts, found.held_out_origin, max_length)
-        return Material(train, held_out, limits.counts, found.origin, max_length)
+        return Material(train, held_out, limits.counts, found.origin, max_length, how.notes.sentences)
 
     def _tokens(self, pairs: Iterable[rows.Pair], exchanges: Exchanges, limits: Limits) -> datasets.Dataset:
-        kept = []
-        for pair in pairs:
-            if pair.chosen == pair.rejected:
-                limits.counts.dropped += 1  # nothing can be preferred
-            else:
-                kept.append(pair)
-        chosen = exchanges.encode((pair.prompt, pair.chosen) for pair in kept)
-        rejected = exchanges.encode((pair.prompt, pair.rejected) for pair in kept)
+        kept = list(pairs)
+        chosen = exchanges.encode(Exchange(pair.prompt, pair.chosen, pair.tools, pair.place) for pair in kept)
+        rejected = exchanges.encode(Exchange(pair.prompt, pair.rejected, pair.tools, pair.place) for pair in kept)
         columns: dict[str, list[list[int]]] = {"prompt_ids": [], "chosen_ids": [], "rejected_ids": []}
         for (prompt, better), (_, worse) in zip(chosen, rejected, strict=True):
             cut = limits.cut(prompt, [better, worse])

@@ -22,9 +22,11 @@ from tunefleet.programs.align.pairs import DpoMethod, OrpoMethod, RewardMethod
 from tunefleet.programs.align.reference import FOLDER
 from tunefleet.programs.align.result import Measures
 from tunefleet.programs.data.sources import open_rows
+from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.train import assemble, federated, frame, outputs
 from tunefleet.programs.train.disk import require_disk
 from tunefleet.programs.train.launch import Launch
+from tunefleet.programs.train.material import tell_notes
 from tunefleet.spec import AlignmentTaskSpec
 
 _METHODS: dict[str, type[Method[Any]]] = {
@@ -53,7 +55,7 @@ def _train(launch: Aligned, method: Method[Any]) -> None:
     spec, clock, session = launch.spec, launch.clock, launch.session
     around = frame.look_around(launch, liger=False, load=method.load)
     with clock.part("data"), ranks.leader_first(launch.folder, launch.job.launch, "data"):
-        found = open_rows(spec.data, launch.job.inputs, launch.workspace, seed=spec.training.seed)
+        found = open_rows(spec.data, launch.job.inputs, launch.workspace, method.columns, seed=spec.training.seed)
         launch, own = federated.own_rows(launch, found.train, found.origin)
         found, spec = replace(found, train=own), launch.spec
         method = _METHODS[spec.task_type](launch)
@@ -62,7 +64,10 @@ def _train(launch: Aligned, method: Method[Any]) -> None:
         tokenizer = base_model.load_tokenizer(base.source)
     with clock.part("tokenizing"):
         context = base_model.context_length(base.source)
-        material = method.material(found, tokenizer, _longest(launch, context))
+        vocabulary = base_model.embedding_rows(base.source)
+        encoder = Encoder(tokenizer, append_eos=spec.training.append_eos, vocabulary=vocabulary)
+        material = method.material(found, encoder, _longest(launch, context))
+        material = replace(material, duplicates=found.duplicates)
         _tell(launch, material)
     around.memory.tell(base.source, around.kernels, material.max_length, launch.journal)
     with clock.part("model"):
@@ -100,6 +105,7 @@ def _tell(launch: Aligned, material: Material) -> None:
         if count:
             text = f"{count} of {total} rows are {what} (limit: {limit} tokens)."
             launch.journal.event("data.truncated", text, "warning")
+    tell_notes(launch.journal, material.notes, material.duplicates)
     data = {"rows": counts.rows, "tokens": counts.tokens}
     launch.journal.event("data.ready", f"{counts.rows} rows, {counts.tokens} tokens.", data=data)
 

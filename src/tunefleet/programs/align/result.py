@@ -49,6 +49,8 @@ def build(job: Job, spec: AlignmentTaskSpec, outcome: Outcome) -> dict[str, Any]
             "dropped_rows": material.counts.dropped,
             "truncated_rows": material.counts.truncated,
             "held_out_rows": 0 if material.held_out is None else len(material.held_out),
+            "duplicates": material.duplicates.rows if material.duplicates else None,
+            "notes": list(material.notes),
         },
         "used": {**used(spec, outcome), "max_seq_length": material.max_length},
         "timings": outcome.seconds,

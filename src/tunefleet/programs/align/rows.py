@@ -1,26 +1,42 @@
-"""What is in a row of preferences or prompts; every fault names the row and the column."""
+"""What is in a row of preferences or prompts; every error names the row and the column."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+from tunefleet.dataset.messages import Message, looks_like_messages, read_messages
+from tunefleet.dataset.notes import Notes, filled
+from tunefleet.dataset.shapes import (
+    JUDGED,
+    PREFERENCES,
+    Parts,
+    Recognized,
+    SameAnswersError,
+    judged_pair,
+    preference,
+    recognize,
+)
+from tunefleet.dataset.values import RowError
 from tunefleet.errors import DataError
-from tunefleet.programs.data.readers import Rows
-from tunefleet.programs.data.shapes import Message, messages_of
+from tunefleet.programs.data.readers import Rows, numbered
+from tunefleet.programs.data.shapes import Place, prompt_text, without_weights
 
 Content = str | list[Message]
 Row = Mapping[str, Any]
+_SYSTEM: Final = ("system", "system_prompt")
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A prompt with a better and a worse answer; all texts, or all chats."""
+    """A prompt with a better and a worse answer; all texts (the separator behind the prompt), or all chats."""
 
     prompt: Content
     chosen: Content
     rejected: Content
+    tools: list[Any] | None = None
+    place: Place = field(default=Place(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +46,8 @@ class Judged:
     prompt: Content
     completion: Content
     good: bool
+    tools: list[Any] | None = None
+    place: Place = field(default=Place(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,122 +56,192 @@ class Asked:
 
     prompt: Content
     reference: str | None
+    tools: list[Any] | None = None
+    place: Place = field(default=Place(), compare=False)
 
 
-def pairs(rows: Rows, columns: tuple[str, str, str], origin: str) -> Iterator[Pair]:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How rows are read.
+
+    Args:
+        origin: What the user calls the dataset.
+        separator: Behind a prompt that is a text.
+        notes: Gets what rows have and nothing reads.
+    """
+
+    origin: str
+    separator: str
+    notes: Notes = field(default_factory=Notes)
+
+    def ignore_others(self, row: Row, used: Collection[str | None], number: int) -> None:
+        """Note the columns of a row that nothing reads."""
+        for column, value in row.items():
+            if column not in used and column not in _SYSTEM and value not in (None, "", [], {}):
+                self.notes.ignore_column(column, number)
+
+    def each(self, rows: Rows, shape: Recognized) -> Iterator[tuple[Parts, Place]]:
+        """Yield the parts of each row; pairs of equal answers are left out and noted.
+
+        Raises:
+            DataError: If a row lacks a column or has something else there.
+        """
+        for number, row in numbered(rows):
+            place = Place(number, self.origin)
+            try:
+                yield shape.read(row, self.separator, self.notes, number), place
+            except SameAnswersError:
+                self.notes.add("Pairs whose chosen and rejected answers are the same are left out", number)
+            except RowError as error:
+                raise DataError(f"{place}: {error}.") from None
+
+
+def pairs(rows: Rows, columns: tuple[str, str, str], how: Reading) -> Iterator[Pair]:
     """Read rows as pairs.
 
     Args:
         rows: As they are.
         columns: Of prompt, better and worse answer.
-        origin: What the user calls them.
+        how: They are read.
 
     Raises:
-        DataError: If a row lacks a column or holds something else there.
+        DataError: If a row lacks a column or has something else there.
     """
-    prompt, chosen, rejected = columns
-    for number, row in enumerate(rows, start=1):
-        where = f"Row {number} of {origin}"
-        if prompt not in row and isinstance(row.get(chosen), list):
-            yield _without_prompt(where, row, columns)
-            continue
-        asked = _content(where, row, prompt)
-        yield Pair(asked, _answer(where, row, chosen, asked), _answer(where, row, rejected, asked))
+    for parts, place in how.each(rows, _pair_shape(rows[0], columns, how.origin)):
+        prompt, answers, tools = _contents(parts, how, place)
+        yield Pair(prompt, answers[0], answers[1], tools, place)
 
 
-def judged(rows: Rows, columns: tuple[str, str, str], origin: str) -> Iterator[Judged]:
+def judged(rows: Rows, columns: tuple[str, str, str], how: Reading) -> Iterator[Judged]:
     """Read rows as judged answers; a pair counts as two.
 
     Args:
         rows: As they are.
         columns: Of prompt, answer and label.
-        origin: What the user calls them.
+        how: They are read.
 
     Raises:
-        DataError: If a row lacks a column or holds something else there.
+        DataError: If a row lacks a column or has something else there.
     """
-    prompt, completion, label = columns
-    if completion not in rows[0] and {"chosen", "rejected"} <= rows[0].keys():
-        for pair in pairs(rows, (prompt, "chosen", "rejected"), origin):
-            yield Judged(pair.prompt, pair.chosen, good=True)
-            yield Judged(pair.prompt, pair.rejected, good=False)
-        return
-    for number, row in enumerate(rows, start=1):
-        where = f"Row {number} of {origin}"
-        asked = _content(where, row, prompt)
-        good = _value(where, row, label)
-        if not isinstance(good, bool) and good not in (0, 1):
-            raise DataError(f"{where} holds {good!r} in {label!r}, not true or false.")
-        yield Judged(asked, _answer(where, row, completion, asked), bool(good))
+    for parts, place in how.each(rows, _judged_shape(rows[0], columns, how.origin)):
+        prompt, answers, tools = _contents(parts, how, place)
+        if parts.good is None:
+            yield Judged(prompt, answers[0], good=True, tools=tools, place=place)
+            yield Judged(prompt, answers[1], good=False, tools=tools, place=place)
+        else:
+            yield Judged(prompt, answers[0], parts.good, tools, place)
 
 
-def asked(rows: Rows, columns: tuple[str, str | None], origin: str) -> Iterator[Asked]:
+def asked(rows: Rows, columns: tuple[str, str | None], how: Reading) -> Iterator[Asked]:
     """Read rows as prompts.
 
     Args:
         rows: As they are.
         columns: Of the prompt and of the right answer, if that is there.
-        origin: What the user calls them.
+        how: They are read.
 
     Raises:
-        DataError: If a row lacks a column or holds something else there, or a chat among texts.
+        DataError: If a row lacks a column or has something else there, or a chat among texts.
     """
     prompt, reference = columns
     shape: type[Content] | None = None
-    for number, row in enumerate(rows, start=1):
-        where = f"Row {number} of {origin}"
+    for number, row in numbered(rows):
+        place = Place(number, how.origin)
         right = None
         if reference is not None:
-            value = _value(where, row, reference)
+            value = _value(place, row, reference)
             if not isinstance(value, str | int | float) or isinstance(value, bool):
-                raise DataError(f"{where} holds no text in {reference!r}, with which an answer could be compared.")
+                raise DataError(f"{place} has no text in {reference!r}, with which an answer could be compared.")
             right = str(value)
-        content = _content(where, row, prompt)
+        content = read_prompt(row, prompt, place, how)
         if shape is not None and type(content) is not shape:
             holds, before = ("a text", "chats") if isinstance(content, str) else ("a chat", "texts")
             raise DataError(
-                f"{where} holds {holds} in {prompt!r}, and the rows before it hold {before}.", hint="Make all the same."
+                f"{place} holds {holds} in {prompt!r}, and the rows before it hold {before}.", hint="Make all the same."
             )
         shape = type(content)
-        yield Asked(content, right)
+        how.ignore_others(row, (prompt, reference), number)
+        yield Asked(content, right, place=place)
 
 
-def _value(where: str, row: Row, column: str) -> Any:
+def read_prompt(row: Row, column: str, place: Place, how: Reading) -> Content:
+    """Read a prompt of one column, with the system prompt of the row before it.
+
+    Raises:
+        DataError: If it is neither a text nor a chat.
+    """
+    value = _value(place, row, column)
+    system = next((row[name] for name in _SYSTEM if name != column and filled(row, name)), None)
+    try:
+        if looks_like_messages(value):
+            messages, _ = without_weights(read_messages(value, column, how.notes, place.row))
+            if system is not None and not any(message["role"] == "system" for message in messages):
+                messages.insert(0, {"role": "system", "content": str(system)})
+            return messages
+    except RowError as error:
+        raise DataError(f"{place}: {error}.") from None
+    if not isinstance(value, str) or not value:
+        what = "an empty text" if value == "" else "neither a text nor a list of messages"
+        raise DataError(f"{place} holds {what} in {column!r}.")
+    before = "" if system is None else f"{system}{how.separator}"
+    return f"{before}{value}{how.separator}"
+
+
+def columns_of(kind: str, columns: tuple[str | None, ...]) -> Callable[[Row, str], tuple[str, ...]]:
+    """Return what finds the columns that a kind trains on, for `open_rows`."""
+    shapes = {"pairs": _pair_shape, "judged": _judged_shape}
+
+    def found(first: Row, origin: str) -> tuple[str, ...]:
+        if kind in shapes:
+            return shapes[kind](first, columns, origin).columns  # type: ignore[arg-type]
+        return tuple(column for column in columns if column is not None)
+
+    return found
+
+
+def _pair_shape(first: Row, columns: tuple[str, str, str], origin: str) -> Recognized:
+    prompt, chosen, rejected = columns
+    if columns == ("prompt", "chosen", "rejected") and prompt not in first:
+        return recognize(first, "auto", origin, PREFERENCES)
+    _require(first, origin, chosen, rejected)
+    names = {"chosen": chosen, "rejected": rejected}
+    return preference(first, {"prompt": prompt, **names} if prompt in first else names)
+
+
+def _judged_shape(first: Row, columns: tuple[str, str, str], origin: str) -> Recognized:
+    prompt, completion, label = columns
+    if {prompt, completion, label} <= first.keys():
+        return judged_pair(prompt, completion, label)
+    if columns == ("prompt", "completion", "label"):
+        return recognize(first, "auto", origin, JUDGED)
+    if {"chosen", "rejected"} <= first.keys():
+        return _pair_shape(first, (prompt, "chosen", "rejected"), origin)
+    _require(first, origin, prompt, completion, label)
+    raise AssertionError("one of them is missing")
+
+
+def _require(first: Row, origin: str, *columns: str) -> None:
+    for column in columns:
+        _value(Place(1, origin), first, column)
+
+
+def _value(place: Place, row: Row, column: str) -> Any:
     if column not in row:
         known = ", ".join(sorted(map(str, row)))
-        raise DataError(f"{where} has no column {column!r}.", hint=f"It has: {known or 'no column'}.")
+        raise DataError(f"{place} has no column {column!r}.", hint=f"It has: {known or 'no column'}.")
     return row[column]
 
 
-def _content(where: str, row: Row, column: str) -> Content:
-    value = _value(where, row, column)
-    if isinstance(value, list):
-        return messages_of(where, column, value)
-    if not isinstance(value, str) or not value:
-        what = "an empty text" if value == "" else "neither text nor a list of messages"
-        raise DataError(f"{where} holds {what} in {column!r}.")
-    return value
-
-
-def _answer(where: str, row: Row, column: str, prompt: Content) -> Content:
-    answer = _content(where, row, column)
-    if isinstance(prompt, str) and not isinstance(answer, str):
-        raise DataError(f"{where} holds a chat in {column!r}, and its prompt is a text.", hint="Make both the same.")
-    if isinstance(prompt, list) and isinstance(answer, str):
-        return [{"role": "assistant", "content": answer}]
-    return answer
-
-
-def _without_prompt(where: str, row: Row, columns: tuple[str, str, str]) -> Pair:
-    """Take the common beginning of two chats as their prompt."""
-    prompt, first, second = columns
-    chosen, rejected = messages_of(where, first, row[first]), messages_of(where, second, _value(where, row, second))
-    same = 0
-    while same < min(len(chosen), len(rejected)) and chosen[same] == rejected[same]:
-        same += 1
-    if not same or same == len(chosen) or same == len(rejected):
-        raise DataError(
-            f"{where} has no column {prompt!r}, and its chats in {first!r} and {second!r} do not begin alike and end "
-            "in different answers."
-        )
-    return Pair(chosen[:same], chosen[same:], rejected[same:])
+def _contents(parts: Parts, how: Reading, place: Place) -> tuple[Content, list[Content], list[Any] | None]:
+    """Return prompt and answers as texts or as chats."""
+    answers = [parts.answer, *([parts.worse] if parts.worse is not None else [])]
+    for message in (message for answer in answers for message in answer):
+        if message.get("weight") == 0:
+            raise DataError(f"{place}: an answer has weight 0, and answers are what is compared.")
+    if parts.chat:
+        prompt, _ = without_weights(parts.before)
+        return prompt, [without_weights(answer)[0] for answer in answers], parts.tools
+    texts: list[Content] = [str(answer[0]["content"]) for answer in answers]
+    if not parts.before or not any(message["content"] for message in parts.before):
+        raise DataError(f"{place} has an empty prompt.")
+    return prompt_text(parts.before, how.separator), texts, None

@@ -57,8 +57,8 @@ def answer(models: Models, inference: InferenceSpec, request: ChatRequest) -> It
     messages = [message.model_dump(exclude_none=True) for message in request.messages]
     if inference.system_prompt and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": inference.system_prompt})
-    prompt = render(engine, Talk(request.messages[-1].content, said=messages), inference)
-    pieces = engine.stream(Request(0, prompt, sampling(inference, request), adapter))
+    prompt, rendered = render(engine, Talk(request.messages[-1].content, said=messages), inference)
+    pieces = engine.stream(Request(0, prompt, sampling(inference, request), adapter, rendered))
     try:
         while True:
             yield ChatPiece(text=next(pieces))

@@ -2,7 +2,7 @@
 
 Three ways, in this order: the template marks the assistant's turns itself (`{% generation %}`); TRL knows the same
 template with markers; or the conversation is rendered turn by turn, which works whenever a longer conversation starts
-with the text of a shorter one. If none works the template is refused: learning everything would be silent and wrong.
+with the text of a shorter one. If none works the template is refused: training on everything would be silent and wrong.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from tunefleet.dataset.messages import Message
 from tunefleet.errors import DataError, ModelError
-from tunefleet.programs.data.shapes import Chat, Message
+from tunefleet.programs.data.shapes import Chat
 
 Span = tuple[int, int]
 _MARKERS = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_WORD = re.compile(r"\w+")
+_PROBE = "zqxprobe"
 
 
 class ChatRenderer:
     """Renders conversations for one tokenizer.
+
+    A tokenizer with several templates uses `tool_use` for conversations with tools and `default` for the others.
 
     Args:
         tokenizer: Has the chat template.
@@ -33,75 +37,188 @@ class ChatRenderer:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        if tokenizer.chat_template is None:
+        if not tokenizer.chat_template:
             raise ModelError(
                 f"The tokenizer of {tokenizer.name_or_path} has no chat template, so conversations cannot be rendered.",
                 hint="Use an instruct model, or columns of prompts and responses.",
             )
-        own = tokenizer.get_chat_template()
-        known = None if _MARKERS.search(own) else _known_to_trl(tokenizer)
         self._tokenizer = tokenizer
-        self._template: str = known or own
-        self.marks_turns = _MARKERS.search(self._template) is not None
+        self._templates: dict[bool, str] = {}
+        self._describes_tools: bool | None = None
 
-    def render(self, messages: Sequence[Message], tools: list[Any] | None = None, *, ask: bool = False) -> str:
+    def template(self, tools: Sequence[Any] | None = None) -> str:
+        """Return the template for conversations with these tools, with markers if any are known.
+
+        Raises:
+            ModelError: If the tokenizer has several templates and none for them.
+        """
+        found = self._templates.get(bool(tools))
+        if found is None:
+            try:
+                own: str = self._tokenizer.get_chat_template(tools=list(tools) if tools else None)
+            except ValueError as error:
+                raise ModelError(f"The tokenizer of {self._tokenizer.name_or_path}: {error}") from error
+            known = None if _MARKERS.search(own) else _known_to_trl(self._tokenizer, own)
+            found = self._templates[bool(tools)] = known or own
+        return found
+
+    @property
+    def marks_turns(self) -> bool:
+        """Whether the template for conversations without tools marks the assistant's turns."""
+        return _MARKERS.search(self.template()) is not None
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any] | None = None,
+        *,
+        ask: bool = False,
+        where: str = "",
+        **options: Any,
+    ) -> str:
         """Render a conversation as text.
 
         Args:
-            messages: The turns.
+            messages: The messages.
             tools: Schemas of the tools that the template may describe.
             ask: End with the header of the assistant's next turn.
+            where: Names the row in errors.
+            options: Passed on to the template.
+
+        Raises:
+            DataError: If the template refuses the conversation.
         """
-        return self._render(messages, tools, ask=ask, spans=False)[0]
+        return self._render(messages, tools, where, ask=ask, **options)[0]
 
     def render_with_spans(self, chat: Chat) -> tuple[str, list[Span]]:
-        """Render a conversation and say which characters (start, end) are the assistant's.
+        """Render a conversation and say which characters (start, end) are to be trained.
 
         Raises:
             ModelError: If the template does not tell and turn-by-turn rendering does not either.
             DataError: If the template refuses the conversation.
         """
-        if self.marks_turns:
-            return self._render(chat.messages, chat.tools, ask=False, spans=True)
-        text = self.render(chat.messages, chat.tools)
-        spans = []
-        for index, message in enumerate(chat.messages):
-            if message["role"] == "assistant":
-                before = self.render(chat.messages[:index], chat.tools, ask=True)
-                after = self.render(chat.messages[: index + 1], chat.tools)
-                if not (text.startswith(after) and after.startswith(before)):
-                    raise ModelError(
-                        f"The chat template of {self._tokenizer.name_or_path} rewrites earlier turns and has no "
-                        "{% generation %} markers, so the assistant's tokens cannot be told from the others.",
-                        hint="Add the markers to its chat_template.jinja, or set `training.completion_only_loss: "
-                        "false` to learn whole conversations.",
-                    )
-                spans.append((len(before), len(after)))
-        return text, spans
+        assistants = [at for at, message in enumerate(chat.messages) if message["role"] == "assistant"]
+        if _MARKERS.search(self.template(chat.tools)):
+            text, spans = self._render(chat.messages, chat.tools, str(chat.place), spans=True)
+            if not chat.untrained:
+                return text, spans
+            if len(spans) == len(assistants):
+                pairs = zip(assistants, spans, strict=True)
+                return text, [span for at, span in pairs if at not in chat.untrained]
+            context = [self._turn(chat, at, text) for at in sorted(chat.untrained)]
+            return text, [span for span in spans if not any(begin <= span[0] < end for begin, end in context)]
+        text = self.render(chat.messages, chat.tools, where=str(chat.place))
+        return text, [self._turn(chat, at, text) for at in assistants if at not in chat.untrained]
+
+    def unrendered(self, chat: Chat, text: str) -> list[str]:
+        """Say what of a conversation the template leaves out.
+
+        Args:
+            chat: The conversation.
+            text: As it was rendered.
+
+        Raises:
+            DataError: If it leaves out an answer, which then could not be trained.
+        """
+        found = []
+        for at, message in enumerate(chat.messages):
+            lost = self._lost(chat, at, message, text)
+            if lost and message["role"] == "assistant" and at not in chat.untrained and lost != "reasoning_content":
+                raise DataError(
+                    f"{chat.place}: the chat template of {self._tokenizer.name_or_path} does not write the "
+                    f"{lost} of an answer, so it could not be trained.",
+                    hint="Use a model whose template knows them, or convert the rows to messages with text.",
+                )
+            if lost:
+                found.append(f"The chat template does not write the {lost} of messages of the {message['role']}")
+        if chat.tools:
+            if self._describes_tools is None:
+                self._describes_tools = self.render(chat.messages, None, where=str(chat.place)) != text
+            if not self._describes_tools:
+                found.append("The chat template does not describe tools: the column 'tools' has no effect")
+        return found
+
+    def _lost(self, chat: Chat, at: int, message: Message, text: str) -> str | None:
+        """Return the key of a message that the template does not write, if there is one.
+
+        That its longest word is in the text nearly always settles it; else the message is rendered with another word
+        in it, and a template that reads it renders another text.
+        """
+        for key, said in _said(message):
+            word = max(_WORD.findall(said), key=len, default="")
+            if not word or word in text:
+                continue
+            other = [dict(each) for each in chat.messages]
+            if key == "tool_calls":
+                return key
+            other[at][key] = f"{_PROBE} {message[key]} {_PROBE}"
+            if self.render(other, chat.tools, where=str(chat.place)) == text:
+                return key
+        return None
+
+    def _turn(self, chat: Chat, at: int, text: str) -> Span:
+        """Find the characters of one message of the assistant by rendering the conversation up to it."""
+        before = self.render(chat.messages[:at], chat.tools, ask=True, where=str(chat.place))
+        after = self.render(chat.messages[: at + 1], chat.tools, where=str(chat.place))
+        if not (text.startswith(after) and after.startswith(before)):
+            raise ModelError(
+                f"The chat template of {self._tokenizer.name_or_path} rewrites earlier turns and has no "
+                "{% generation %} markers, so the assistant's tokens cannot be told from the others.",
+                hint="Add the markers to its chat_template.jinja, or set `training.completion_only_loss: "
+                "false` to train on whole conversations.",
+            )
+        return len(before), len(after)
 
     def _render(
-        self, messages: Sequence[Message], tools: list[Any] | None, *, ask: bool, spans: bool
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any] | None,
+        where: str,
+        *,
+        ask: bool = False,
+        spans: bool = False,
+        **options: Any,
     ) -> tuple[str, list[Span]]:
         try:
             texts, found = render_jinja_template(
                 conversations=[list(messages)],
-                tools=tools,
-                chat_template=self._template,
+                tools=list(tools) if tools else None,
+                chat_template=self.template(tools),
                 return_assistant_tokens_mask=spans,
                 add_generation_prompt=ask,
-                **self._tokenizer.special_tokens_map,
+                **{**self._tokenizer.special_tokens_map, **options},
             )
-        except (TemplateError, TypeError, ValueError) as error:
-            raise DataError(f"The chat template refuses a conversation: {error}.") from error
+        except ModelError:
+            raise
+        except Exception as error:
+            place = f"{where}: the" if where else "The"
+            raise DataError(
+                f"{place} chat template of {self._tokenizer.name_or_path} refuses the conversation: {_said_by(error)}."
+            ) from error
         return texts[0], [(start, end) for start, end in found[0]] if spans else []
 
 
-def _known_to_trl(tokenizer: PreTrainedTokenizerBase) -> str | None:
+def _said(message: Message) -> list[tuple[str, str]]:
+    """Return the texts of a message by their keys."""
+    texts = [
+        (key, message[key]) for key in ("content", "reasoning_content", "thinking") if isinstance(message.get(key), str)
+    ]
+    return texts + [("tool_calls", str(call["function"]["name"])) for call in message.get("tool_calls") or ()]
+
+
+def _said_by(error: Exception) -> str:
+    text = str(error).strip().rstrip(".")
+    return text if text and not isinstance(error, KeyError | IndexError) else f"{type(error).__name__} {text}".strip()
+
+
+def _known_to_trl(tokenizer: PreTrainedTokenizerBase, template: str) -> str | None:
+    if template != tokenizer.chat_template:
+        return None  # one of several, none of which TRL knows
     # Imports torch, for which a preview of a template with markers need not wait.
     from trl.chat_template_utils import get_training_chat_template
 
     try:
-        template: str | None = get_training_chat_template(tokenizer)
+        known: str | None = get_training_chat_template(tokenizer)
     except ValueError:
         return None
-    return template
+    return known

@@ -22,13 +22,13 @@ import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
 from tunefleet.attach.files import read_json, write_json
-from tunefleet.programs.data.readers import Rows
+from tunefleet.programs.data.readers import Rows, table
 from tunefleet.programs.data.shapes import Shape
 from tunefleet.programs.data.tokens import Encoder, Tokenized, tokenize
 
 logger = logging.getLogger(__name__)
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 SHARE_OF_FREE_DISK: Final = 0.1
 _LIBRARIES: Final = ("transformers", "tokenizers", "trl", "datasets", "pyarrow")
 _BATCH: Final = 5000
@@ -41,13 +41,15 @@ class KeptTokens:
     Args:
         folder: Where they lie.
         tokenizer: The model's; what a slow one does cannot be told, so nothing is kept of it.
-        whole: Whether every token counts.
+        encoder: How rows become tokens.
         writes: Whether this process writes tables; of several ranks one does.
     """
 
-    def __init__(self, folder: Path, tokenizer: PreTrainedTokenizerBase, *, whole: bool, writes: bool = True) -> None:
+    def __init__(
+        self, folder: Path, tokenizer: PreTrainedTokenizerBase, encoder: Encoder, *, writes: bool = True
+    ) -> None:
         self._folder = folder
-        self._facts = _facts(tokenizer, whole=whole)
+        self._facts = _facts(tokenizer, encoder)
         self._writes = writes
         self._used: set[str] = set()
 
@@ -61,13 +63,14 @@ class KeptTokens:
         """
         if self._facts is None:
             return tokenize(rows, shape, encoder, max_length, processes)
-        key = _key("rows", self._facts, repr(shape.wanted), max_length, _content(rows))
+        how = repr(shape.recognized), shape.separator
+        key = _key("rows", self._facts, *how, max_length, _content(rows))
         found = self._load(key)
         if found is not None:
-            dataset, counts = found
-            return Tokenized(dataset, **{name: int(counts[name]) for name in _COUNTS})
+            dataset, about = found
+            return Tokenized(dataset, **{name: int(about[name]) for name in _COUNTS}, notes=tuple(about["notes"]))
         made = tokenize(rows, shape, encoder, max_length, processes)
-        self._keep(key, made.dataset, {name: getattr(made, name) for name in _COUNTS})
+        self._keep(key, made.dataset, {**{name: getattr(made, name) for name in _COUNTS}, "notes": made.notes})
         return made
 
     def derived(self, dataset: datasets.Dataset, *how: object) -> tuple[str, datasets.Dataset | None]:
@@ -110,26 +113,26 @@ class KeptTokens:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
             if digest != about.get("digest"):
                 raise ValueError("its digest differs")
-            table = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
-            dataset = datasets.Dataset(table, fingerprint=key)
+            tokens = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
+            dataset = datasets.Dataset(tokens, fingerprint=key)
         except (OSError, ValueError, pa.ArrowException) as error:
             logger.warning("Tokenised rows of an earlier launch are not used: %s", error)
             return None
         logger.info("%s tokenised rows of an earlier launch are used", f"{len(dataset):,}")
         return dataset, about.get("counts") or {}
 
-    def _keep(self, key: str, dataset: datasets.Dataset, counts: Mapping[str, int]) -> None:
+    def _keep(self, key: str, dataset: datasets.Dataset, counts: Mapping[str, Any]) -> None:
         if not self._writes:
             return
         target, draft = self._folder / f"{key}.arrow", self._folder / f"{key}.partial"
         try:
             self._folder.mkdir(exist_ok=True)
-            table, free = dataset.with_format("arrow")[:], shutil.disk_usage(self._folder).free
-            if table.nbytes > free * SHARE_OF_FREE_DISK:
-                logger.info("Tokenised rows are not kept: %s of %s free bytes", f"{table.nbytes:,}", f"{free:,}")
+            tokens, free = dataset.with_format("arrow")[:], shutil.disk_usage(self._folder).free
+            if tokens.nbytes > free * SHARE_OF_FREE_DISK:
+                logger.info("Tokenised rows are not kept: %s of %s free bytes", f"{tokens.nbytes:,}", f"{free:,}")
                 return
-            with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-                writer.write_table(table)
+            with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, tokens.schema) as writer:
+                writer.write_table(tokens)
             with draft.open("rb") as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
             draft.replace(target)
@@ -139,13 +142,21 @@ class KeptTokens:
             draft.unlink(missing_ok=True)
 
 
-def _facts(tokenizer: PreTrainedTokenizerBase, *, whole: bool) -> str | None:
+def _facts(tokenizer: PreTrainedTokenizerBase, encoder: Encoder) -> str | None:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None
     versions = {name: metadata.version(name) for name in _LIBRARIES}
     special = {name: str(value) for name, value in tokenizer.special_tokens_map.items()}
-    facts = [FORMAT, whole, versions, type(tokenizer).__name__, special, tokenizer.chat_template, backend.to_str()]
+    facts = [
+        FORMAT,
+        *encoder.options,
+        versions,
+        type(tokenizer).__name__,
+        special,
+        tokenizer.chat_template,
+        backend.to_str(),
+    ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -156,16 +167,17 @@ def _key(*parts: object) -> str:
 def _content(rows: Rows | datasets.Dataset) -> str:
     """Return a digest of the rows themselves: it does not matter where they lie, or how they were chosen."""
     digest = hashlib.sha256()
-    for piece in _arrow_pieces(rows) if isinstance(rows, datasets.Dataset) else _json_pieces(rows):
+    stored = table(rows)
+    for piece in _json_pieces(rows) if stored is None else _arrow_pieces(stored):
         digest.update(piece)
     return digest.hexdigest()
 
 
 def _arrow_pieces(rows: datasets.Dataset) -> Iterable[Any]:
-    for table in rows.with_format("arrow").iter(batch_size=_BATCH):
+    for part in rows.with_format("arrow").iter(batch_size=_BATCH):
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table.combine_chunks())
+        with pa.ipc.new_stream(sink, part.schema) as writer:
+            writer.write_table(part.combine_chunks())
         yield sink.getvalue()
 
 

@@ -6,10 +6,8 @@ Knows where data lie on this machine; leaves formats to `readers`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import datasets
 from datasets.exceptions import DatasetNotFoundError
@@ -17,8 +15,8 @@ from datasets.exceptions import DatasetNotFoundError
 from tunefleet.errors import DataError
 from tunefleet.programs import assets, hub
 from tunefleet.programs.archives import opened
-from tunefleet.programs.data.readers import Rows, file_of_split, read_path
-from tunefleet.programs.data.streams import HubReader, Reader, TableReader, open_file
+from tunefleet.programs.data.readers import Rows, files_of_split, read_path, take
+from tunefleet.programs.data.streams import HubReader, Reader, TableReader, chained, open_file
 from tunefleet.spec import BUILTIN_PREFIX
 
 _SPLIT = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<from>-?\d+%?)?:(?P<to>-?\d+%?)?\])?$")
@@ -82,8 +80,9 @@ class Place:
             return _stream_from_hub(self.name, split, self.hub or HubSet()), f"{self.name} ({split})"
         if path.is_dir() and ((path / "dataset_dict.json").exists() or (path / "state.json").exists()):
             return TableReader(read_path(path, split)), f"{self.name} ({split})"
-        file = file_of_split(path, split) if path.is_dir() else path
-        return open_file(file), self.name if path.is_file() else f"{self.name} ({split})"
+        if not path.is_dir():
+            return open_file(path), self.name
+        return chained([open_file(file) for file in files_of_split(path, split)]), f"{self.name} ({split})"
 
     def _path(self) -> Path | None:
         """Where it lies; `None` if it is on the hub."""
@@ -99,15 +98,6 @@ class Place:
 def first(rows: Rows, limit: int | None) -> Rows:
     """Return the first rows; all of them without a limit."""
     return rows if limit is None or len(rows) <= limit else take(rows, range(limit))
-
-
-def take(rows: Rows, positions: Sequence[int]) -> Rows:
-    """Return the rows at some positions, in that order."""
-    if isinstance(rows, datasets.Dataset):
-        chosen: Rows = rows.select(positions)
-        return chosen
-    picked: list[Mapping[str, Any]] = [rows[position] for position in positions]
-    return picked
 
 
 def _slice(rows: Rows, split: str, name: str) -> Rows:

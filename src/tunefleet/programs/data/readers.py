@@ -7,26 +7,90 @@ name and nothing of models. Nothing is cached outside the memory of the process.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import datasets
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from tunefleet.dataset.lines import csv_rows, json_line, refuse_rounding
+from tunefleet.dataset.lines import csv_rows, json_line, refuse_encoding, refuse_rounding
 from tunefleet.errors import DataError
 
 Rows = Sequence[Mapping[str, Any]]
+
+
+class Selection(Sequence[Mapping[str, Any]]):
+    """Some of the rows of a dataset, which keep the numbers that they have there.
+
+    Args:
+        rows: The selected rows.
+        numbers: Of each its number in the whole dataset, from 1.
+    """
+
+    def __init__(self, rows: Rows, numbers: NDArray[np.int64]) -> None:
+        self.rows = rows
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the rows."""
+        return iter(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Mapping[str, Any]: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Selection: ...
+
+    def __getitem__(self, at: int | slice) -> Mapping[str, Any] | Selection:
+        """Return a row, or a range of them."""
+        if isinstance(at, int):
+            return self.rows[at]
+        return Selection(_at(self.rows, range(len(self.rows))[at]), self.numbers[at])
+
+
+def take(rows: Rows, positions: Sequence[int]) -> Selection:
+    """Return the rows at some positions, in that order."""
+    places = np.asarray(positions, dtype=np.int64)
+    if isinstance(rows, Selection):
+        return Selection(_at(rows.rows, positions), rows.numbers[places])
+    return Selection(_at(rows, positions), places + 1)
+
+
+def numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield rows with their numbers in the dataset."""
+    if isinstance(rows, Selection):
+        return zip(rows.numbers.tolist(), rows, strict=True)
+    return enumerate(rows, start=1)
+
+
+def table(rows: Rows) -> datasets.Dataset | None:
+    """Return the table that rows are stored in, if they are in one."""
+    found = rows.rows if isinstance(rows, Selection) else rows
+    return found if isinstance(found, datasets.Dataset) else None
+
+
+def _at(rows: Rows, positions: Sequence[int]) -> Rows:
+    if isinstance(rows, datasets.Dataset):
+        chosen: Rows = rows.select(positions)
+        return chosen
+    return [rows[position] for position in positions]
 
 
 def read_path(path: Path, split: str, limit: int | None = None) -> Rows:
     """Read one split from a file or a folder.
 
     Args:
-        path: A data file; a folder saved by `datasets`; or a folder with one file for each split.
+        path: A data file; a folder saved by `datasets`; or a folder as on the hub: for each split one file, or
+            `train-00000-of-00002.parquet` and so on, in the folder itself or in `data/`.
         split: The bare name of the split, such as `train`. A file is a single split whatever its name.
         limit: Read no more rows than this, if the format allows to stop early.
 
@@ -39,10 +103,23 @@ def read_path(path: Path, split: str, limit: int | None = None) -> Rows:
     if path.is_dir():
         if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
             return _saved_dataset(path, split)
-        return read_file(file_of_split(path, split), limit)
+        return _joined([read_file(file, limit) for file in files_of_split(path, split)])
     if not path.exists():
-        raise DataError(f"The dataset {path} does not exist.", hint="Mend the path in the spec's `data` block.")
+        raise DataError(f"The dataset {path} does not exist.", hint="Correct the path in the spec's `data` block.")
     return read_file(path, limit)
+
+
+def _joined(parts: list[Rows]) -> Rows:
+    if len(parts) == 1:
+        return parts[0]
+    tables = [part for part in parts if isinstance(part, datasets.Dataset)]
+    if len(tables) < len(parts):
+        return [row for part in parts for row in part]
+    try:
+        joined: Rows = datasets.concatenate_datasets(tables)
+    except (ValueError, pa.ArrowException) as error:
+        raise DataError(f"The files of the dataset do not have the same columns: {error}") from error
+    return joined
 
 
 def read_file(path: Path, limit: int | None = None) -> Rows:
@@ -59,8 +136,6 @@ def read_file(path: Path, limit: int | None = None) -> Rows:
         )
     try:
         return reader(path, limit)
-    except UnicodeDecodeError as error:
-        raise DataError(f"The dataset {path.name} is not UTF-8 text: {error}.", hint="Convert it to UTF-8.") from None
     except OSError as error:
         raise DataError(f"The dataset {path.name} cannot be read: {error.strerror or error}.") from error
 
@@ -84,6 +159,7 @@ def _read_json(path: Path, limit: int | None) -> Rows:
     except orjson.JSONDecodeError as error:
         if error.msg.startswith("unexpected content after document"):
             return _read_jsonl(path, limit)
+        refuse_encoding(path.name, text)
         raise DataError(
             f"{path.name} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}).",
             hint="Write an array of objects, or one object a line.",
@@ -107,8 +183,12 @@ def csv_file(path: Path) -> Iterator[dict[str, str]]:
     Raises:
         DataError: If a row does not have the fields of the header, or is malformed.
     """
-    with path.open(encoding="utf-8-sig", newline="") as text:
-        yield from csv_rows(path.name, text)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as text:
+            yield from csv_rows(path.name, text)
+    except UnicodeDecodeError:
+        refuse_encoding(path.name, path.read_bytes())
+        raise
 
 
 def _read_parquet(path: Path, limit: int | None) -> Rows:
@@ -133,26 +213,55 @@ def _saved_dataset(path: Path, split: str) -> Rows:
     return loaded[split]
 
 
-def file_of_split(folder: Path, split: str) -> Path:
-    """Return the one file of a folder that holds a split.
+def files_of_split(folder: Path, split: str) -> list[Path]:
+    """Return the files of a folder that hold a split, in order.
 
     Raises:
-        DataError: If there is none, or more than one.
+        DataError: If there is none, one is missing, or it is unclear which ones are meant.
     """
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _READERS)
+    files = _data_files(folder)
+    if not files and (folder / "data").is_dir():
+        files = _data_files(folder / "data")
     named = [file for file in files if file.stem == split or file.stem.startswith(f"{split}-")]
-    if len(named) == 1:
-        return named[0]
-    if len(named) > 1:
+    if not named and split == "train":
+        # A single set of files whatever its name.
+        named = files if len(files) == 1 or len({_set_of(file) for file in files}) == 1 else []
+    if not named:
+        found = ", ".join(file.name for file in files) or "no data file"
+        raise DataError(f"The folder {folder.name} has no file for the split {split!r}.", hint=f"It holds: {found}.")
+    if len(named) > 1 or _SHARD.fullmatch(named[0].stem):
+        _require_whole_set(folder, split, named)
+    return named
+
+
+_SHARD = re.compile(r"(?P<name>.+)-(?P<at>\d{5})-of-(?P<count>\d{5})(-[0-9a-f]+)?")
+
+
+def _data_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in _READERS)
+
+
+def _set_of(file: Path) -> tuple[str, str, str]:
+    shard = _SHARD.fullmatch(file.stem)
+    return (shard["name"], shard["count"], file.suffix) if shard else (file.stem, "", file.suffix)
+
+
+def _require_whole_set(folder: Path, split: str, files: list[Path]) -> None:
+    shards = [_SHARD.fullmatch(file.stem) for file in files]
+    if None in shards or len({_set_of(file) for file in files}) > 1:
         raise DataError(
             f"The folder {folder.name} has several files for the split {split!r}: "
-            f"{', '.join(file.name for file in named)}.",
+            f"{', '.join(file.name for file in files)}.",
             hint="Name one file as the path.",
         )
-    if len(files) == 1 and split == "train":
-        return files[0]
-    found = ", ".join(file.name for file in files) or "no data file"
-    raise DataError(f"The folder {folder.name} has no file for the split {split!r}.", hint=f"It holds: {found}.")
+    there = {int(shard["at"]) for shard in shards if shard}
+    count = int(_set_of(files[0])[1])
+    if missing := sorted(set(range(count)) - there):
+        raise DataError(
+            f"The folder {folder.name} lacks {len(missing)} of the {count} files of the split {split!r}, "
+            f"such as {_set_of(files[0])[0]}-{missing[0]:05d}-of-{count:05d}{files[0].suffix}.",
+            hint="Download the dataset again.",
+        )
 
 
 _READERS: dict[str, Callable[[Path, int | None], Rows]] = {

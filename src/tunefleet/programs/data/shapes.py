@@ -1,48 +1,73 @@
-"""Decide what the rows of a dataset are: plain text, prompt and response, or a chat; and read a row as that.
+"""What a training run learns of a row: a text, a prompt with its response, or a chat.
 
-Knows columns and their content; knows nothing of files, tokens or models.
+`tunefleet.dataset.shapes` reads the row; here its parts become an example. Knows nothing of files, tokens or models.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
+from tunefleet.dataset.messages import Message
+from tunefleet.dataset.notes import Notes
+from tunefleet.dataset.shapes import SUPERVISED, Parts, Recognized, recognize
+from tunefleet.dataset.values import RowError
 from tunefleet.errors import DataError
 from tunefleet.spec import TextShape
 
-Message = dict[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which row of which dataset something is.
+
+    Args:
+        row: Its number, from 1.
+        origin: What the user calls the dataset.
+    """
+
+    row: int = 0
+    origin: str = "the data"
+
+    def __str__(self) -> str:
+        return f"Row {self.row} of {self.origin}"
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Text to learn as a whole."""
+    """Text that is trained as a whole."""
 
     text: str
+    place: Place = field(default=Place(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A prompt (its separator included) and the response that is to be learnt."""
+    """A prompt (its separator included) and the response that is trained."""
 
     prompt: str
     response: str
+    place: Place = field(default=Place(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation of which the assistant's turns are to be learnt."""
+    """A conversation of which the assistant's messages are trained.
+
+    Args:
+        messages: As a chat template takes them.
+        tools: Schemas of the tools that may be called.
+        untrained: Indices of the assistant's messages that are context only.
+        place: Names the row in errors.
+    """
 
     messages: list[Message]
     tools: list[Any] | None = None
+    untrained: frozenset[int] = frozenset()
+    place: Place = field(default=Place(), compare=False)
 
 
 Example = Plain | Pair | Chat
-
-# People who exchange data sets of conversations use both vocabularies.
-_ROLES = {"human": "user", "gpt": "assistant"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,137 +75,109 @@ class Shape:
     """How the rows of one dataset are read.
 
     Args:
-        wanted: What each row is, and the columns that hold it; never `auto`.
-        origin: What the user calls the dataset, for messages.
+        recognized: What each row is, and the columns that hold it.
+        origin: What the user calls the dataset, for errors.
+        separator: Between prompt and response.
+        notes: Gets what rows have and nothing reads.
     """
 
-    wanted: TextShape
+    recognized: Recognized
     origin: str
+    separator: str = "\n\n"
+    notes: Notes = field(default_factory=Notes, compare=False, repr=False)
+
+    @property
+    def kind(self) -> Literal["text", "pair", "messages"]:
+        """What becomes of most rows; one with earlier turns is a chat whatever the others are."""
+        kind = self.recognized.kind
+        return "text" if kind == "text" else "pair" if kind in {"alpaca", "prompt_response"} else "messages"
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are used."""
-        if self.wanted.kind == "messages":
-            return (self.wanted.messages,)
-        return (self.wanted.prompt, self.wanted.response) if self.wanted.kind == "pair" else (self.wanted.text,)
+        """The columns that hold it."""
+        return self.recognized.columns
 
-    def read(self, number: int, row: Mapping[str, Any]) -> Example:
+    def read(self, number: int, row: Mapping[str, Any], notes: Notes | None = None) -> Example:
         """Read one row.
 
         Args:
-            number: Position of the row, from 1, for messages.
+            number: Position of the row, from 1.
             row: Column → value.
+            notes: Gets what is not used, instead of the notes of the shape.
 
         Raises:
-            DataError: If the row lacks a column or holds something else there.
+            DataError: If the row lacks a column or has something else there; names the row.
         """
-        if self.wanted.kind == "messages":
-            return self._chat(number, row, self.wanted.messages)
-        if self.wanted.kind == "pair":
-            prompt = self._text(number, row, self.wanted.prompt) + self.wanted.separator
-            return Pair(prompt, self._text(number, row, self.wanted.response))
-        return Plain(self._text(number, row, self.wanted.text))
-
-    def _value(self, number: int, row: Mapping[str, Any], column: str) -> Any:
-        if column not in row:
-            raise DataError(
-                f"Row {number} of {self.origin} has no column {column!r}.", hint=f"It has: {_list(row.keys())}."
-            )
-        return row[column]
-
-    def _text(self, number: int, row: Mapping[str, Any], column: str) -> str:
-        value = self._value(number, row, column)
-        if isinstance(value, str):
-            return value
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return str(value)
-        hint = "Name a column of conversations as `messages_field`." if isinstance(value, list) else None
-        raise DataError(f"Row {number} of {self.origin} holds {_kind_of(value)} in {column!r}, not text.", hint=hint)
-
-    def _chat(self, number: int, row: Mapping[str, Any], column: str) -> Chat:
-        value = self._value(number, row, column)
-        where = f"Row {number} of {self.origin}"
-        messages = messages_of(where, column, value)
-        if not any(message["role"] == "assistant" for message in messages):
-            raise DataError(f"{where} has no message of the assistant in {column!r}, so nothing could be learnt.")
-        tools = row.get("tools")
-        return Chat(messages, json.loads(tools) if isinstance(tools, str) else tools)
+        place = Place(number, self.origin)
+        try:
+            parts = self.recognized.read(row, self.separator, self.notes if notes is None else notes, number)
+        except RowError as error:
+            raise DataError(f"{place}: {error}.", hint=_hint(self.recognized, row)) from None
+        return example(parts, self.separator, place)
 
 
-def choose(wanted: TextShape, available: Iterable[str], origin: str) -> Shape:
-    """Decide what the rows are, from what the user said or else from the columns that exist.
+def example(parts: Parts, separator: str, place: Place) -> Example:
+    """Return what is trained of the parts of a row."""
+    if parts.text is not None:
+        return Plain(parts.text, place)
+    if parts.chat:
+        messages, untrained = without_weights((*parts.before, *parts.answer))
+        return Chat(messages, parts.tools, untrained, place)
+    return Pair(prompt_text(parts.before, separator), parts.answer[0]["content"], place)
+
+
+def prompt_text(messages: tuple[Message, ...], separator: str) -> str:
+    """Return a prompt that is no chat as one text, each part followed by the separator."""
+    return "".join(f"{message['content']}{separator}" for message in messages)
+
+
+def without_weights(messages: tuple[Message, ...]) -> tuple[list[Message], frozenset[int]]:
+    """Divide messages into what a template gets, and the indices of those that are not trained."""
+    untrained = frozenset(at for at, message in enumerate(messages) if message.get("weight") == 0)
+    return [{key: value for key, value in each.items() if key != "weight"} for each in messages], untrained
+
+
+def choose(wanted: TextShape, first: Mapping[str, Any], origin: str) -> Shape:
+    """Decide what the rows are, from what the user said or else from the first row.
 
     Args:
         wanted: The shape of the spec; `auto` if nothing was said.
-        available: The columns of the first row.
+        first: The first row.
         origin: What the user calls the dataset.
 
     Raises:
-        DataError: If a named column does not exist, or none was named and none has a usual name.
+        DataError: If a named column does not exist, or none was named and the rows have no shape that is known.
     """
-    columns = set(available)
-    shape = Shape(_usual(columns, wanted, origin) if wanted.kind == "auto" else wanted, origin)
-    for column in shape.columns:
-        if column not in columns:
-            raise DataError(f"{origin} has no column {column!r}.", hint=f"It has: {_list(columns)}.")
-    return shape
-
-
-def _usual(columns: set[str], wanted: TextShape, origin: str) -> TextShape:
-    for name in ("messages", "conversations"):
-        if name in columns:
-            return TextShape("messages", messages=name)
-    for response in ("response", "completion"):
-        if {"prompt", response} <= columns:
-            return replace(wanted, kind="pair", prompt="prompt", response=response)
-    if "text" in columns:
-        return TextShape("text", text="text")
-    raise DataError(
-        f"{origin} has none of the usual columns `text`, `messages`, `prompt` with `response`.",
-        hint=f"Name the ones to use in `data`; it has: {_list(columns)}.",
+    if wanted.kind == "auto":
+        return Shape(recognize(first, "auto", origin, SUPERVISED), origin, wanted.separator)
+    names = {
+        "text": {"text": wanted.text},
+        "pair": {"prompt": wanted.prompt, "response": wanted.response},
+        "messages": {"messages": wanted.messages},
+    }[wanted.kind]
+    require_columns(names.values(), first, origin)
+    kind: Literal["prompt_response", "text", "messages"] = (
+        "prompt_response" if wanted.kind == "pair" else "text" if wanted.kind == "text" else "messages"
     )
+    return Shape(Recognized(kind, names), origin, wanted.separator)
 
 
-def messages_of(where: str, column: str, value: Any) -> list[Message]:
-    """Read a list of messages, in either vocabulary.
-
-    Args:
-        where: Names the row.
-        column: That it stands in.
-        value: What stands there.
+def require_columns(columns: Iterable[str], first: Mapping[str, Any], origin: str) -> None:
+    """Refuse a dataset whose first row lacks a column.
 
     Raises:
-        DataError: If that is no list of messages.
+        DataError: If it does.
     """
-    if not isinstance(value, list) or not value:
-        raise DataError(
-            f"{where} holds {_kind_of(value)} in {column!r}, not a list of messages.",
-            hint="A message is {'role': 'user', 'content': '…'}.",
-        )
-    return [_message(where, column, message) for message in value]
+    for column in columns:
+        if column not in first:
+            known = ", ".join(sorted(map(str, first))) or "no column"
+            raise DataError(f"{origin} has no column {column!r}.", hint=f"It has: {known}.")
 
 
-def _message(where: str, column: str, message: Any) -> Message:
-    if isinstance(message, dict) and "role" not in message and {"from", "value"} <= message.keys():
-        message = {"role": message["from"], "content": message["value"]}
-    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-        raise DataError(
-            f"{where} holds {_kind_of(message)} among the messages of {column!r}.",
-            hint="A message is {'role': 'user', 'content': '…'}.",
-        )
-    if message.get("content") is None and not message.get("tool_calls"):
-        raise DataError(f"{where} has a message of the {message['role']} without content in {column!r}.")
-    # A table of rows with different messages fills the missing keys with null; templates take a null for a value.
-    return {key: value for key, value in message.items() if value is not None} | {
-        "role": _ROLES.get(message["role"], message["role"]),
-        "content": message.get("content") or "",
-    }
-
-
-def _kind_of(value: Any) -> str:
-    names = {type(None): "nothing (null)", list: "a list", dict: "an object", bool: "true or false", str: "text"}
-    return names.get(type(value), f"a {type(value).__name__}")
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(sorted(str(name) for name in names)) or "no column"
+def _hint(recognized: Recognized, row: Mapping[str, Any]) -> str | None:
+    """Return a hint for a row that holds a chat where a text was expected."""
+    if recognized.kind in {"text", "prompt_response"}:
+        chats = [name for name in recognized.columns if isinstance(row.get(name), list)]
+        if chats:
+            return f"If {chats[0]!r} holds conversations, set `data.messages_field: {chats[0]}`."
+    return None

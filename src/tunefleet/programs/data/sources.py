@@ -5,16 +5,17 @@ Knows the spec and where inputs lie on this machine; leaves formats to `readers`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
+from tunefleet.dataset.shapes import SIDE_COLUMNS
 from tunefleet.errors import DataError
-from tunefleet.programs.data.places import HubSet, Place, first, take
+from tunefleet.programs.data.holdout import Duplicates, hold_out, overlap
+from tunefleet.programs.data.places import HubSet, Place, first
 from tunefleet.programs.data.readers import Rows
-from tunefleet.programs.data.shapes import Shape, choose
+from tunefleet.programs.data.shapes import Shape, choose, require_columns
 from tunefleet.programs.data.streams import Reader
 from tunefleet.spec import DataSource, EvalSpec, RowsSpec, TextShape, TrainingData
 
@@ -29,10 +30,11 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class Portions:
-    """What is trained on, and what is held out."""
+    """What is trained on, what is held out, and which rows are there more than once."""
 
     train: Portion
     held_out: Portion | None
+    duplicates: Duplicates | None = None
 
 
 def open_portions(data: TrainingData, inputs: Mapping[str, str], workspace: Path, *, seed: int) -> Portions:
@@ -48,12 +50,15 @@ def open_portions(data: TrainingData, inputs: Mapping[str, str], workspace: Path
         DataError: If the dataset does not exist, is malformed, empty, or lacks a column.
         UnreachableError: If it is on a hub that does not answer.
     """
-    found = open_rows(data, inputs, workspace, seed=seed)
+
+    def trained(first: Mapping[str, Any], origin: str) -> tuple[str, ...]:
+        return choose(data.shape, first, origin).columns
+
+    found = open_rows(data, inputs, workspace, trained, seed=seed)
     shape = _shape(found.train, data.shape, found.origin)
-    # Held-out rows are read as the training rows are: another column would measure another thing.
     held_out = found.held_out
-    kept = None if held_out is None else Portion(held_out, _shape(held_out, shape.wanted, found.held_out_origin))
-    return Portions(Portion(found.train, shape), kept)
+    kept = None if held_out is None else Portion(held_out, _same_shape(held_out, shape, found.held_out_origin))
+    return Portions(Portion(found.train, shape), kept, found.duplicates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +70,34 @@ class Found:
         origin: What the user calls it, for messages.
         held_out: What is held out.
         held_out_origin: What the user calls that.
+        duplicates: Rows that are there more than once, if some are held out.
     """
 
     train: Rows
     origin: str
     held_out: Rows | None
     held_out_origin: str
+    duplicates: Duplicates | None = None
 
 
-def open_rows(data: RowsSpec, inputs: Mapping[str, str], workspace: Path, *, seed: int) -> Found:
-    """Find and read the rows of a spec; see `open_portions`, whose arguments and errors it has."""
+def open_rows(
+    data: RowsSpec,
+    inputs: Mapping[str, str],
+    workspace: Path,
+    trained: Callable[[Mapping[str, Any], str], Collection[str]],
+    *,
+    seed: int,
+) -> Found:
+    """Find and read the rows of a spec; errors are those of `open_portions`.
+
+    Args:
+        data: The spec's `data` block.
+        inputs: For each pointer into the spec, the local path that stands for it.
+        workspace: Where archives may be unpacked.
+        seed: Draws the rows that are held out by `eval.fraction`.
+        trained: Given the first row and the dataset's name, returns the columns that are trained on: by these are
+            rows equal or not.
+    """
     source = _chosen(data, inputs)
     place = Place(source.value, inputs.get(source.pointer), workspace, _hub(data) if source.kind == "hub" else None)
     held = data.eval
@@ -85,11 +108,13 @@ def open_rows(data: RowsSpec, inputs: Mapping[str, str], workspace: Path, *, see
     if held is None:
         return Found(rows, origin, None, origin)
     if held.fraction is not None:
-        train, kept = _hold_out(rows, held.fraction, seed, origin)
-        return Found(first(train, data.max_samples), origin, first(kept, held.max_samples), origin)
+        columns = {*trained(rows[0], origin), *SIDE_COLUMNS}
+        train, kept, duplicates = hold_out(rows, held.fraction, seed, origin, columns)
+        return Found(first(train, data.max_samples), origin, first(kept, held.max_samples), origin, duplicates)
     other, elsewhere = _read_held_out(held, place, inputs, workspace)
     _some(other, elsewhere)
-    return Found(rows, origin, other, elsewhere)
+    columns = {*trained(rows[0], origin), *SIDE_COLUMNS}
+    return Found(rows, origin, other, elsewhere, overlap(rows, other, columns))
 
 
 def _held_out(
@@ -99,7 +124,7 @@ def _held_out(
     if data.eval is None:
         return None
     other, origin = _read_held_out(data.eval, place, inputs, workspace)
-    return Portion(other, _shape(other, shape.wanted, origin))
+    return Portion(other, _same_shape(other, shape, origin))
 
 
 def _read_held_out(held: EvalSpec, place: Place, inputs: Mapping[str, str], workspace: Path) -> tuple[Rows, str]:
@@ -165,16 +190,12 @@ def _some(rows: Rows, origin: str) -> None:
 
 def _shape(rows: Rows, wanted: TextShape, origin: str) -> Shape:
     _some(rows, origin)
-    return choose(wanted, rows[0].keys(), origin)
+    return choose(wanted, rows[0], origin)
 
 
-def _hold_out(rows: Rows, fraction: float, seed: int, origin: str) -> tuple[Rows, Rows]:
-    """Draw a share of the rows; the same for the same seed and number of rows."""
-    count = round(len(rows) * fraction)
-    if not 0 < count < len(rows):
-        raise DataError(
-            f"Holding out {fraction:g} of the {len(rows)} rows of {origin} leaves nothing on one side.",
-            hint="Change `data.eval.fraction`, or give more rows.",
-        )
-    order = np.random.default_rng(seed).permutation(len(rows))
-    return take(rows, sorted(order[count:].tolist())), take(rows, sorted(order[:count].tolist()))
+def _same_shape(rows: Rows, shape: Shape, origin: str) -> Shape:
+    """Read held-out rows as the training rows are read: another column would measure another thing."""
+    _some(rows, origin)
+    if not shape.recognized.by_row:
+        require_columns(shape.columns, rows[0], origin)
+    return Shape(shape.recognized, origin, shape.separator)

@@ -6,6 +6,7 @@ block at most, whatever lies before it; a reader that has to read everything bef
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,8 +46,10 @@ class Reader(Protocol):
 
     seeks: bool
     """Whether going to a mark costs the same wherever it is."""
-    rows_read: int
-    """Rows that were read so far, those included that were only passed over."""
+
+    @property
+    def rows_read(self) -> int:
+        """Rows that were read so far, those included that were only passed over."""
 
     def read(self, mark: Mark, count: int) -> Block:
         """Read up to `count` rows from a mark.
@@ -194,6 +197,44 @@ class HubReader:
         return Block(len(rows), rows.__getitem__, self._at if len(rows) == count else None)
 
 
+class ChainedReader:
+    """Several files, one after the other; a mark is the number of a file and the mark in it."""
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self._readers = readers
+        self.seeks = all(reader.seeks for reader in readers)
+
+    @property
+    def rows_read(self) -> int:
+        """Rows that were read so far from all files."""
+        return sum(reader.rows_read for reader in self._readers)
+
+    def read(self, mark: Mark, count: int) -> Block:
+        """Read rows, over the end of a file if need be."""
+        at, inner = mark or (0, None)
+        blocks: list[Block] = []
+        missing = count
+        after: Mark = None
+        while missing and at < len(self._readers):
+            block = self._readers[at].read(inner, missing)
+            blocks.append(block)
+            missing -= block.size
+            at, inner = (at + 1, None) if block.after is None else (at, block.after)
+            after = [at, inner] if at < len(self._readers) else None
+        starts = list(itertools.accumulate((block.size for block in blocks), initial=0))
+
+        def row(index: int) -> Row:
+            which = bisect.bisect_right(starts, index) - 1
+            return blocks[which].row(index - starts[which])
+
+        return Block(starts[-1], row, after)
+
+
+def chained(readers: Sequence[Reader]) -> Reader:
+    """Return a reader of several files, one after the other."""
+    return readers[0] if len(readers) == 1 else ChainedReader(readers)
+
+
 def open_file(path: Path) -> Reader:
     """Return the reader of a file, by its suffix.
 
@@ -201,7 +242,7 @@ def open_file(path: Path) -> Reader:
         DataError: If there is none, or the file cannot be read.
     """
     if not path.exists():
-        raise DataError(f"The dataset {path} does not exist.", hint="Mend the path in the spec's `data` block.")
+        raise DataError(f"The dataset {path} does not exist.", hint="Correct the path in the spec's `data` block.")
     match path.suffix.lower():
         case ".jsonl" | ".ndjson":
             return JsonlReader(path)

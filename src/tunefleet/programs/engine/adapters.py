@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from peft import PeftModel
@@ -11,6 +12,7 @@ from peft.tuners.lora import LoraLayer
 from transformers import PreTrainedModel
 
 from tunefleet.errors import ModelError
+from tunefleet.programs.base_model import require_same_vocabulary
 from tunefleet.programs.engine.protocol import EngineAdapter
 
 logger = logging.getLogger(__name__)
@@ -68,6 +70,7 @@ class Adapters:
         self._on = name
 
     def _put_on(self, adapter: EngineAdapter, name: str) -> Any:
+        require_same_vocabulary(Path(adapter.path), self.model.get_input_embeddings().weight.shape[0], adapter.name)
         try:
             if self._holder is None:
                 self._holder = PeftModel.from_pretrained(self.model, adapter.path, adapter_name=name)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jinja2.exceptions import TemplateError
-
 from tunefleet.errors import InputError
+from tunefleet.programs.data.prompts import PromptTokenizer
 from tunefleet.programs.engine.faults import RequestError
 from tunefleet.programs.engine.protocol import Request
 
@@ -18,15 +17,18 @@ class Prompts:
     Args:
         tokenizer: Of the model.
         context: The longest sequence that the model knows, in tokens, if it says so.
-        ends: Tokens that end its answers.
         adapters: Names that requests may use.
+        vocabulary: How many tokens the model has embeddings for.
     """
 
-    def __init__(self, tokenizer: Any, context: int | None, ends: frozenset[int], adapters: Sequence[str]) -> None:
+    def __init__(
+        self, tokenizer: Any, context: int | None, adapters: Sequence[str], vocabulary: int | None = None
+    ) -> None:
         self.tokenizer = tokenizer
         self.context = context
-        self._ends = ends
+        self._tokens = PromptTokenizer(tokenizer)
         self._adapters = tuple(adapters)
+        self._vocabulary = vocabulary
 
     @property
     def has_template(self) -> bool:
@@ -45,7 +47,7 @@ class Prompts:
             text: str = self.tokenizer.apply_chat_template(
                 list(messages), tokenize=False, add_generation_prompt=True, **kwargs
             )
-        except (TemplateError, TypeError, ValueError) as error:
+        except Exception as error:
             raise InputError(f"The model's chat template refuses the messages: {error}.") from error
         return text
 
@@ -53,16 +55,19 @@ class Prompts:
         """Return the tokens of a prompt.
 
         Raises:
-            RequestError: If they leave no room for an answer, or there are none.
+            RequestError: If they leave no room for an answer, there are none, or the model has no embedding for one.
         """
-        begin = self.tokenizer.bos_token
-        # A chat template has written its special tokens already.
-        special = not (begin and request.prompt.startswith(begin))
-        found: list[int] = self.tokenizer(request.prompt, add_special_tokens=special, verbose=False)["input_ids"]
-        if found and special and found[-1] in self._ends and len(found) > 1:
-            found = found[:-1]
+        (found,) = self._tokens.prompts([request.prompt], rendered=request.rendered)
         if not found:
             raise RequestError(f"Prompt {request.key} is empty.", key=request.key, hint="Leave it out.")
+        if self._vocabulary is not None and max(found) >= self._vocabulary:
+            token = self.tokenizer.convert_ids_to_tokens([max(found)])[0]
+            raise RequestError(
+                f"Prompt {request.key} has the token {token!r} (id {max(found)}), and the model has embeddings for "
+                f"{self._vocabulary:,} tokens.",
+                key=request.key,
+                hint="Use the tokenizer that belongs to the model.",
+            )
         if self.context is not None and len(found) >= self.context:
             raise RequestError(
                 f"Prompt {request.key} has {len(found)} tokens, and the model knows {self.context} with the answer.",

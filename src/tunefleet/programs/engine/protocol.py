@@ -84,12 +84,14 @@ class Request:
         prompt: The whole text, a chat template applied already.
         sampling: How it is answered.
         adapter: Name of one of the model's adapters; the model alone by default.
+        rendered: Whether a chat template has written the prompt: then it has all special tokens that it should have.
     """
 
     key: int
     prompt: str
     sampling: Sampling = Sampling()
     adapter: str | None = None
+    rendered: bool = False
 
 
 class TokenLogprob(TypedDict):

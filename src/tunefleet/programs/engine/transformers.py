@@ -14,7 +14,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from tunefleet.errors import InputError
-from tunefleet.programs.base_model import Source, context_length, load_tokenizer
+from tunefleet.programs.base_model import Source, context_length, embedding_rows, load_tokenizer
 from tunefleet.programs.engine import weights
 from tunefleet.programs.engine.adapters import Adapters
 from tunefleet.programs.engine.batching import Budget, in_order
@@ -61,7 +61,8 @@ class TransformersEngine:
         self._adapters = Adapters(loaded, model.adapters)
         self._model: Any = self._adapters.model
         self._tokenizer = tokenizer
-        self._prompts = Prompts(tokenizer, context_length(source), ends, self._adapters.names)
+        vocabulary = embedding_rows(source)
+        self._prompts = Prompts(tokenizer, context_length(source), self._adapters.names, vocabulary)
         self._ends = ends
         self._grammars = Grammars(tokenizer, self._model.config.get_text_config().vocab_size, ends)
         self._budget = Budget(self._model)

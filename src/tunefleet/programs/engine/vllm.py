@@ -22,7 +22,7 @@ import psutil
 
 from tunefleet.errors import MachineError, ModelError
 from tunefleet.jobs.gpuinfo import read_gpus
-from tunefleet.programs.base_model import Source, context_length, load_tokenizer
+from tunefleet.programs.base_model import Source, context_length, embedding_rows, load_tokenizer
 from tunefleet.programs.engine.faults import GoneError, RequestError
 from tunefleet.programs.engine.prompts import Prompts
 from tunefleet.programs.engine.protocol import Answer, Choice, EngineAdapter, EngineModel, Finish, Request, TokenLogprob
@@ -90,9 +90,8 @@ class VllmEngine:
                 detail=str(error),
             ) from error
         context = getattr(self._engine.model_config, "max_model_len", None) or context_length(source)
-        end = tokenizer.eos_token_id
-        ends = frozenset() if end is None else frozenset([end])
-        self._prompts = Prompts(tokenizer, context, ends, list(self._adapters))
+        vocabulary = embedding_rows(source)
+        self._prompts = Prompts(tokenizer, context, list(self._adapters), vocabulary)
         self._numbers = itertools.count()
         self._orders: queue.SimpleQueue[tuple[Callable[[], None], queue.SimpleQueue[Any] | None]] = queue.SimpleQueue()
         self._asked: dict[str, queue.SimpleQueue[Any]] = {}

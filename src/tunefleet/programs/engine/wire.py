@@ -37,7 +37,7 @@ def request_of(data: Mapping[str, Any]) -> Request:
     """Return a request that `dataclasses.asdict` has written."""
     drawn = {name: tuple(value) if isinstance(value, list) else value for name, value in data["sampling"].items()}
     sampling = Sampling(**drawn)  # type: ignore[arg-type]
-    return Request(data["key"], data["prompt"], sampling, data["adapter"])
+    return Request(data["key"], data["prompt"], sampling, data["adapter"], data["rendered"])
 
 
 def choice_of(data: Mapping[str, Any]) -> Choice:

@@ -32,11 +32,13 @@ class Question:
         index: Its place among the rows.
         prompt: The text, or the messages of a conversation.
         reference: The row's answer.
+        tools: Schemas of the tools that a conversation may call.
     """
 
     index: int
     prompt: str | list[dict[str, Any]]
     reference: str
+    tools: list[Any] | None = None
 
 
 def prepare(evaluation: EvaluationSpec, rows: RowSet) -> list[Question]:
@@ -68,7 +70,8 @@ def _question(index: int, example: Example, evaluation: EvaluationSpec, origin: 
         last = max(at for at, message in enumerate(example.messages) if message["role"] == "assistant")
         before = example.messages[:last]
         own = bool(before) and before[0]["role"] == "system"
-        return Question(index, before if own else first + before, str(example.messages[last]["content"]))
+        said = str(example.messages[last]["content"])
+        return Question(index, before if own else first + before, said, example.tools)
     if not isinstance(example, Pair):
         raise DataError(
             f"The rows of {origin} have no answers to compare with.", hint="Name prompt_column and response_column."
@@ -123,9 +126,10 @@ def _chunks(questions: list[Question]) -> Iterator[list[Question]]:
 
 
 def _request(engine: Engine, question: Question, asked: AnswerSpec, subject: Subject) -> Request:
-    prompt = question.prompt
+    prompt, rendered = question.prompt, False
     if not isinstance(prompt, str):
-        prompt = engine.render(prompt, **(asked.chat_template_kwargs or {}))
+        options = {**(asked.chat_template_kwargs or {}), **({"tools": question.tools} if question.tools else {})}
+        prompt, rendered = engine.render(prompt, **options), engine.has_template
     sampling = Sampling(
         temperature=asked.temperature,
         top_p=asked.top_p,
@@ -135,7 +139,7 @@ def _request(engine: Engine, question: Question, asked: AnswerSpec, subject: Sub
         # Each row has a draw of its own, whatever was answered before it.
         seed=asked.seed + question.index,
     )
-    return Request(question.index, prompt, sampling, subject.adapter)
+    return Request(question.index, prompt, sampling, subject.adapter, rendered)
 
 
 def _item(question: Question, given: Answer, evaluation: EvaluationSpec) -> Item:

@@ -50,7 +50,8 @@ def prepare(evaluation: EvaluationSpec, rows: RowSet, subject: Subject) -> Prepa
         DataError: If one cannot be used, or none has a token that counts.
     """
     max_length = min(evaluation.max_seq_length, subject.context or evaluation.max_seq_length)
-    encoder = Encoder(subject.tokenizer, whole=evaluation.completion_only_loss is False)
+    whole = evaluation.completion_only_loss is False
+    encoder = Encoder(subject.tokenizer, whole=whole, vocabulary=subject.vocabulary)
     digest = hashlib.sha256()
     kept: list[tuple[int, Clipped]] = []
     dropped = truncated = 0

@@ -130,7 +130,9 @@ def _made(
     data: dict[str, Any],
 ) -> Measured:
     kept.close()
-    about = {"dataset": found.portion.shape.origin, "shape": found.portion.shape.wanted.kind, "digest": found.digest}
+    shape = found.portion.shape
+    about: dict[str, Any] = {"dataset": shape.origin, "shape": shape.kind, "digest": found.digest}
+    about["notes"] = list(shape.notes.sentences)
     file = str(this.items(evaluation.label).relative_to(this.folder.root))
     named = {evaluation.metric(name): metric for name, metric in metrics.items()}
     made = [result.Pair(file, "right")]

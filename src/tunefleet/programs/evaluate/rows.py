@@ -10,8 +10,10 @@ from typing import Any
 
 import orjson
 
+from tunefleet.dataset.notes import Notes
 from tunefleet.programs.data import sources
-from tunefleet.programs.data.shapes import Example
+from tunefleet.programs.data.readers import numbered
+from tunefleet.programs.data.shapes import Chat, Example
 from tunefleet.spec.evaluating import EvaluationSpec
 
 
@@ -31,7 +33,7 @@ class RowSet:
     def examples(self) -> Iterator[Example]:
         """What the rows hold, in their order."""
         shape = self.portion.shape
-        return (shape.read(number, row) for number, row in enumerate(self.portion.rows, start=1))
+        return (shape.read(number, row, Notes()) for number, row in numbered(self.portion.rows))
 
     def __len__(self) -> int:
         return len(self.portion.rows)
@@ -60,10 +62,11 @@ def read(evaluation: EvaluationSpec, index: int, inputs: Mapping[str, str], work
 
 def _digest(portion: sources.Portion) -> str:
     digest = hashlib.sha256()
-    for number, row in enumerate(portion.rows, start=1):
+    for number, row in numbered(portion.rows):
         digest.update(orjson.dumps(_plain(portion.shape.read(number, row)), option=orjson.OPT_SORT_KEYS) + b"\n")
     return digest.hexdigest()
 
 
 def _plain(example: Example) -> dict[str, Any]:
-    return asdict(example)
+    said = {name: value for name, value in asdict(example).items() if name != "place"}
+    return said | ({"untrained": sorted(example.untrained)} if isinstance(example, Chat) else {})

@@ -47,6 +47,11 @@ class Subject:
         """The longest sequence that it knows positions for."""
         return base_model.context_length(self._source)
 
+    @cached_property
+    def vocabulary(self) -> int | None:
+        """The number of tokens that it has embeddings for."""
+        return base_model.embedding_rows(self._source)
+
     def model(self) -> Any:
         """Return the loaded model with its adapters, ready to compute.
 

@@ -48,19 +48,19 @@ def sampling_of(inference: InferenceSpec) -> Sampling:
     )
 
 
-def render(engine: Engine, question: Question, inference: InferenceSpec) -> str:
-    """Return what the model is given for a question.
+def render(engine: Engine, question: Question, inference: InferenceSpec) -> tuple[str, bool]:
+    """Return what the model is given for a question, and whether a chat template has written it.
 
     Raises:
         InputError: If the model has no chat template, and the spec asks for one.
     """
     if inference.chat_template is False:
-        return "\n".join(message["content"] for message in question.messages)
+        return "\n".join(message["content"] for message in question.messages), False
     given = inference.chat_template_kwargs
     if not engine.has_template and (inference.chat_template is True or given):
         key = "chat_template" if inference.chat_template is True else "chat_template_kwargs"
         raise InputError(f"spec.inference.{key}: the model has no chat template.", hint="Leave it out.")
-    return engine.render(question.messages, **(given or {}))
+    return engine.render(question.messages, **(given or {})), engine.has_template
 
 
 @dataclass(slots=True)
@@ -137,8 +137,8 @@ def put(
     sampling = sampling_of(inference)
     rendered = [render(engine, question, inference) for question in questions]
     open_ones = {
-        number: Request(number, text, sampling, question.adapter)
-        for number, (question, text) in enumerate(zip(questions, rendered, strict=True))
+        number: Request(number, text, sampling, question.adapter, by_template)
+        for number, (question, (text, by_template)) in enumerate(zip(questions, rendered, strict=True))
     }
 
     def keep(number: int, kept: Kept) -> None:
@@ -149,10 +149,10 @@ def put(
     while open_ones:
         try:
             for answer in engine.generate(list(open_ones.values())):
-                keep(answer.key, _kept(answer, rendered[answer.key]))
+                keep(answer.key, _kept(answer, rendered[answer.key][0]))
         except RequestError as error:
             logger.warning("A prompt cannot be answered: %s", error)
-            keep(error.key, Kept(hidden(rendered[error.key]), 0, (), str(error)))
+            keep(error.key, Kept(hidden(rendered[error.key][0]), 0, (), str(error)))
 
 
 def _kept(answer: Answer, rendered: str) -> Kept:

@@ -14,8 +14,8 @@ import numpy as np
 import orjson
 
 from tunefleet.errors import DataError
-from tunefleet.programs.data.places import HubSet, Place, take
-from tunefleet.programs.data.readers import Rows
+from tunefleet.programs.data.places import HubSet, Place
+from tunefleet.programs.data.readers import Rows, take
 from tunefleet.spec.parts import positions_of
 from tunefleet.spec.policy import ShardSpec
 from tunefleet.spec.prompts import PromptData

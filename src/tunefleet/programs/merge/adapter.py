@@ -174,6 +174,11 @@ def _check(config: Mapping[str, Any], label: str) -> None:
 
 def _sort(adapter: Adapter, tensor: Tensor) -> None:
     name = tensor.name.removeprefix(_PREFIX)
+    # After a resize of the embeddings PEFT saves all that is at their place: what was trained, under two names, and
+    # what was there before.
+    if ".original_module." in name:
+        return
+    name = name.replace(".modules_to_save.", ".")
     for ending, part in _FACTORS.items():
         if name.endswith(ending):
             change = adapter.changes.setdefault(name.removesuffix(ending), Change())

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
-from tunefleet.errors import DataError, ModelError
-from tunefleet.programs.data.readers import Rows
+from tunefleet.errors import DataError
+from tunefleet.programs.align.rows import Content, Reading, read_prompt
+from tunefleet.programs.data.holdout import Duplicates
+from tunefleet.programs.data.readers import Rows, numbered
+from tunefleet.programs.data.shapes import Place
 from tunefleet.programs.data.sources import open_rows
+from tunefleet.programs.data.tokens import Encoder
 from tunefleet.spec import PpoSpec
 
 
@@ -32,93 +34,72 @@ class Prompts:
         held_out: Those that are measured with.
         origin: What the user calls the data.
         cut: How many were longer than allowed.
+        notes: What the rows have and the run does not use, in sentences.
+        duplicates: Rows that are there more than once, if some are held out.
     """
 
     train: list[Prompt]
     held_out: list[Prompt]
     origin: str
     cut: int
+    notes: tuple[str, ...] = ()
+    duplicates: Duplicates | None = None
 
 
-def open_prompts(
-    spec: PpoSpec, inputs: Mapping[str, str], workspace: Path, tokenizer: PreTrainedTokenizerBase, longest: int
-) -> Prompts:
+def open_prompts(spec: PpoSpec, inputs: Mapping[str, str], workspace: Path, encoder: Encoder, longest: int) -> Prompts:
     """Find the prompts of a spec.
 
     Args:
         spec: What the user wants.
         inputs: For each pointer into the spec, the local path that stands for it.
         workspace: Where archives may be unpacked.
-        tokenizer: Of the model that is trained.
+        encoder: Of the model that is trained.
         longest: Of longer prompts the last tokens are kept, so many.
 
     Raises:
         DataError: If there are none, or one cannot be used.
         UnreachableError: If they are on a hub that does not answer.
     """
-    found = open_rows(spec.data, inputs, workspace, seed=spec.training.seed)
-    train, cut = _tokenized(spec, found.train, found.origin, tokenizer, longest)
-    held_out, more = _tokenized(spec, found.held_out or [], found.held_out_origin, tokenizer, longest)
+    found = open_rows(spec.data, inputs, workspace, lambda *_: _columns(spec), seed=spec.training.seed)
+    how = Reading(found.origin, spec.data.separator)
+    train, cut = _tokenized(spec, found.train, how, encoder, longest)
+    how_others = replace(how, origin=found.held_out_origin)
+    held_out, more = _tokenized(spec, found.held_out or [], how_others, encoder, longest)
     if not train:
         raise DataError(f"{found.origin} has no prompts.", hint="Name a dataset, split or slice that has some.")
-    return Prompts(train, held_out, found.origin, cut + more)
+    return Prompts(train, held_out, found.origin, cut + more, how.notes.sentences, found.duplicates)
 
 
-def _tokenized(
-    spec: PpoSpec, rows: Rows, origin: str, tokenizer: PreTrainedTokenizerBase, longest: int
-) -> tuple[list[Prompt], int]:
+def _tokenized(spec: PpoSpec, rows: Rows, how: Reading, encoder: Encoder, longest: int) -> tuple[list[Prompt], int]:
     prompts, cut = [], 0
-    for number, row in enumerate(rows, 1):
-        ids, text = _ids(_words(spec, row, f"Row {number} of {origin}"), tokenizer)
+    for number, row in numbered(rows):
+        place = Place(number, how.origin)
+        text, ids = encoder.ask(_words(spec, row, place, how), None, place)
+        how.ignore_others(row, _columns(spec), number)
         if len(ids) > longest:
             cut += 1
             ids = ids[-longest:]
-            text = tokenizer.decode(ids)  # the judge is to see what the model saw
+            text = encoder.tokenizer.decode(ids)  # the judge is to see what the model saw
         prompts.append(Prompt(ids, text))
     return prompts, cut
 
 
-def _words(spec: PpoSpec, row: Mapping[str, Any], where: str) -> Any:
-    """Return the prompt of a row: a text, or a list of messages."""
+def _columns(spec: PpoSpec) -> tuple[str, ...]:
     data = spec.data
     if data.prompts is not None:
-        return row["text"] + data.separator
-    name, behind = data.prompt_column, None
-    key = "data.prompt_column"
-    if data.jsonl is not None:
-        name, behind, key = data.jsonl.query_field, data.jsonl.response_field, "data.jsonl.query_field"
-    value = _field(row, name, where, key)
-    if behind is None:
-        return value + data.separator if isinstance(value, str) else value
-    more = _field(row, behind, where, "data.jsonl.response_field")
-    if not (isinstance(value, str) and isinstance(more, str)):
-        raise DataError(f"{where} has messages, behind which no answer can stand.", hint="Leave response_field out.")
-    return value + data.separator + more
+        return ("text",)
+    if data.jsonl is None:
+        return (data.prompt_column,)
+    return tuple(name for name in (data.jsonl.query_field, data.jsonl.response_field) if name is not None)
 
 
-def _field(row: Mapping[str, Any], name: str, where: str, key: str) -> Any:
-    if name not in row:
-        raise DataError(
-            f"{where} has no field {name!r}.", hint=f"It has {', '.join(sorted(row)) or 'none'}; name one in {key}."
-        )
-    value = row[name]
-    messages = isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value)
-    if not messages and (not isinstance(value, str) or not value):
-        raise DataError(f"{where} has neither a text nor messages in {name!r}.", hint=f"Name another one in {key}.")
-    return value
-
-
-def _ids(words: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], str]:
-    if not isinstance(words, str):
-        if tokenizer.chat_template is None:
-            raise ModelError(
-                "The prompts are messages, and the model's tokenizer has no chat template.",
-                hint="Give plain texts, or a model that was made for chats.",
-            )
-        words = tokenizer.apply_chat_template(words, tokenize=False, add_generation_prompt=True)
-        return list(tokenizer(words, add_special_tokens=False)["input_ids"]), words
-    ids = list(tokenizer(words)["input_ids"])
-    # Some tokenizers end each text; behind an end nothing is to be said.
-    if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
-        ids = ids[:-1]
-    return ids, words
+def _words(spec: PpoSpec, row: Mapping[str, Any], place: Place, how: Reading) -> Content:
+    """Return the prompt of a row: a text, or a list of messages."""
+    name, *behind = _columns(spec)
+    words = read_prompt(row, name, place, how)
+    if not behind:
+        return words
+    more = read_prompt(row, behind[0], place, Reading(how.origin, "", how.notes))
+    if not (isinstance(words, str) and isinstance(more, str)):
+        raise DataError(f"{place} has messages, behind which no answer can stand.", hint="Leave response_field out.")
+    return words + more

@@ -13,6 +13,7 @@ from tunefleet.attach import world
 from tunefleet.errors import InputError
 from tunefleet.memory.estimate import Load
 from tunefleet.programs import base_model, ranks
+from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.ppo import result
 from tunefleet.programs.ppo.build import build_trainer, check
 from tunefleet.programs.ppo.judge import open_judge
@@ -21,6 +22,7 @@ from tunefleet.programs.ppo.prompts import open_prompts
 from tunefleet.programs.train import assemble, frame
 from tunefleet.programs.train.disk import require_disk
 from tunefleet.programs.train.launch import Launch
+from tunefleet.programs.train.material import tell_notes
 from tunefleet.spec import PpoSpec
 
 
@@ -48,8 +50,10 @@ def _train(launch: Launch[PpoSpec]) -> None:
         judge = open_judge(spec.reward_model, launch.job.inputs, launch.workspace, torch.device(around.machine.device))
     with clock.part("data"), ranks.leader_first(launch.folder, launch.job.launch, "data"):
         longest = _longest_prompt(spec, base_model.context_length(base.source))
-        prompts = open_prompts(spec, launch.job.inputs, launch.workspace, tokenizer, longest)
+        encoder = Encoder(tokenizer, vocabulary=base_model.embedding_rows(base.source))
+        prompts = open_prompts(spec, launch.job.inputs, launch.workspace, encoder, longest)
     _tell(launch, prompts.cut, longest)
+    tell_notes(launch.journal, prompts.notes, prompts.duplicates)
     around.memory.tell(base.source, around.kernels, longest + answer_tokens(spec), launch.journal)
     end = launch.overrides.get("max_steps")
     rank, count = world.rank(), world.size()

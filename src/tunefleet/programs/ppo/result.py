@@ -52,6 +52,8 @@ def build(job: Job, spec: PpoSpec, outcome: Outcome) -> dict[str, Any]:
             "rows": len(outcome.prompts.train),
             "truncated_rows": outcome.prompts.cut,
             "held_out_rows": len(outcome.prompts.held_out),
+            "duplicates": outcome.prompts.duplicates.rows if outcome.prompts.duplicates else None,
+            "notes": list(outcome.prompts.notes),
         },
         "used": {
             **used(spec, outcome),

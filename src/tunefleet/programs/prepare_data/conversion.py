@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from tunefleet.dataset.shapes import Message, Parts, Recognised, recognise
+from tunefleet.dataset.messages import Message
+from tunefleet.dataset.shapes import Parts, Recognized, recognize
 from tunefleet.dataset.values import RowError
 from tunefleet.programs.prepare_data.rows import value_of
 from tunefleet.spec.data_steps import ConvertSpec
@@ -28,7 +30,7 @@ class Conversion:
         self._wanted = wanted
         self._template = template
         self._say = say
-        self._shapes: dict[int, Recognised] = {}
+        self._shapes: dict[int, Recognized] = {}
 
     def converted(self, values: Mapping[str, Any], source: int, origin: str) -> dict[str, Any]:
         """Return the row in its new shape.
@@ -44,13 +46,15 @@ class Conversion:
         """
         shape = self._shapes.get(source)
         if shape is None:
-            shape = self._shapes[source] = recognise(values, self._wanted.origin, origin)
-            self._say(f"{origin}: recognised {shape.sentence}; it becomes {self._wanted.to}.")
+            shape = self._shapes[source] = recognize(values, self._wanted.origin, origin)
+            self._say(f"{origin}: recognized {shape.sentence}; it becomes {self._wanted.to}.")
         parts = shape.read(values, self._wanted.separator)
         if self._wanted.system is not None and not any(each["role"] == "system" for each in parts.before):
             system = {"role": "system", "content": self._wanted.system}
-            parts = Parts((system, *parts.before), parts.answer, parts.worse, parts.text, parts.chat)
+            parts = replace(parts, before=(system, *parts.before))
         made = _WRITERS[self._wanted.to](parts, self._wanted, self._template)
+        if parts.tools is not None and "messages" in made:
+            made["tools"] = parts.tools
         kept = {name: value_of(values, name) for name in self._wanted.keep or ()}
         return {**kept, **made}
 

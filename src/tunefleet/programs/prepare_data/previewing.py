@@ -11,6 +11,7 @@ from tunefleet.errors import DataError
 from tunefleet.programs import base_model
 from tunefleet.programs.archives import inner, opened
 from tunefleet.programs.data.shapes import choose
+from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.prepare_data.rows import Row
 from tunefleet.programs.preview import described
 from tunefleet.spec.data_preview import PreviewSpec
@@ -42,12 +43,9 @@ def previewed(
     folder = None if local is None else str(inner(opened(Path(local), workspace)))
     model = base_model.locate(spec.model, folder)
     limit = min(spec.max_seq_length, base_model.context_length(model) or spec.max_seq_length)
-    told = described(
-        itertools.chain([first], given),
-        choose(spec.shape, first.keys(), origin),
-        base_model.load_tokenizer(model),
-        limit,
-        shown=spec.rows,
-        whole=spec.completion_only_loss is False,
-    )
+    tokenizer = base_model.load_tokenizer(model)
+    whole, vocabulary = spec.completion_only_loss is False, base_model.embedding_rows(model)
+    encoder = Encoder(tokenizer, whole=whole, vocabulary=vocabulary)
+    shape = choose(spec.shape, first, origin)
+    told = described(itertools.chain([first], given), shape, tokenizer, encoder, limit, shown=spec.rows)
     return {"model": spec.model, **told}

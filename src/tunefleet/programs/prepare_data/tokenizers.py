@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tunefleet.dataset.shapes import Message
+from tunefleet.dataset.messages import Message
 from tunefleet.dataset.values import RowError
 from tunefleet.errors import ModelError
 from tunefleet.programs.prepare_data.conversion import Template, chatml

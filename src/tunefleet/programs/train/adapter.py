@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final, Literal
 
 import torch
@@ -12,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from tunefleet.errors import ModelError
+from tunefleet.programs.base_model import require_same_vocabulary
 from tunefleet.spec import LoraSpec
 
 ALL_LINEAR: Literal["all-linear"] = "all-linear"
@@ -48,12 +50,61 @@ def lora_config(model: PreTrainedModel, lora: LoraSpec, base_name: str, *, score
     return config
 
 
+def require_same(model: PreTrainedModel, lora: LoraSpec, folder: str) -> None:
+    """Refuse keys of `lora` that contradict an adapter that is trained further: its shape and scale are what they are.
+
+    Args:
+        model: The base.
+        lora: What the user wants; keys that were not written contradict nothing.
+        folder: With the adapter.
+
+    Raises:
+        ModelError: If one does, or the adapter has no config.
+    """
+    try:
+        config = LoraConfig.from_pretrained(folder)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ModelError(f"The adapter in {Path(folder).name} has no config that can be read: {error}") from error
+    for name, key in _SAME.items():
+        wanted, found = getattr(lora, name), getattr(config, key)
+        if name == "target_modules":
+            wanted = set(candidates(model)) if wanted == ALL_LINEAR else set(wanted)
+            found = set(found) if isinstance(found, list | set | tuple) else found
+        elif name == "modules_to_save":
+            wanted, found = set(wanted), set(found or ())
+        if name in lora.model_fields_set and wanted != found:
+            raise ModelError(
+                f"`lora.{name}` is {_words(wanted)}, and the loaded adapter has {_words(found)}: an adapter that is "
+                "trained further keeps its shape and scale.",
+                hint=f"Leave `lora.{name}` out, or start a new adapter without the loaded one.",
+            )
+
+
+_SAME: Final = {
+    "r": "r",
+    "alpha": "lora_alpha",
+    "dropout": "lora_dropout",
+    "bias": "bias",
+    "use_rslora": "use_rslora",
+    "use_dora": "use_dora",
+    "target_modules": "target_modules",
+    "modules_to_save": "modules_to_save",
+}
+"""Keys of `lora`, and what PEFT calls them."""
+
+
+def _words(value: object) -> str:
+    return ", ".join(sorted(map(str, value))) or "none" if isinstance(value, set) else str(value)
+
+
 def continue_adapter(model: PreTrainedModel, folder: str) -> PeftModel:
     """Put an existing adapter on the model, to be trained further.
 
     Raises:
         ModelError: If the folder holds no adapter for this model.
     """
+    rows = model.get_input_embeddings().weight.shape[0]
+    require_same_vocabulary(Path(folder), rows, f"in {Path(folder).name}")
     try:
         return PeftModel.from_pretrained(model, folder, is_trainable=True)
     except (OSError, ValueError, RuntimeError, KeyError) as error:

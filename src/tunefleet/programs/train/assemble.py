@@ -85,6 +85,7 @@ def load_base(
     if spec.adapter is None:
         return loaded, None
     if base.adapter_folder is not None:
+        adapter.require_same(loaded, spec.adapter, base.adapter_folder)
         return adapter.continue_adapter(loaded, base.adapter_folder), None
     return loaded, adapter.lora_config(loaded, spec.adapter, base.source.public_name, scores=scores)
 

@@ -137,12 +137,19 @@ def _save_without_card(
     model: nn.Module, save: Callable[..., None], output_dir: str | None, state_dict: dict[str, Any] | None
 ) -> None:
     """Save, but for the card that PEFT writes beside an adapter: it takes longer than the adapter itself."""
-    if not isinstance(model, PeftModel):
+    with without_card(model):
         save(output_dir, state_dict)
+
+
+@contextmanager
+def without_card(model: nn.Module) -> Iterator[None]:
+    """Let PEFT write no card: it names folders of this machine."""
+    if not isinstance(model, PeftModel):
+        yield
         return
     model.create_or_update_model_card = _no_card
     try:
-        save(output_dir, state_dict)
+        yield
     finally:
         del model.create_or_update_model_card
 

@@ -13,8 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from tunefleet.attach.callback_control import ControlCallback
 from tunefleet.errors import InputError
 from tunefleet.programs import ranks
-from tunefleet.programs.data.places import take
-from tunefleet.programs.data.readers import Rows
+from tunefleet.programs.data.readers import Rows, take
 from tunefleet.programs.data.split import split
 from tunefleet.programs.federated.callback import FederatedCallback
 from tunefleet.programs.train.launch import Launch

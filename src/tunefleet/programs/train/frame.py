@@ -25,9 +25,10 @@ from tunefleet.programs.train.arguments import Setting
 from tunefleet.programs.train.background import BackgroundWriter
 from tunefleet.programs.train.begin import AtBegin
 from tunefleet.programs.train.compression import DropUnpacked, opened
-from tunefleet.programs.train.exact import ExactTrainer
+from tunefleet.programs.train.exact import ExactTrainer, without_card
 from tunefleet.programs.train.launch import Launch, SpecT, limit_gpu_memory, open_launch
 from tunefleet.programs.train.memory import Memory
+from tunefleet.programs.train.model_card import name_base, write_card
 
 logger = logging.getLogger(__name__)
 
@@ -181,8 +182,12 @@ def deliver(launch: Launch[SpecT], trainer: ExactTrainer, tokenizer: PreTrainedT
     chosen: Mapping[str, Any] = {"selected_adapters": ["default"]} if isinstance(model, PeftModel) else {}
 
     def write(folder: Path) -> None:
-        model.save_pretrained(folder, state_dict=weights, **chosen)
+        with without_card(model):
+            model.save_pretrained(folder, state_dict=weights, **chosen)
         tokenizer.save_pretrained(folder)
+        identifier = launch.spec.model.source.identifier
+        name_base(folder, identifier)
+        write_card(folder, launch.spec.task_type, identifier)
 
     outputs.write_folder(launch.product, write)
     keys[f"{name}_path"] = str(launch.product)

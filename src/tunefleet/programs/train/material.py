@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import datasets
 from tunefleet.attach.quiet import Journal
 from tunefleet.errors import DataError
 from tunefleet.programs.data import sources
+from tunefleet.programs.data.holdout import Duplicates
 from tunefleet.programs.data.kept import KeptTokens
 from tunefleet.programs.data.streams import Reader
 from tunefleet.programs.data.tokens import Encoder, Tokenized
@@ -32,11 +33,13 @@ class Found:
         rows: All of them, if they are not streamed.
         stream: What they are read from, if they are.
         held_out: Rows that are held out.
+        duplicates: Rows that are there more than once, if some are held out and none are streamed.
     """
 
     rows: sources.Portion | None
     stream: sources.Stream | None
     held_out: sources.Portion | None
+    duplicates: Duplicates | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Material:
         packed: The rows, several in a sequence.
         max_length: Longest sequence, in tokens.
         stream: Samples without an end, instead of `train`.
+        duplicates: Rows that are there more than once.
     """
 
     train: Tokenized | None
@@ -60,6 +64,14 @@ class Material:
     packed: Packed | None
     max_length: int
     stream: SampleStream | None = None
+    duplicates: Duplicates | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the rows have and the run does not use, in sentences; of a stream, of what was read so far."""
+        found = self.stream.shape.notes.sentences if self.stream is not None else ()
+        parts = [part.notes for part in (self.train, self.held_out) if part is not None]
+        return tuple(dict.fromkeys((*found, *(note for part in parts for note in part))))
 
     @property
     def dataset(self) -> datasets.Dataset:
@@ -81,7 +93,7 @@ def find(spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Path) -> 
         stream = sources.open_stream(spec.data, inputs, workspace)
         return Found(None, stream, stream.held_out)
     portions = sources.open_portions(spec.data, inputs, workspace, seed=spec.training.seed)
-    return Found(portions.train, None, portions.held_out)
+    return Found(portions.train, None, portions.held_out, portions.duplicates)
 
 
 def prepare(
@@ -126,7 +138,18 @@ def prepare(
         data={"rows": train.rows, "tokens": train.tokens, "trained_tokens": train.trained_tokens},
     )
     shape = found.rows.shape
-    return Material(train, shape.wanted.kind, shape.origin, held_out, packed, max_length)
+    material = Material(train, shape.kind, shape.origin, held_out, packed, max_length, duplicates=found.duplicates)
+    tell_notes(journal, material.notes, material.duplicates)
+    return material
+
+
+def tell_notes(journal: Journal, notes: Iterable[str], duplicates: Duplicates | None) -> None:
+    """Report what of the rows is not used, and how many of them are equal."""
+    for note in notes:
+        journal.event("data.note", note, "warning")
+    if duplicates is not None and duplicates.sentence is not None:
+        data = {"duplicates": duplicates.rows, "shared": duplicates.shared}
+        journal.event("data.duplicates", duplicates.sentence, "warning", data)
 
 
 def place_of(checkpoint: Path | None, stream: SampleStream, rows_needed: int, journal: Journal) -> Place:
@@ -184,4 +207,4 @@ def _streamed(
         limit=spec.data.max_samples,
         packed=spec.training.packing,
     )
-    return Material(None, shape.wanted.kind, shape.origin, held_out, None, max_length, stream)
+    return Material(None, shape.kind, shape.origin, held_out, None, max_length, stream)

@@ -51,8 +51,9 @@ def _train(launch: Supervised) -> None:
         tokenizer = base_model.load_tokenizer(base.source)
     with clock.part("tokenizing"):
         whole = spec.training.completion_only_loss is False
-        kept = KeptTokens(launch.folder.tokens_dir, tokenizer, whole=whole, writes=session.leads)
-        encoder = Encoder(tokenizer, whole=whole)
+        append_eos, vocabulary = spec.training.append_eos, base_model.embedding_rows(base.source)
+        encoder = Encoder(tokenizer, whole=whole, append_eos=append_eos, vocabulary=vocabulary)
+        kept = KeptTokens(launch.folder.tokens_dir, tokenizer, encoder, writes=session.leads)
         material = prepare(spec, found, encoder, base_model.context_length(base.source), launch.journal, kept)
     memory.tell(base.source, kernels, material.max_length, launch.journal)
     with clock.part("model"):

@@ -103,6 +103,8 @@ def _data(material: Material) -> dict[str, Any]:
         "truncated_rows": train.truncated if train else None,
         "streaming": material.stream is not None,
         "held_out_rows": material.held_out.rows if material.held_out else 0,
+        "duplicates": material.duplicates.rows if material.duplicates else None,
+        "notes": list(material.notes),
         "packed_sequences": packed.sequences if packed else None,
         "packed_filled": round(packed.filled, 4) if packed else None,
     }

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from tunefleet.dataset.notes import Notes
+from tunefleet.programs.data.readers import numbered
 from tunefleet.programs.data.sources import Portion
 from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.train.exact import ExactTrainer, random_state_kept
@@ -45,10 +47,10 @@ def choose_questions(portion: Portion, encoder: Encoder, count: int, room: int) 
         room: Longest prompt, in tokens.
     """
     questions: list[Question] = []
-    for number, row in enumerate(portion.rows, start=1):
+    for number, row in numbered(portion.rows):
         if len(questions) == count:
             break
-        question = Question(*encoder.prompt(portion.shape.read(number, row)))
+        question = Question(*encoder.prompt(portion.shape.read(number, row, Notes())))
         if 0 < len(question.ids) <= room:
             questions.append(question)
     return questions

@@ -83,7 +83,7 @@ class SampleStream:
         packed: bool = False,
     ) -> None:
         self.reader = reader
-        self._shape = shape
+        self.shape = shape
         self._encoder = encoder
         self._seed = seed
         self._window = window
@@ -122,8 +122,8 @@ class SampleStream:
                 yield sample, replace(place, group=group, taken=number)
 
     def _group(self, block: Block, positions: Sequence[int], before: int) -> list[Sample]:
-        examples = [self._shape.read(before + index + 1, block.row(index)) for index in positions]
-        cut = [clip(tokens, self._max_length) for tokens in self._encoder.encode(examples)]
+        examples = [self.shape.read(before + index + 1, block.row(index)) for index in positions]
+        cut = [clip(tokens, self._max_length) for tokens in self._encoder.encode(examples, self.shape.notes)]
         samples: list[Sample] = [
             {"input_ids": one.ids.tolist(), "labels": one.labels.tolist()} for one in cut if one is not None
         ]
@@ -134,9 +134,9 @@ class SampleStream:
 
     def _nothing(self, rows: int) -> DataError:
         if rows == 0:
-            return DataError(f"{self._shape.origin} has no rows.", hint="Name a dataset that has some.")
+            return DataError(f"{self.shape.origin} has no rows.", hint="Name a dataset that has some.")
         return DataError(
-            f"No row of {self._shape.origin} has a token to learn within {self._max_length} tokens.",
+            f"No row of {self.shape.origin} has a token to learn within {self._max_length} tokens.",
             hint="Raise `training.max_seq_length`, or look at the rows with `tunefleet preview`.",
         )
 

@@ -52,8 +52,16 @@ def run(folder: Path) -> None:
     with launch.clock.part("data"):
         limit = launch.spec.training.max_seq_length
         limit = min(limit, base_model.context_length(base.source) or limit)
-        encoder = Encoder(tokenizer, whole=launch.spec.training.completion_only_loss is False)
+        training = launch.spec.training
+        encoder = Encoder(
+            tokenizer,
+            whole=training.completion_only_loss is False,
+            append_eos=training.append_eos,
+            vocabulary=base_model.embedding_rows(base.source),
+        )
         given = rows.write(launch.spec, launch.job.inputs, launch.workspace, encoder, limit, work / "rows")
+        for note in given.about["notes"]:
+            launch.journal.event("data.note", note, "warning")
     plan = trainer(_request(launch, base, given, str(tokenizer.pad_token), work))
     for name, text in plan.files.items():
         write_file(work / name, text.encode())

@@ -80,13 +80,15 @@ def write(
     _saved(splits).save_to_disk(str(folder / SAVED))
     about = {
         "dataset": shape.origin,
-        "shape": shape.wanted.kind,
+        "shape": shape.kind,
         "rows": train.rows,
         "dropped_rows": train.dropped,
         "truncated_rows": train.truncated,
         "tokens": train.tokens,
         "trained_tokens": train.trained_tokens,
         "held_out_rows": held_out.rows if held_out is not None else 0,
+        "duplicates": portions.duplicates.rows if portions.duplicates else None,
+        "notes": list(train.notes),
     }
     write_json(folder / _MADE, about, sync=True)
     return Rows(folder, about)

@@ -13,7 +13,7 @@ import { Answer, Empty } from "../../parts/states";
 import { toast } from "../../parts/toasts";
 import { Exact } from "./Exact";
 import { Faults } from "./Faults";
-import { CharacterRow, Histogram, Legend } from "./Mask";
+import { CharacterRow, Histogram, Legend, Notes } from "./Mask";
 
 export function Detail({ artifact, preview }: { artifact: ArtifactView; preview?: string }) {
   const look = useQuery(lookQuery(artifact.id));
@@ -104,12 +104,7 @@ function Looked({ artifact, look, preview }: { artifact: ArtifactView; look: Dat
     <>
       <Faults look={look} />
       {look.unseen && <p className="note">{look.unseen}</p>}
-      {use?.convert && (
-        <p className="muted small">
-          {look.recognised}: a training needs them as {use.convert.replace("_", " and ")}. A task before it converts
-          them.
-        </p>
-      )}
+      <Notes notes={look.notes} />
       {look.shown.length > 0 && (
         <Panel
           title="What a training learns"

@@ -11,7 +11,7 @@ import { isFinal, plain } from "../../lib/words";
 import { Panel } from "../../parts/bits";
 import { useSession } from "../../parts/session";
 import { Failed, Loading } from "../../parts/states";
-import { Histogram, Legend, type TokenRow, TokensRow } from "./Mask";
+import { Histogram, Legend, type TokenRow, TokensRow, Notes } from "./Mask";
 
 const SHOWN = 5;
 const FIRST_MODEL = "builtin:gsm8k-llama-2m";
@@ -25,6 +25,7 @@ interface Preview {
   histogram: { edges: number[]; counts: number[] };
   truncated_share: number;
   nothing_to_learn_share: number;
+  notes: string[];
   trained_share: number;
 }
 
@@ -141,6 +142,7 @@ function Shown({ shown }: { shown: Preview }) {
           <TokensRow key={at} row={row} place={at + 1} />
         ))}
       </ul>
+      <Notes notes={shown.notes} />
       <Panel title="Lengths in tokens">
         <Histogram edges={histogram.edges} counts={histogram.counts} unit="tokens" limit={shown.max_seq_length} />
         <p className="small muted num">
@@ -157,9 +159,8 @@ function Shown({ shown }: { shown: Preview }) {
 }
 
 function previewDocument(artifact: ArtifactView, use: DatasetUse, model: string, max_seq_length: number): string {
-  const steps = use.convert ? [{ convert: use.convert }] : [];
   const preview = { model, rows: SHOWN, max_seq_length, ...use.data };
-  const spec = { taskType: "data", sources: [{ artifact: artifact.id }], steps, preview };
+  const spec = { taskType: "data", sources: [{ artifact: artifact.id }], steps: [], preview };
   const metadata = { name: `look at ${artifact.name}`.slice(0, 100) };
   return JSON.stringify({ apiVersion: "tunefleet/v1", kind: "DataTask", metadata, spec });
 }

@@ -25,6 +25,18 @@ export function Legend({ cut }: { cut?: boolean }) {
   );
 }
 
+/** What the rows have and a run does not use. */
+export function Notes({ notes }: { notes: readonly string[] }) {
+  if (!notes.length) return null;
+  return (
+    <ul className="note" aria-label="Notes">
+      {notes.map((note) => (
+        <li key={note}>{note}</li>
+      ))}
+    </ul>
+  );
+}
+
 export function CharacterRow({ pieces, count, line, size, counted }: Shown) {
   return (
     <li className="masked">

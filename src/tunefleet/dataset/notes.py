@@ -1,0 +1,68 @@
+"""What a reader of rows could not use: each thing once, with the number of rows and the first of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_MOST: Final = 20
+"""Columns that are listed by name."""
+_LONGEST: Final = 100
+"""Characters of a column's name that are shown."""
+
+
+class Notes:
+    """Collects what a dataset says and a training run does not use.
+
+    A note is a sentence without its full stop. Columns are collected separately and listed in one sentence.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[int, int]] = {}
+        self._columns: dict[str, tuple[int, int]] = {}
+
+    def add(self, sentence: str, row: int) -> None:
+        """Note something of a row.
+
+        Args:
+            sentence: What it is; equal sentences are counted together.
+            row: Number of the row, from 1.
+        """
+        _count(self._found, sentence, row)
+
+    def ignore_column(self, column: str, row: int) -> None:
+        """Note that a row has a value in a column that nothing reads."""
+        _count(self._columns, column, row)
+
+    def merge(self, other: Notes) -> None:
+        """Add what was collected elsewhere, such as in another process."""
+        for own, others in ((self._found, other._found), (self._columns, other._columns)):
+            for key, (count, row) in others.items():
+                known, first = own.get(key, (0, row))
+                own[key] = (known + count, min(first, row))
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Everything that was noted, in the order of the first occurrence."""
+        columns: tuple[str, ...] = ()
+        if self._columns:
+            listed = list(self._columns.items())
+            named = [f"'{column[:_LONGEST]}' ({_rows(found)})" for column, found in listed[:_MOST]]
+            more = [f"and {len(listed) - _MOST} more"] if len(listed) > _MOST else []
+            columns = (f"Columns that are not used: {', '.join(named + more)}.",)
+        return (*(f"{sentence} ({_rows(found)})." for sentence, found in self._found.items()), *columns)
+
+
+def _count(found: dict[str, tuple[int, int]], key: str, row: int) -> None:
+    count, first = found.get(key, (0, row))
+    found[key] = (count + 1, min(first, row))
+
+
+def _rows(found: tuple[int, int]) -> str:
+    count, first = found
+    return f"row {first}" if count == 1 else f"{count} rows, the first is row {first}"
+
+
+def filled(values: Mapping[str, object], column: str) -> bool:
+    """Whether a row has something in a column: null, an empty text and an empty list are nothing."""
+    return values.get(column) not in (None, "", [], {})
