@@ -12,9 +12,8 @@ from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import Set, parse_sets
-from tunefleet.client.submitting import local_file, override, read_document
+from tunefleet.client.submitting import check_local_files, override, read_document
 from tunefleet.errors import SpecError
-from tunefleet.spec import local_paths
 from tunefleet.spec.at_submit import new_faults
 from tunefleet.wire.api import FaultView, ValidateReply
 
@@ -28,7 +27,7 @@ def validate(
 ) -> None:
     """Check a workflow document; list every fault with its line.
 
-    It needs no server. Local files that the document names are looked for too.
+    It needs no server. The first 1,000 rows of local data files are read too.
     """
     text, path = read_document(Path(file))
     try:
@@ -42,11 +41,10 @@ def validate(
         print_json(ValidateReply(ok=False, faults=faults))
         raise typer.Exit(ExitCode.INVALID) from None
     folder = path.parent if path else Path()
-    files = [local_file(named, folder) for task in workflow.tasks for named in local_paths(task.raw)]
+    files = check_local_files(workflow, folder)
     if as_json:
         print_json(ValidateReply(ok=True, tasks=tuple(task.name for task in workflow.tasks)))
         return
-    travel = [str(found) for found in files if found is not None]
-    say(f"{file} is good: {words.plural(len(workflow.tasks), 'task')}.", style="good")
-    if travel:
-        say(f"These travel with it: {', '.join(travel)}", style="dim")
+    say(f"{file} is valid: {words.plural(len(workflow.tasks), 'task')}.", style="good")
+    if files:
+        say(f"Uploads: {', '.join(map(str, files))}", style="dim")

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.client import routes, transfer
-from tunefleet.client.call import Flow, ask
+from tunefleet.client.call import Flow, ask, work
+from tunefleet.client.local_data import check_file
 from tunefleet.errors import DataError, Fault, InputError, ModelError, SpecError
 from tunefleet.spec import LocalPath, Workflow, local_paths, override_document, parse_workflow
 from tunefleet.wire.api import SubmitRequest, WorkflowDetail
@@ -87,12 +88,38 @@ def submit(
     text, file = read_document(source)
     filename = str(file) if file else None
     document, workflow = override(text, overrides or {}, filename=filename)
+    yield from work(lambda: check_local_files(workflow, file.parent if file else Path()))
     inputs = yield from _push_local_files(workflow, file.parent if file else Path(), on_progress)
     request = SubmitRequest(document=document, filename=filename, inputs=inputs, strict=strict)
     try:
         return (yield from ask(routes.create_workflow(request, idempotency_key or uuid.uuid4().hex)))
     except SpecError as error:
         raise SpecError(error.faults, filename=filename) from None
+
+
+def check_local_files(workflow: Workflow, folder: Path) -> list[Path]:
+    """Look for the local files that a workflow names, and read the first rows of those that are data.
+
+    Args:
+        workflow: What is to be submitted.
+        folder: That relative paths start from.
+
+    Returns:
+        The files and folders that are uploaded.
+
+    Raises:
+        InputError: If one is missing, or its rows are not what its task uses.
+    """
+    found = []
+    for task in workflow.tasks:
+        for named in local_paths(task.raw):
+            file = local_file(named, folder)
+            if file is None:
+                continue
+            found.append(file)
+            if named.role == "dataset" and task.spec is not None:
+                check_file(task.spec, named.pointer, file)
+    return found
 
 
 def _push_local_files(

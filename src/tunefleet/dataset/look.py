@@ -13,7 +13,8 @@ from tunefleet.dataset import opened
 from tunefleet.dataset.messages import Message
 from tunefleet.dataset.notes import Notes
 from tunefleet.dataset.opened import Found, Limits, Unseen
-from tunefleet.dataset.shapes import Parts, Recognized, recognize
+from tunefleet.dataset.parts import Parts
+from tunefleet.dataset.shapes import Recognized, recognize
 from tunefleet.dataset.values import RowError
 from tunefleet.errors import DataError
 from tunefleet.wire.datasets import DatasetLook, DatasetUse, Lengths, RowFault, RowPiece, RowShown

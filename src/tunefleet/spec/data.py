@@ -31,6 +31,18 @@ class TextShape:
     messages: str = "messages"
     separator: str = "\n\n"
 
+    @property
+    def names(self) -> dict[str, str]:
+        """What a column holds → its name; empty if nothing was said."""
+        match self.kind:
+            case "text":
+                return {"text": self.text}
+            case "pair":
+                return {"prompt": self.prompt, "response": self.response}
+            case "messages":
+                return {"messages": self.messages}
+        return {}
+
 
 class JsonlSpec(JsonlFile):
     """`data.jsonl`: one JSON object a line; from the first place that is there.

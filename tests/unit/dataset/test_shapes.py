@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tunefleet.dataset.notes import Notes
-from tunefleet.dataset.shapes import JUDGED, PREFERENCES, SUPERVISED, Parts, SameAnswersError, recognize
+from tunefleet.dataset.parts import Parts, SameAnswersError
+from tunefleet.dataset.shapes import JUDGED, PREFERENCES, SUPERVISED, recognize
 from tunefleet.dataset.values import RowError
 from tunefleet.errors import DataError
 

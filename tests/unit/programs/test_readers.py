@@ -13,11 +13,14 @@ from tunefleet.errors import DataError
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global datasets, read_path
+    global Place, datasets, pa, pq, read_path
     pytest.importorskip("datasets")
 
     import datasets
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
+    from tunefleet.programs.data.places import Place
     from tunefleet.programs.data.readers import read_path
 
 
@@ -119,6 +122,9 @@ def test_whole_numbers_stay_whole(tmp_path: Path) -> None:
         ("a.csv", "a,b\n1,2\n3\n", r"Line 3 of a\.csv does not have the 2 fields"),
         ("a.csv", "a,b\n1,2,3\n", r"Line 2 of a\.csv does not have the 2 fields"),
         ("a.csv", 'a,b\n"1"x,2\n', r"Line 2 of a\.csv is not valid CSV"),
+        ("a.csv", "prompt;response\na;b\n", r"a\.csv has a single column 'prompt;response'.*semicolons.*commas"),
+        ("a.csv", "prompt\tresponse\na\tb\n", r"separated by tabs"),
+        ("a.tsv", "prompt,response\na,b\n", r"separated by commas"),
         ("a.parquet", "no parquet", r"a\.parquet is not a Parquet file"),
         ("a.xlsx", "", r"'\.xlsx'.*Known: \.csv, \.json, \.jsonl"),
     ],
@@ -131,10 +137,14 @@ def test_malformed_files_name_file_and_place(name: str, content: str, message: s
 
 
 def test_a_file_that_is_not_utf8_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes("text\nzwölf".encode("latin-1"))
-    with pytest.raises(DataError, match=r"a\.csv is not UTF-8 text"):
-        read_path(path, "train")
+    for name in ("a.csv", "a.jsonl", "a.json"):
+        path = tmp_path / name
+        path.write_bytes('"zwölf"'.encode("cp1252"))
+        with pytest.raises(DataError, match=r"is not UTF-8 text \(byte 0xf6.*Save the file as UTF-8"):
+            read_path(path, "train")
+        path.write_bytes('{"text": "x"}\n'.encode("utf-16"))
+        with pytest.raises(DataError, match="is UTF-16 text, not UTF-8"):
+            read_path(path, "train")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -163,3 +173,40 @@ def test_a_saved_dataset_without_the_split_lists_what_it_has(tmp_path: Path) -> 
 def test_rows_of_any_are_left_alone(jsonl: Callable[..., Path]) -> None:
     rows: list[dict[str, Any]] = [{"messages": [{"role": "user", "content": None}], "n": 1}]
     assert read_path(jsonl(rows), "train") == rows
+
+
+def _shards(folder: Path, suffix: str, name: str = "train") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for at in range(3):
+        rows = [{"text": f"{at}{row}"} for row in range(2)]
+        path = folder / f"{name}-{at:05d}-of-00003{suffix}"
+        if suffix == ".parquet":
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+@pytest.mark.parametrize("place", [".", "data"])
+def test_files_of_one_split_are_read_in_order(suffix: str, place: str, tmp_path: Path) -> None:
+    _shards(tmp_path / "set" / place, suffix)
+    _shards(tmp_path / "set" / place, suffix, "test")
+    (tmp_path / "set" / "README.md").write_text("a card")
+    wanted = ["00", "01", "10", "11", "20", "21"]
+    assert [row["text"] for row in read_path(tmp_path / "set", "train")] == wanted
+    reader, _ = Place(str(tmp_path / "set"), None, tmp_path).stream("train")
+    mark, found = None, []
+    for count in (3, 2, 9):
+        block = reader.read(mark, count)
+        found += [block.row(at)["text"] for at in range(block.size)]
+        mark = block.after
+    assert (found, mark) == (wanted, None)
+
+
+def test_a_set_of_files_that_is_not_whole_is_refused(tmp_path: Path) -> None:
+    folder = _shards(tmp_path / "set", ".jsonl", "rows")
+    assert len(read_path(folder, "train")) == 6, "the only set there is"
+    (folder / "rows-00001-of-00003.jsonl").unlink()
+    with pytest.raises(DataError, match=r"lacks 1 of the 3 files.*rows-00001-of-00003\.jsonl"):
+        read_path(folder, "train")

@@ -14,9 +14,10 @@ from tunefleet.spec import TrainingData
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Portions, open_portions
+    global Portions, numbered, open_portions
     pytest.importorskip("datasets")
 
+    from tunefleet.programs.data.readers import numbered
     from tunefleet.programs.data.sources import Portions, open_portions
 
 
@@ -149,3 +150,33 @@ def test_an_empty_dataset_is_named(jsonl: Writer, tmp_path: Path) -> None:
 def test_a_hub_dataset_that_is_not_in_the_cache_says_so_at_once(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no dataset 'nobody/nothing'.*HF_HUB_OFFLINE"):
         opened({"dataset_name": "nobody/nothing"}, tmp_path)
+
+
+def test_equal_rows_stay_on_one_side_of_the_split_and_are_counted(jsonl: Writer, tmp_path: Path) -> None:
+    rows = [{"text": str(at % 10), "id": at} for at in range(40)]
+    portions = opened({"path": str(jsonl(rows)), "eval": {"fraction": 0.2}}, tmp_path)
+    assert portions.held_out is not None
+    assert not set(numbers(portions.train)) & set(numbers(portions.held_out))
+    assert len(portions.held_out.rows) == 8
+    assert portions.duplicates is not None
+    assert (portions.duplicates.rows, portions.duplicates.shared) == (30, 0)
+    assert "30 rows are duplicates" in str(portions.duplicates.sentence)
+    with pytest.raises(DataError, match="are mostly equal"):
+        opened({"path": str(jsonl([{"text": "1"}] * 20)), "eval": {"fraction": 0.1}}, tmp_path)
+
+
+def test_held_out_rows_of_another_file_that_are_trained_on_are_counted(jsonl: Writer, tmp_path: Path) -> None:
+    other = jsonl([{"text": "3"}, {"text": "99"}], "held.jsonl")
+    portions = opened({"path": str(jsonl(ROWS)), "eval": {"path": str(other)}}, tmp_path)
+    assert portions.duplicates is not None
+    assert (portions.duplicates.rows, portions.duplicates.shared) == (0, 1)
+    assert "1 held-out rows are also training rows" in str(portions.duplicates.sentence)
+
+
+def test_a_row_keeps_its_number_in_the_file_whatever_is_taken_out_before_it(jsonl: Writer, tmp_path: Path) -> None:
+    rows = [*ROWS[:15], {"text": None}, *ROWS[15:]]
+    for extra in ({"eval": {"fraction": 0.25}}, {"split": "train[10:]"}, {"split": "train[10:18]", "max_samples": 7}):
+        portions = opened({"path": str(jsonl(rows)), **extra}, tmp_path, seed=1)
+        found = [portion for portion in (portions.train, portions.held_out) if portion is not None]
+        rows_there = [each for portion in found for each in numbered(portion.rows)]
+        assert [number for number, row in rows_there if row["text"] is None] == [16]

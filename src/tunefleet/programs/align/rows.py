@@ -8,16 +8,8 @@ from typing import Any, Final
 
 from tunefleet.dataset.messages import Message, looks_like_messages, read_messages
 from tunefleet.dataset.notes import Notes, filled
-from tunefleet.dataset.shapes import (
-    JUDGED,
-    PREFERENCES,
-    Parts,
-    Recognized,
-    SameAnswersError,
-    judged_pair,
-    preference,
-    recognize,
-)
+from tunefleet.dataset.parts import Parts, SameAnswersError
+from tunefleet.dataset.shapes import Recognized, named_judged, named_pair
 from tunefleet.dataset.values import RowError
 from tunefleet.errors import DataError
 from tunefleet.programs.data.readers import Rows, numbered
@@ -107,7 +99,7 @@ def pairs(rows: Rows, columns: tuple[str, str, str], how: Reading) -> Iterator[P
     Raises:
         DataError: If a row lacks a column or has something else there.
     """
-    for parts, place in how.each(rows, _pair_shape(rows[0], columns, how.origin)):
+    for parts, place in how.each(rows, named_pair(columns, rows[0], how.origin)):
         prompt, answers, tools = _contents(parts, how, place)
         yield Pair(prompt, answers[0], answers[1], tools, place)
 
@@ -123,7 +115,7 @@ def judged(rows: Rows, columns: tuple[str, str, str], how: Reading) -> Iterator[
     Raises:
         DataError: If a row lacks a column or has something else there.
     """
-    for parts, place in how.each(rows, _judged_shape(rows[0], columns, how.origin)):
+    for parts, place in how.each(rows, named_judged(columns, rows[0], how.origin)):
         prompt, answers, tools = _contents(parts, how, place)
         if parts.good is None:
             yield Judged(prompt, answers[0], good=True, tools=tools, place=place)
@@ -189,40 +181,14 @@ def read_prompt(row: Row, column: str, place: Place, how: Reading) -> Content:
 
 def columns_of(kind: str, columns: tuple[str | None, ...]) -> Callable[[Row, str], tuple[str, ...]]:
     """Return what finds the columns that a kind trains on, for `open_rows`."""
-    shapes = {"pairs": _pair_shape, "judged": _judged_shape}
+    shapes = {"pairs": named_pair, "judged": named_judged}
 
     def found(first: Row, origin: str) -> tuple[str, ...]:
         if kind in shapes:
-            return shapes[kind](first, columns, origin).columns  # type: ignore[arg-type]
+            return shapes[kind](columns, first, origin).columns  # type: ignore[arg-type]
         return tuple(column for column in columns if column is not None)
 
     return found
-
-
-def _pair_shape(first: Row, columns: tuple[str, str, str], origin: str) -> Recognized:
-    prompt, chosen, rejected = columns
-    if columns == ("prompt", "chosen", "rejected") and prompt not in first:
-        return recognize(first, "auto", origin, PREFERENCES)
-    _require(first, origin, chosen, rejected)
-    names = {"chosen": chosen, "rejected": rejected}
-    return preference(first, {"prompt": prompt, **names} if prompt in first else names)
-
-
-def _judged_shape(first: Row, columns: tuple[str, str, str], origin: str) -> Recognized:
-    prompt, completion, label = columns
-    if {prompt, completion, label} <= first.keys():
-        return judged_pair(prompt, completion, label)
-    if columns == ("prompt", "completion", "label"):
-        return recognize(first, "auto", origin, JUDGED)
-    if {"chosen", "rejected"} <= first.keys():
-        return _pair_shape(first, (prompt, "chosen", "rejected"), origin)
-    _require(first, origin, prompt, completion, label)
-    raise AssertionError("one of them is missing")
-
-
-def _require(first: Row, origin: str, *columns: str) -> None:
-    for column in columns:
-        _value(Place(1, origin), first, column)
 
 
 def _value(place: Place, row: Row, column: str) -> Any:

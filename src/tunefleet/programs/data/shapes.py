@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tunefleet.dataset.messages import Message
 from tunefleet.dataset.notes import Notes
-from tunefleet.dataset.shapes import SUPERVISED, Parts, Recognized, recognize
+from tunefleet.dataset.parts import Parts
+from tunefleet.dataset.shapes import SUPERVISED, Recognized, named, recognize
 from tunefleet.dataset.values import RowError
 from tunefleet.errors import DataError
 from tunefleet.spec import TextShape
@@ -150,28 +151,7 @@ def choose(wanted: TextShape, first: Mapping[str, Any], origin: str) -> Shape:
     """
     if wanted.kind == "auto":
         return Shape(recognize(first, "auto", origin, SUPERVISED), origin, wanted.separator)
-    names = {
-        "text": {"text": wanted.text},
-        "pair": {"prompt": wanted.prompt, "response": wanted.response},
-        "messages": {"messages": wanted.messages},
-    }[wanted.kind]
-    require_columns(names.values(), first, origin)
-    kind: Literal["prompt_response", "text", "messages"] = (
-        "prompt_response" if wanted.kind == "pair" else "text" if wanted.kind == "text" else "messages"
-    )
-    return Shape(Recognized(kind, names), origin, wanted.separator)
-
-
-def require_columns(columns: Iterable[str], first: Mapping[str, Any], origin: str) -> None:
-    """Refuse a dataset whose first row lacks a column.
-
-    Raises:
-        DataError: If it does.
-    """
-    for column in columns:
-        if column not in first:
-            known = ", ".join(sorted(map(str, first))) or "no column"
-            raise DataError(f"{origin} has no column {column!r}.", hint=f"It has: {known}.")
+    return Shape(named(wanted.names, first, origin), origin, wanted.separator)
 
 
 def _hint(recognized: Recognized, row: Mapping[str, Any]) -> str | None:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunefleet.dataset.shapes import SIDE_COLUMNS
+from tunefleet.dataset.shapes import SIDE_COLUMNS, require_columns
 from tunefleet.errors import DataError
 from tunefleet.programs.data.holdout import Duplicates, hold_out, overlap
 from tunefleet.programs.data.places import HubSet, Place, first
 from tunefleet.programs.data.readers import Rows
-from tunefleet.programs.data.shapes import Shape, choose, require_columns
+from tunefleet.programs.data.shapes import Shape, choose
 from tunefleet.programs.data.streams import Reader
 from tunefleet.spec import DataSource, EvalSpec, RowsSpec, TextShape, TrainingData
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tunefleet.dataset.messages import Message
-from tunefleet.dataset.shapes import Parts, Recognized, recognize
+from tunefleet.dataset.parts import Parts
+from tunefleet.dataset.shapes import Recognized, recognize
 from tunefleet.dataset.values import RowError
 from tunefleet.programs.prepare_data.rows import value_of
 from tunefleet.spec.data_steps import ConvertSpec

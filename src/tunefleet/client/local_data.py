@@ -1,0 +1,114 @@
+"""Checks local data files before a workflow is submitted: with the reader that the training run has."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tunefleet.dataset import opened
+from tunefleet.dataset.opened import Limits, Unseen
+from tunefleet.dataset.shapes import SUPERVISED, Recognized, named, named_judged, named_pair, recognize, require_columns
+from tunefleet.dataset.values import RowError
+from tunefleet.errors import DataError
+from tunefleet.spec.data import TrainingData
+from tunefleet.spec.preferred import AskedData, JudgedData, PairData, PpoData
+from tunefleet.spec.rows import RowsSpec
+from tunefleet.spec.tasks import BaseTaskSpec
+
+ROWS: Final = 1000
+"""So many rows of a file are read."""
+_LIMITS: Final = Limits(bytes=64 << 20, seconds=5.0)
+_PIECE: Final = 1 << 20
+
+
+def check_file(spec: BaseTaskSpec, pointer: str, file: Path) -> None:
+    """Check the first rows of a data file that a task names.
+
+    Args:
+        spec: The task.
+        pointer: Dotted path below `spec` of the key that names the file.
+        file: Where it is. A folder or archive is left to the worker.
+
+    Raises:
+        DataError: If it has no rows, cannot be read, or a row is not what the task trains on.
+    """
+    if not file.is_file() or file.suffix.lower() not in opened.SUFFIXES:
+        return
+    data = _block(spec, pointer)
+    try:
+        _check(file, data)
+    except DataError as error:
+        raise DataError(f"spec.{pointer}: {error.message}", hint=error.hint) from None
+
+
+def _check(file: Path, data: RowsSpec | None) -> None:
+    shape: Recognized | None = None
+    number = 0
+    for number, row in enumerate(itertools.islice(_rows(file), ROWS), start=1):
+        if number == 1 and data is not None:
+            shape = _shape(data, row, file.name)
+        if shape is None:
+            continue
+        try:
+            shape.read(row, getattr(data, "separator", ""))
+        except RowError as error:
+            raise DataError(f"Row {number} of {file.name}: {error}.") from None
+    if number == 0:
+        raise DataError(f"{file.name} has no rows.", hint="Name a file that has some.")
+
+
+def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
+    if file.suffix.lower() == opened.COLUMNS:
+        yield from _parquet(file)
+        return
+    with file.open("rb") as stream:
+        pieces = iter(lambda: stream.read(_PIECE), b"")
+        try:
+            for found in opened.found(file.name, pieces, file.stat().st_size, _LIMITS):
+                if found.fault is not None:
+                    raise found.fault
+                yield found.values or {}
+        except Unseen:
+            return  # the worker reads all of it
+
+
+def _parquet(file: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:  # a machine that only submits may not have it; the worker checks the file
+        return
+    try:
+        with pq.ParquetFile(file) as table:
+            for batch in table.iter_batches(batch_size=ROWS):
+                yield from batch.to_pylist()
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{file.name} is not a Parquet file: {error}.") from None
+
+
+def _shape(data: RowsSpec, first: Mapping[str, Any], origin: str) -> Recognized | None:
+    match data:
+        case TrainingData():
+            wanted = data.shape
+            return named(wanted.names, first, origin) if wanted.names else recognize(first, "auto", origin, SUPERVISED)
+        case PairData():
+            return named_pair(data.columns, first, origin)
+        case JudgedData():
+            return named_judged(data.columns, first, origin)
+        case AskedData():
+            require_columns((name for name in data.columns if name is not None), first, origin)
+        case PpoData():
+            require_columns((data.prompt_column if data.jsonl is None else data.jsonl.query_field,), first, origin)
+    return None
+
+
+def _block(spec: BaseTaskSpec, pointer: str) -> RowsSpec | None:
+    """Return the block of a spec that a pointer leads into and that says what the rows are."""
+    place: Any = spec
+    for part in pointer.split("."):
+        if isinstance(place, RowsSpec):
+            return place
+        place = place[int(part)] if isinstance(place, list | tuple) else getattr(place, part, None)
+    return place if isinstance(place, RowsSpec) else None
