@@ -49,10 +49,19 @@ class PreferenceTrainingSpec(PairTrainingSpec):
     """Steps between two checkpoints, with `save_strategy: steps`."""
 
 
+class AnswerTrainingSpec(PreferenceTrainingSpec):
+    """The keys of `spec.training` that all trainings on given answers have."""
+
+    max_prompt_length: PositiveInt | None = None
+    """Longer prompts lose their beginning; by default only `max_seq_length` cuts, at the end."""
+    append_eos: bool = True
+    """Append the tokenizer's end token to answers that end with no special token, and train on it."""
+
+
 Beta = Annotated[float, Field(gt=0, le=100), NotBool]
 
 
-class DpoTrainingSpec(PreferenceTrainingSpec):
+class DpoTrainingSpec(AnswerTrainingSpec):
     """`spec.training` of a `dpo` task."""
 
     beta: Beta = 0.1
@@ -61,8 +70,6 @@ class DpoTrainingSpec(PreferenceTrainingSpec):
     """The loss."""
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5), NotBool] = 0.0
     """With `loss_type: robust`: the part of the pairs that is taken to be the wrong way round."""
-    max_prompt_length: PositiveInt | None = None
-    """Longer prompts lose their beginning; by default only `max_seq_length` cuts, at the end."""
     precompute_ref_log_probs: bool = False
     """Let the reference judge all pairs before the training, which then needs no second model in memory."""
 
@@ -74,7 +81,7 @@ class DpoTrainingSpec(PreferenceTrainingSpec):
         )
 
 
-class KtoTrainingSpec(PreferenceTrainingSpec):
+class KtoTrainingSpec(AnswerTrainingSpec):
     """`spec.training` of a `kto` task."""
 
     batch_size: Annotated[PositiveInt, Field(ge=2)] = 4
@@ -87,32 +94,26 @@ class KtoTrainingSpec(PreferenceTrainingSpec):
     """Weight of good answers."""
     undesirable_weight: PositiveFloat = 1.0
     """Weight of bad answers."""
-    max_prompt_length: PositiveInt | None = None
-    """Longer prompts lose their beginning; by default only `max_seq_length` cuts, at the end."""
     precompute_ref_log_probs: bool = False
     """Let the reference judge all rows before the training, which then needs no second model in memory."""
 
 
-class OrpoTrainingSpec(PreferenceTrainingSpec):
+class OrpoTrainingSpec(AnswerTrainingSpec):
     """`spec.training` of an `orpo` task."""
 
     learning_rate: PositiveFloat = 8e-6
     """Highest learning rate."""
     beta: Beta = 0.1
     """Weight of the odds ratio (λ of the paper) beside the loss on the better answer."""
-    max_prompt_length: PositiveInt | None = None
-    """Longer prompts lose their beginning; by default only `max_seq_length` cuts, at the end."""
 
 
-class RewardTrainingSpec(PreferenceTrainingSpec):
+class RewardTrainingSpec(AnswerTrainingSpec):
     """`spec.training` of a `reward` task."""
 
     learning_rate: PositiveFloat = 1e-5
     """Highest learning rate."""
     center_rewards_coefficient: PositiveFloat | None = None
     """Holds the rewards of a pair around zero; 0.01 is usual."""
-    max_prompt_length: PositiveInt | None = None
-    """Longer prompts lose their beginning; by default only `max_seq_length` cuts, at the end."""
 
 
 def _tracker(value: Any) -> Any:

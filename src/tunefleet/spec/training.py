@@ -77,8 +77,6 @@ class CommonTrainingSpec(DevicesSpec):
     """Seed of everything random."""
     max_seq_length: PositiveInt = 1024
     """Longer rows are cut to this many tokens."""
-    append_eos: bool = True
-    """Append the tokenizer's end token to answers that end with no special token, and train on it."""
     gradient_checkpointing: bool = True
     """Less memory for more time."""
     bf16: bool | None = None
@@ -172,6 +170,8 @@ class TrainingSpec(CommonTrainingSpec):
     """Put several rows into one sequence."""
     completion_only_loss: bool | None = None
     """Loss on responses only; by default wherever rows have responses."""
+    append_eos: bool = True
+    """Append the tokenizer's end token to answers that end with no special token, and train on it."""
     liger: bool | None = None
     """Liger kernels; by default where they are installed and the device has them."""
     neftune_noise_alpha: PositiveFloat | None = None

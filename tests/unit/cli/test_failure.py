@@ -71,8 +71,11 @@ def test_validate_prints_json_and_knows_a_good_document(tmp_path: Path, capsys: 
     assert run(["validate", str(file)]) == 3
     assert "there is no" in capsys.readouterr().err
     (tmp_path / "rows.jsonl").touch()
+    assert run(["validate", str(file)]) == 3
+    assert "rows.jsonl has no rows" in capsys.readouterr().err
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "response": "b"}\n')
     assert run(["validate", str(file)]) == 0
-    assert "These travel with it" in capsys.readouterr().out
+    assert "Uploads: " in capsys.readouterr().out
     assert run(["validate", str(file), "--json", "--set", "training.batch_size=4"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True
     assert run(["validate", str(tmp_path / "none.yaml")]) == 3

@@ -126,6 +126,7 @@ SHOWN: dict[str, Any] = {
     "histogram": {"edges": [0, 50, 100, 150], "counts": [5, 10, 1]},
     "truncated_share": 0.1,
     "nothing_to_learn_share": 0.05,
+    "notes": ["Columns that are not used: 'id' (row 1)."],
     "trained_share": 0.4,
 }
 DOCUMENT = """apiVersion: tunefleet/v1

@@ -65,7 +65,7 @@ def _train(launch: Aligned, method: Method[Any]) -> None:
     with clock.part("tokenizing"):
         context = base_model.context_length(base.source)
         vocabulary = base_model.embedding_rows(base.source)
-        encoder = Encoder(tokenizer, append_eos=spec.training.append_eos, vocabulary=vocabulary)
+        encoder = Encoder(tokenizer, append_eos=getattr(spec.training, "append_eos", True), vocabulary=vocabulary)
         material = method.material(found, encoder, _longest(launch, context))
         material = replace(material, duplicates=found.duplicates)
         _tell(launch, material)

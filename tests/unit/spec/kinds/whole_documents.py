@@ -83,8 +83,8 @@ data: {dataset_name: a/b, config_name: main, split: "train[:5%]", revision: main
        prompt_column: q, response_column: a, separator: "|", max_samples: 10, eval: {split: test, max_samples: 5}}
 evaluate: {answers: 2, max_new_tokens: 5}
 predictions: {enabled: true, sample_count: 2, sample_frequency: eval, max_new_tokens: 3}
-training: {max_seq_length: 99, packing: true, completion_only_loss: true, liger: false, neftune_noise_alpha: 5,
-           early_stopping: {patience: 2, threshold: 0.1}}
+training: {max_seq_length: 99, packing: true, completion_only_loss: true, append_eos: false, liger: false,
+           neftune_noise_alpha: 5, early_stopping: {patience: 2, threshold: 0.1}}
 """,
     "lora_sft": """
 data: {jsonl: {path: ./a.jsonl, url: "https://x/a.jsonl", worker_path: /a.jsonl, headers: {A: b},
@@ -98,7 +98,7 @@ data: {jsonl: {path: ./a.jsonl, prompt_field: p, chosen_field: c, rejected_field
        eval: {path: ./e.jsonl}}
 lora: {r: 8}
 quantization: {load_in_8bit: true}
-training: {save_freq: 20, beta: 0.2, loss_type: robust, label_smoothing: 0.1, max_prompt_length: 50,
+training: {save_freq: 20, beta: 0.2, loss_type: robust, label_smoothing: 0.1, max_prompt_length: 50, append_eos: false,
            precompute_ref_log_probs: true}
 """,
     "kto": """
