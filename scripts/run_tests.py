@@ -43,6 +43,8 @@ def main() -> int:
     over = threading.Event()
     calibrating = threading.Thread(target=keep_calibrating, args=(loops, over), daemon=True)
     started = time.monotonic()
+    # A shell starts what is in its background with SIGINT ignored, and tests that press Ctrl-C would wait for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command) as run:
         # A terminal's Ctrl-C goes to both; the command ends as it likes, and its cost is still printed.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

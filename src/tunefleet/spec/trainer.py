@@ -30,7 +30,8 @@ _ALWAYS: Final = frozenset(
         "training.optim", "training.seed", "training.max_seq_length", "training.gradient_checkpointing",
         "training.bf16", "training.fp16", "training.logging_steps", "training.save_strategy", "training.save_steps",
         "training.save_total_limit", "training.eval_strategy", "training.eval_steps",
-        "training.completion_only_loss", "training.append_eos", "training.neftune_noise_alpha", "training.dataset_num_proc", "lora.r",
+        "training.completion_only_loss", "training.append_eos", "training.neftune_noise_alpha",
+        "training.dataset_num_proc", "lora.r",
         "lora.alpha", "lora.dropout", "lora.target_modules", "lora.task_type", "lora.use_rslora",
         "lora.modules_to_save", "quantization.load_in_4bit",
     }
