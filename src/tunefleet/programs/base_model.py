@@ -37,11 +37,6 @@ class Source:
     revision: str | None = None
     trust_remote_code: bool = False
 
-    @property
-    def public_name(self) -> str:
-        """The name under which others find the base: as the user wrote it, never a folder of this machine."""
-        return self.identifier
-
 
 def locate(
     identifier: str, local: str | None, *, revision: str | None = None, trust_remote_code: bool = False

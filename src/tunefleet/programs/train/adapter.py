@@ -21,13 +21,12 @@ REFERENCE: Final = "ref"
 """TRL's name of the copy of a given adapter to which its training is held."""
 
 
-def lora_config(model: PreTrainedModel, lora: LoraSpec, base_name: str, *, scores: bool = False) -> LoraConfig:
+def lora_config(model: PreTrainedModel, lora: LoraSpec, *, scores: bool = False) -> LoraConfig:
     """Build the configuration of a new adapter.
 
     Args:
         model: The base.
         lora: What the user wants.
-        base_name: What the adapter's config names as its base.
         scores: The model has a head with one score, which is trained whole.
 
     Raises:
@@ -35,7 +34,7 @@ def lora_config(model: PreTrainedModel, lora: LoraSpec, base_name: str, *, score
     """
     _check_targets(model, lora.target_modules)
     _check_exist(model, lora.modules_to_save)
-    config = LoraConfig(
+    return LoraConfig(
         r=lora.r,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
@@ -46,8 +45,6 @@ def lora_config(model: PreTrainedModel, lora: LoraSpec, base_name: str, *, score
         use_dora=lora.use_dora,
         modules_to_save=list(lora.modules_to_save) or None,
     )
-    config.base_model_name_or_path = base_name
-    return config
 
 
 def require_same(model: PreTrainedModel, lora: LoraSpec, folder: str) -> None:

@@ -87,7 +87,7 @@ def load_base(
     if base.adapter_folder is not None:
         adapter.require_same(loaded, spec.adapter, base.adapter_folder)
         return adapter.continue_adapter(loaded, base.adapter_folder), None
-    return loaded, adapter.lora_config(loaded, spec.adapter, base.source.public_name, scores=scores)
+    return loaded, adapter.lora_config(loaded, spec.adapter, scores=scores)
 
 
 def load_reference(
