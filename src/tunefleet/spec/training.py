@@ -168,6 +168,8 @@ class TrainingSpec(CommonTrainingSpec):
 
     packing: bool = False
     """Put several rows into one sequence."""
+    group_by_length: bool = False
+    """Put rows of similar length into one batch: less padding, at the cost of a less random order."""
     completion_only_loss: bool | None = None
     """Loss on responses only; by default wherever rows have responses."""
     append_eos: bool = True
@@ -182,6 +184,7 @@ class TrainingSpec(CommonTrainingSpec):
     def _checks(self) -> tuple[Check, ...]:
         return (
             *super()._checks(),
+            (self.packing and self.group_by_length, "group_by_length", "has no effect with packing", "leave it out"),
             (
                 self.early_stopping is not None and self.eval_strategy == "no",
                 "early_stopping",

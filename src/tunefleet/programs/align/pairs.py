@@ -18,6 +18,7 @@ from tunefleet.programs.align.odds import OddsTrainer
 from tunefleet.programs.align.reference import reference_of, where_others_find_it
 from tunefleet.programs.data.sources import Found
 from tunefleet.programs.data.tokens import Encoder
+from tunefleet.programs.train.label_scoring import score_labels_only
 from tunefleet.spec import DpoSpec, OrpoSpec, PairData, RewardSpec
 
 
@@ -68,6 +69,12 @@ class PairMethod(Method[SpecT]):
 
 class _Dpo(HeldOut, DPOTrainer):
     sequences_a_row = 2
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for model in (self.model, self.ref_model):
+            if model is not None:
+                score_labels_only(model)
 
     def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         return dataset  # rows come tokenised and cut

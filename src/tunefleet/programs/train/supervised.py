@@ -17,6 +17,7 @@ def supervised_arguments(spec: TrainingTaskSpec, setting: Setting) -> SFTConfig:
     training, kernels = spec.training, setting.kernels
     return SFTConfig(
         **common_arguments(spec, setting),
+        train_sampling_strategy="group_by_length" if training.group_by_length else "random",
         neftune_noise_alpha=training.neftune_noise_alpha,
         # Rows come tokenised, cut and packed; only the collator needs to know.
         dataset_kwargs={"skip_prepare_dataset": True},

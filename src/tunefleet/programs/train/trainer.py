@@ -15,6 +15,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from trl import SFTTrainer
 
 from tunefleet.programs.train.exact import ExactTrainer, random_state_kept
+from tunefleet.programs.train.label_scoring import score_labels_only
 from tunefleet.programs.train.streaming import PLACE, PLACE_FILE, Place, SampleStream, StreamShare, loader
 
 
@@ -25,6 +26,10 @@ class Trainer(ExactTrainer, SFTTrainer):
     _loss_tokens = 0
     _stream: SampleStream | None = None
     _place = Place()
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        score_labels_only(self.model)
 
     def held_out_loss(self) -> float:
         """Measure the loss on the held-out rows: the exact mean over the tokens that count, in nats.
