@@ -34,15 +34,14 @@ from tunefleet.errors import MachineError
 from tunefleet.executors import registry
 from tunefleet.heads import BoundedHeads
 from tunefleet.jobs import Supervisor
-from tunefleet.jobs.environment import core_count
+from tunefleet.jobs.environment import BRIEF_SPIN, core_count
 from tunefleet.observing.spans import open_spans
 from tunefleet.settings import AgentSettings, inherited_environment
 
 logger = logging.getLogger(__name__)
 
 _RESTART_S: Final = 1.0
-_JOB_DEFAULTS: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Threads that spin while they wait take the core from the one they wait for."""
+_JOB_DEFAULTS: Final = BRIEF_SPIN
 
 
 def run(settings: AgentSettings) -> bool:

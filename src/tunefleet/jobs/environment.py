@@ -32,6 +32,15 @@ _OF_ONE_PROCESS_EXACT = frozenset({
 
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
+BRIEF_SPIN = {
+    # OpenMP threads that spin while they wait take the core from the one they wait for, wherever something else runs
+    # too; threads that sleep at once wake up late. A brief spin is nearly as fast as a long one on an idle machine, and
+    # nearly as fast as none on a busy one (docs/decisions/044).
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "3000",
+}
+"""What jobs get, unless the environment of their worker or agent says otherwise."""
+
 SERVER_ENV = {
     # One thread: a pool that was used before a fork leaves the child waiting for threads that it does not have.
     "OMP_NUM_THREADS": "1",

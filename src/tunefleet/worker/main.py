@@ -25,7 +25,7 @@ from tunefleet.executors import registry
 from tunefleet.executors.registry import Registry
 from tunefleet.jobs import JournalShipper, Supervisor, devices, envs
 from tunefleet.jobs import gpus as ledger
-from tunefleet.jobs.environment import core_count
+from tunefleet.jobs.environment import BRIEF_SPIN, core_count
 from tunefleet.jobs.gpuinfo import GpuFigures, read_gpus, visible
 from tunefleet.jobs.secrets import Secrets
 from tunefleet.jobs.yielding import GpuSentry
@@ -120,11 +120,7 @@ def _require_key(settings: WorkerSettings) -> None:
         )
 
 
-_JOB_DEFAULTS: Final = {
-    # Threads that spin while they wait take the core from the one they wait for, wherever something else runs too:
-    # on two busy cores a training step then takes ten times as long.
-    "OMP_WAIT_POLICY": "PASSIVE",
-}
+_JOB_DEFAULTS: Final = BRIEF_SPIN
 
 
 def _build(
