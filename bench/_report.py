@@ -24,6 +24,7 @@ from _common import interval
 Kept = Literal["kept", "BROKEN", "undecided"]
 
 BUDGETS: Final = {
+    "training": "LoRA run ÷ TRL: time of a step; memory beyond the loaded model",
     "callbacks": "trainer with all callbacks ÷ the bare Hugging Face Trainer",
     "check": "control check per step",
     "command": "command → applied",

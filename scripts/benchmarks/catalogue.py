@@ -32,6 +32,7 @@ class Benchmark(NamedTuple):
 
 
 CATALOGUE: Final = (
+    Benchmark("training", "How fast a LoRA run trains, and how much memory it takes", 3600.0),
     Benchmark("latency", "The command line, a server's start and memory, and its answers while large files pass"),
     Benchmark("dispatch", "Tasks through the queue, beside other queues, a bare stream and a bare table", 1500.0),
     Benchmark("recovery", "What is lost or done twice when workers and servers are killed", 1500.0),
@@ -56,6 +57,7 @@ CATALOGUE: Final = (
 )
 
 BUDGETED: Final = {
+    "training": "step ÷ TRL's ≤ 0.83 (1.2 × its tokens/s); memory beyond the loaded model ≤ 0.75 × TRL's",
     "callbacks": "≤ 1 % of a 20 ms step inside our callbacks; step ratio ≤ 1.01",
     "check": "≤ 0.5 µs one process; ≤ 50 µs with 2 ranks, ≤ 2 µs for fast steps",
     "command": "≤ one step + 10 ms; with ranks ≤ horizon + 1 steps",

@@ -9,5 +9,6 @@ export const KINDS: Record<NonNullable<DatasetLook["kind"]>, string> = {
   prompt_response: "prompts and responses",
   preference: "preferences",
   hh: "preferences",
+  judged: "answers with a label",
   text: "plain text",
 };

@@ -11,7 +11,7 @@ import { isFinal, plain } from "../../lib/words";
 import { Panel } from "../../parts/bits";
 import { useSession } from "../../parts/session";
 import { Failed, Loading } from "../../parts/states";
-import { Histogram, Legend, type TokenRow, TokensRow, Notes } from "./Mask";
+import { Histogram, Legend, Notes, type TokenRow, TokensRow } from "./Mask";
 
 const SHOWN = 5;
 const FIRST_MODEL = "builtin:gsm8k-llama-2m";
