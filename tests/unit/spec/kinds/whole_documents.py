@@ -92,6 +92,7 @@ data: {jsonl: {path: ./a.jsonl, url: "https://x/a.jsonl", worker_path: /a.jsonl,
 lora: {r: 8, alpha: 16, dropout: 0, bias: all, target_modules: all-linear, task_type: CAUSAL_LM, use_rslora: true,
        use_dora: true, modules_to_save: [lm_head]}
 quantization: {load_in_4bit: true, load_in_8bit: false, quant_type: fp4, double_quant: false, compute_dtype: float32}
+training: {group_by_length: true}
 """,
     "dpo": """
 data: {jsonl: {path: ./a.jsonl, prompt_field: p, chosen_field: c, rejected_field: r}, separator: "|",
