@@ -166,12 +166,22 @@ def _read_pair(names: Mapping[str, str], row: Row) -> Parts:
     prompt, response = names["prompt"], names["response"]
     if row.is_chat(prompt):
         # Only the response is trained: answers in the prompt are context, as in TRL.
-        before = tuple(_untrained(message) for message in row.messages(prompt))
+        asked = row.messages(prompt)
         given = row.messages(response) if row.is_chat(response) else _assistant(row.text(response))
-        return Parts(before, given, chat=True)
+        given = _without_repetition(asked, given, response)
+        return Parts(tuple(_untrained(message) for message in asked), given, chat=True)
     if isinstance(row.values.get(response), list | Mapping):
-        return Parts(_user(row.text(prompt)), row.messages(response), chat=True)
+        asked = _user(row.text(prompt))
+        return Parts(asked, _without_repetition(asked, row.messages(response), response), chat=True)
     return _after_history(row, row.text(prompt), Parts(answer=_assistant(row.text(response))))
+
+
+def _without_repetition(asked: tuple[Message, ...], given: tuple[Message, ...], column: str) -> tuple[Message, ...]:
+    """Return an answer without the prompt, which some datasets repeat in it."""
+    answer = given[len(asked) :] if given[: len(asked)] == asked else given
+    if not any(message["role"] == "assistant" for message in answer):
+        raise RowError(f"{column!r} has no message of the assistant, so nothing could be trained")
+    return answer
 
 
 def _untrained(message: Message) -> Message:

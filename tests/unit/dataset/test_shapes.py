@@ -53,6 +53,8 @@ def read(row: dict[str, Any], kinds: Any = (), notes: Notes | None = None) -> Pa
             Parts((SYSTEM, *ASK), YO, chat=True),
         ),
         ({"prompt": [*ASK], "completion": [*YO]}, Parts(ASK, YO, chat=True)),
+        ({"prompt": [*ASK], "completion": [*ASK, *YO]}, Parts(ASK, YO, chat=True)),
+        ({"prompt": "Hi", "completion": [*ASK, *YO]}, Parts(ASK, YO, chat=True)),
         ({"prompt": [*ASK], "completion": "Yo"}, Parts(ASK, YO, chat=True)),
         ({"prompt": "Hi", "completion": [*YO]}, Parts(ASK, YO, chat=True)),
         (
