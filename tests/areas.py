@@ -64,6 +64,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "tests/unit/house",
     ),
     "page": ("tests/browser",),
+    "real-model": ("tests/acceptance/test_real_model.py",),
     "trainer-control": (
         "tests/acceptance/test_printed_guide.py",
         "tests/contract/attach",
