@@ -98,7 +98,10 @@ def csv_rows(name: str, text: Iterable[str]) -> Iterator[dict[str, str]]:
     delimiter = "\t" if name.lower().endswith(".tsv") else ","
     reader = csv.DictReader(text, delimiter=delimiter, strict=True)
     try:
-        _refuse_separator(name, reader.fieldnames or (), delimiter)
+        header = reader.fieldnames or ()
+        _refuse_separator(name, header, delimiter)
+        if twice := next((column for column in header if list(header).count(column) > 1), None):
+            raise DataError(f"{name} has two columns named {twice!r}.", hint="Rename one of them.")
         for row in reader:
             if None in row or None in row.values():
                 raise DataError(

@@ -36,7 +36,11 @@ ROLES: Final = {
 CALLS: Final = frozenset({"function_call", "tool_call"})
 """Roles whose message is a tool call of the assistant, as JSON text."""
 _TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text"})
-_WEIGHTS: Final = ("weight", "train", "training", "trainable")
+_WEIGHTS: Final = ("weight", "train", "training", "trainable", "loss")
+_READ: Final = frozenset({
+    "role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content", "thinking", *_WEIGHTS,
+})  # fmt: skip
+"""Keys of a message that are read; others may be known to a chat template."""
 _YES: Final = frozenset({"true", "yes", "1"})
 _NO: Final = frozenset({"false", "no", "0"})
 
@@ -73,7 +77,7 @@ def looks_like_messages(value: Any) -> bool:
             return False
         try:
             value = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         return isinstance(value, list) and bool(value) and all(map(_is_message, value))
     return isinstance(value, list | Mapping)
@@ -127,6 +131,8 @@ def _parsed(text: str, column: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise RowError(f"{column!r} holds a text that is not valid JSON ({error})") from None
+    except RecursionError:
+        raise RowError(f"{column!r} holds JSON that is nested too deeply") from None
 
 
 def _is_message(value: Any) -> bool:
@@ -176,6 +182,8 @@ def _content(message: Message, column: str) -> str:
             return ""
         raise RowError(f"{column!r} has a message of the {message['role']} without content")
     if isinstance(content, str):
+        if any("\ud800" <= character <= "\udfff" for character in content):
+            raise RowError(f"{column!r} has a message with half of a character (a lone surrogate)")
         return content
     if isinstance(content, int | float) and not isinstance(content, bool):
         return str(content)
@@ -221,7 +229,10 @@ def _call(call: Mapping[str, Any], column: str) -> Message:
 
 
 def _weigh(message: Message, column: str, notes: Notes, row: int) -> None:
-    """Replace the keys that say whether a message is trained by `weight: 0`, if it is not."""
+    """Replace the keys that say whether a message is trained by `weight: 0`, if it is not; note unknown keys."""
+    for key, value in message.items():
+        if key not in _READ and value not in ("", [], {}):
+            notes.add(f"{key!r} of messages is left to the chat template", row)
     given = {key: message.pop(key) for key in _WEIGHTS if key in message}
     for key, value in given.items():
         flag = read_flag(value)

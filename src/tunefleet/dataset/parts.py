@@ -145,7 +145,9 @@ def _after_history(row: Row, prompt: str, parts: Parts) -> Parts:
     turns = row.values[HISTORY]
     if not isinstance(turns, list) or not all(isinstance(turn, list) and len(turn) == 2 for turn in turns):
         raise RowError(f"{HISTORY!r} holds {kind_of(turns)}, not a list of pairs of a prompt and its answer")
-    earlier = tuple(message for asked, said in turns for message in (*_user(str(asked)), *_assistant(str(said))))
+    if not all(isinstance(text, str) for turn in turns for text in turn):
+        raise RowError(f"{HISTORY!r} holds a turn that is not a pair of texts")
+    earlier = tuple(message for asked, said in turns for message in (*_user(asked), *_assistant(said)))
     return replace(parts, before=(*earlier, *_user(prompt)), chat=True)
 
 
@@ -170,7 +172,7 @@ def _read_pair(names: Mapping[str, str], row: Row) -> Parts:
         given = row.messages(response) if row.is_chat(response) else _assistant(row.text(response))
         given = _without_repetition(asked, given, response)
         return Parts(tuple(_untrained(message) for message in asked), given, chat=True)
-    if isinstance(row.values.get(response), list | Mapping):
+    if row.is_chat(response):
         asked = _user(row.text(prompt))
         return Parts(asked, _without_repetition(asked, row.messages(response), response), chat=True)
     return _after_history(row, row.text(prompt), Parts(answer=_assistant(row.text(response))))

@@ -39,7 +39,7 @@ _PROMPTS: Final = ("prompt", "question", "query", "instruction", "input")
 _RESPONSES: Final = ("response", "completion", "answer", "output")
 _INPUTS: Final = ("input", "context")
 _LABELS: Final = ("kto_tag", "label")
-SIDE_COLUMNS: Final = (*SYSTEM, TOOLS, HISTORY)
+SIDE_COLUMNS: Final = (*SYSTEM, TOOLS, HISTORY, *_INPUTS)
 """Columns that are read in addition to those of the shape, in every row that has them."""
 
 
@@ -87,7 +87,7 @@ class Recognized:
         parts = READERS[shape.base or shape.kind](shape.names, row)
         if shape.base is not None:
             parts = replace(parts, good=read_label(row, shape.names["label"]))
-        used = {*shape.names.values()}
+        used = {*shape.names.values(), *([HISTORY] if (shape.base or shape.kind) in _WITH_HISTORY else [])}
         if parts.text is None:
             parts = with_tools(with_system(parts, row, used), row, used)
         for column, value in values.items():
@@ -100,6 +100,8 @@ class Recognized:
         return (look(values) if look is not None else None) or self
 
 
+_WITH_HISTORY: Final = frozenset({"alpaca", "prompt_response", "preference"})
+"""Shapes that read a column with earlier turns."""
 _TITLES: Final[dict[Kind, str]] = {
     "alpaca": "Alpaca rows",
     "sharegpt": "ShareGPT conversations",
@@ -274,7 +276,7 @@ def judged(base: Recognized, label: str) -> Recognized:
         base: The shape without it.
         label: Its column.
     """
-    return Recognized("judged", {**base.names, "label": label}, base.kind)
+    return Recognized("judged", {**base.names, "label": label}, base.kind, base.by_row)
 
 
 def _chat(values: Mapping[str, Any]) -> Recognized | None:
@@ -323,6 +325,7 @@ _BY_ROW: Final[dict[Kind, Callable[[Mapping[str, Any]], Recognized | None]]] = {
     "alpaca": _alpaca,
     "preference": _preference,
     "hh": _preference,
+    "judged": _judged,
 }
 _LOOKS: Final = (_preference, _judged, _chat, _alpaca, _pair, _text)
 

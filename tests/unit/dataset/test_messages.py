@@ -67,6 +67,8 @@ def test_a_tool_call_is_the_same_in_every_form(given: Any) -> None:
         ([{"role": "user", "content": True}], "whose content is true or false"),
         ([{"from": "function_call", "value": "weather(Ulm)"}], "not valid JSON"),
         ([{"role": "assistant", "tool_calls": [{"arguments": {}}]}], "without a function name"),
+        ("[" * 3000, "not valid JSON|nested too deeply"),
+        ([{"role": "user", "content": "a\ud800"}], "lone surrogate"),
         ([{"role": "assistant", "content": "x", "weight": 0.5}], r"weight: 0.5.*trained \(1\) or not \(0\)"),
     ],
 )
@@ -75,7 +77,9 @@ def test_what_is_no_chat_is_refused(given: Any, message: str) -> None:
         read_messages(given, "chat")
 
 
-@pytest.mark.parametrize(("key", "value"), [("weight", 0), ("weight", 0.0), ("train", False), ("training", "false")])
+@pytest.mark.parametrize(
+    ("key", "value"), [("weight", 0), ("weight", 0.0), ("train", False), ("training", "false"), ("loss", False)]
+)
 def test_an_answer_that_is_not_to_be_trained_has_weight_zero(key: str, value: Any) -> None:
     (message,) = read_messages([{**TALK[1], key: value}], "messages")
     assert message == {**TALK[1], "weight": 0}
@@ -91,6 +95,9 @@ def test_a_weight_that_has_no_effect_is_noted() -> None:
     assert notes.sentences == (
         "'weight' has no effect on messages of the user: only answers are trained (2 rows, the first is row 3).",
     )
+    other = Notes()
+    read_messages([{**TALK[0], "mood": "glad"}, TALK[1]], "messages", other, 1)
+    assert other.sentences == ("'mood' of messages is left to the chat template (row 1).",)
     quiet = Notes()
     read_messages([{**TALK[0], "weight": 0}, TALK[1]], "messages", quiet, 1)
     assert quiet.sentences == ()

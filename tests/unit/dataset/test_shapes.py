@@ -57,6 +57,7 @@ def read(row: dict[str, Any], kinds: Any = (), notes: Notes | None = None) -> Pa
         ({"prompt": "Hi", "completion": [*ASK, *YO]}, Parts(ASK, YO, chat=True)),
         ({"prompt": [*ASK], "completion": "Yo"}, Parts(ASK, YO, chat=True)),
         ({"prompt": "Hi", "completion": [*YO]}, Parts(ASK, YO, chat=True)),
+        ({"prompt": "Hi", "completion": json.dumps([*YO])}, Parts(ASK, YO, chat=True)),
         (
             {"prompt": [user("A"), assistant("B"), *ASK], "completion": [*YO]},
             Parts((user("A"), {**assistant("B"), "weight": 0}, *ASK), YO, chat=True),
@@ -169,6 +170,7 @@ def test_tools_are_read_of_chats_and_noted_elsewhere() -> None:
         ({"prompt": "a", "chosen": "b", "rejected": "b"}, PREFERENCES, SameAnswersError, "the same"),
         ({"chosen": [user("a"), *YO], "rejected": [user("b"), *NO]}, PREFERENCES, RowError, "same prompt"),
         ({"prompt": "a", "response": "b", "history": "c"}, SUPERVISED, RowError, "'history' holds a text"),
+        ({"prompt": "a", "response": "b", "history": [["q", None]]}, SUPERVISED, RowError, "not a pair of texts"),
         ({"prompt": "a", "completion": "b", "kto_tag": "maybe"}, JUDGED, RowError, "'kto_tag' holds 'maybe'"),
     ],
 )  # fmt: skip
@@ -177,3 +179,13 @@ def test_what_cannot_be_trained_on_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         read(row, kinds)
+
+
+def test_a_part_that_only_later_rows_have_is_read_of_judged_answers_too() -> None:
+    first = {"instruction": "Hi", "output": "Yo", "kto_tag": True}
+    shape = recognize(first, "auto", "rows", JUDGED)
+    notes = Notes()
+    assert shape.read({**first, "input": "there", "history": [["A", "B"]]}, "\n", notes, 2).before[-1] == user(
+        "Hi\nthere"
+    )
+    assert notes.sentences == ()

@@ -174,3 +174,9 @@ def test_a_prompt_loses_its_beginning_and_an_answer_its_end() -> None:
     assert limits.cut([1], [[2], []]) is None
     assert Limits(whole=3).cut([1, 2, 3], [[4]]) is None
     assert (limits.counts.rows, limits.counts.dropped, limits.counts.truncated, limits.counts.tokens) == (1, 1, 1, 9)
+
+
+def test_a_message_of_the_user_in_an_answer_is_refused() -> None:
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "thx"}]
+    with pytest.raises(DataError, match="Row 1 of rows: an answer has a message of the user"):
+        material("kto", [{"messages": chat, "label": True}] * 2)

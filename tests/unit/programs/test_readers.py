@@ -125,6 +125,7 @@ def test_whole_numbers_stay_whole(tmp_path: Path) -> None:
         ("a.csv", "prompt;response\na;b\n", r"a\.csv has a single column 'prompt;response'.*semicolons.*commas"),
         ("a.csv", "prompt\tresponse\na\tb\n", r"separated by tabs"),
         ("a.tsv", "prompt,response\na,b\n", r"separated by commas"),
+        ("a.csv", "a,b,a\n1,2,3\n", r"a\.csv has two columns named 'a'"),
         ("a.parquet", "no parquet", r"a\.parquet is not a Parquet file"),
         ("a.xlsx", "", r"'\.xlsx'.*Known: \.csv, \.json, \.jsonl"),
     ],

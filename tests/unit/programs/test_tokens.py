@@ -374,3 +374,10 @@ def test_rows_of_several_kinds_keep_their_order(tokenizer: PreTrainedTokenizerBa
     mixed = [Chat(ASKED), Pair("a ", "b"), Plain("c"), Chat(TALK), Pair("d ", "e")]
     together = Encoder(tokenizer).encode(mixed, Notes())
     assert together == [Encoder(tokenizer).encode([each], Notes())[0] for each in mixed]
+
+
+def test_a_tool_call_whose_name_stands_elsewhere_is_missed_all_the_same(tokenizer: PreTrainedTokenizerBase) -> None:
+    described = "{{ tools | tojson }}" + PLAIN_TEMPLATE
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    with pytest.raises(DataError, match="does not write the tool_calls of an answer"):
+        Encoder(with_template(tokenizer, described)).encode([Chat(CALLS, tools)], Notes())

@@ -202,6 +202,11 @@ def _contents(parts: Parts, how: Reading, place: Place) -> tuple[Content, list[C
     """Return prompt and answers as texts or as chats."""
     answers = [parts.answer, *([parts.worse] if parts.worse is not None else [])]
     for message in (message for answer in answers for message in answer):
+        if message["role"] == "user":
+            raise DataError(
+                f"{place}: an answer has a message of the user, which would be trained as a part of it.",
+                hint="End each chat with the assistant's answer.",
+            )
         if message.get("weight") == 0:
             raise DataError(f"{place}: an answer has weight 0, and answers are what is compared.")
     if parts.chat:

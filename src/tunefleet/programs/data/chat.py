@@ -45,6 +45,7 @@ class ChatRenderer:
         self._tokenizer = tokenizer
         self._templates: dict[bool, str] = {}
         self._describes_tools: bool | None = None
+        self._probed: set[tuple[str, str, bool]] = set()
 
     def template(self, tools: Sequence[Any] | None = None) -> str:
         """Return the template for conversations with these tools, with markers if any are known.
@@ -141,19 +142,19 @@ class ChatRenderer:
     def _lost(self, chat: Chat, at: int, message: Message, text: str) -> str | None:
         """Return the key of a message that the template does not write, if there is one.
 
-        That its longest word is in the text nearly always settles it; else the message is rendered with another word
-        in it, and a template that reads it renders another text.
+        The first message of a role with a key is rendered with another word in it: a template that reads it renders
+        another text. Of the others the longest word must be in the text, else they are rendered so, too.
         """
         for key, said in _said(message):
+            kind = (message["role"], key, bool(chat.tools))
             word = max(_WORD.findall(said), key=len, default="")
-            if not word or word in text:
+            if kind in self._probed and (not word or word in text):
                 continue
             other = [dict(each) for each in chat.messages]
-            if key == "tool_calls":
-                return key
-            other[at][key] = f"{_PROBE} {message[key]} {_PROBE}"
+            other[at][key] = _changed(message[key])
             if self.render(other, chat.tools, where=str(chat.place)) == text:
                 return key
+            self._probed.add(kind)
         return None
 
     def _turn(self, chat: Chat, at: int, text: str) -> Span:
@@ -162,7 +163,7 @@ class ChatRenderer:
         after = self.render(chat.messages[: at + 1], chat.tools, where=str(chat.place))
         if not (text.startswith(after) and after.startswith(before)):
             raise ModelError(
-                f"The chat template of {self._tokenizer.name_or_path} rewrites earlier turns and has no "
+                f"{chat.place}: the chat template of {self._tokenizer.name_or_path} rewrites earlier turns and has no "
                 "{% generation %} markers, so the assistant's tokens cannot be told from the others.",
                 hint="Add the markers to its chat_template.jinja, or set `training.completion_only_loss: "
                 "false` to train on whole conversations.",
@@ -204,6 +205,13 @@ def _said(message: Message) -> list[tuple[str, str]]:
         (key, message[key]) for key in ("content", "reasoning_content", "thinking") if isinstance(message.get(key), str)
     ]
     return texts + [("tool_calls", str(call["function"]["name"])) for call in message.get("tool_calls") or ()]
+
+
+def _changed(value: Any) -> Any:
+    """Return the text of a message, or its tool calls, with another word in it."""
+    if isinstance(value, str):
+        return f"{_PROBE} {value} {_PROBE}"
+    return [{**call, "function": {**call["function"], "name": f"{call['function']['name']}{_PROBE}"}} for call in value]
 
 
 def _said_by(error: Exception) -> str:

@@ -193,10 +193,13 @@ def csv_file(path: Path) -> Iterator[dict[str, str]]:
 
 def _read_parquet(path: Path, limit: int | None) -> Rows:
     try:
-        table = pq.read_table(path, memory_map=True)
+        stored = pq.read_table(path, memory_map=True)
     except pa.ArrowInvalid as error:
         raise DataError(f"{path.name} is not a Parquet file: {error}.") from None
-    return datasets.Dataset(table if limit is None else table.slice(0, limit))
+    try:
+        return datasets.Dataset(stored if limit is None else stored.slice(0, limit))
+    except ValueError as error:
+        raise DataError(f"{path.name} has a column of a type that cannot be read: {error}.") from None
 
 
 def _saved_dataset(path: Path, split: str) -> Rows:

@@ -274,6 +274,8 @@ class Encoder:
             closed = self._closed(tokens.ids, notes, chat.place)
             added = len(closed) - len(tokens.ids)
             tokens = Tokens(closed, tokens.trained + [True] * added)
+        else:
+            return tokens
         behind = max((at for at, trained in enumerate(tokens.trained) if trained), default=-1) + 1
         if 0 < behind < len(tokens.ids) and tokens.ids[behind] in self._special:
             notes.add(
