@@ -91,4 +91,4 @@ def test_rows_without_what_is_named_fail_at_once_and_say_so(client: Client) -> N
     changes = {"spec.data.chosen_column": "better"}
     task = client.tasks.wait(client.submit(EXAMPLES / "dpo.yaml", overrides=changes).task_id, timeout_s=PATIENCE_S)
     assert (task.status, len(task.attempt_list)) == ("failed", 1)
-    assert "Row 1 of builtin:gsm8k-preferences (train) has no column 'better'" in str(task.error)
+    assert "builtin:gsm8k-preferences (train) has no column 'better'" in str(task.error)

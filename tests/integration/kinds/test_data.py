@@ -39,7 +39,7 @@ def test_the_example_reads_what_its_first_task_wrote_and_counts_every_row(bench:
     assert converted["rows_in"] == kept["rows_out"] < 400
     assert deduped["rows_in"] - deduped["rows_out"] == deduped["duplicates"]
     assert maths["jsonl_export"]["record_count"] == deduped["rows_out"] == maths["rows"]
-    assert "recognised prompts and responses (question, answer)" in maths["recognised"][0]
+    assert "recognized prompts and responses (question, answer)" in maths["recognised"][0]
 
     assert [each["name"] for each in mixed["files"]] == ["train.jsonl", "test.jsonl"]
     assert mixed["steps"][-1]["parts"] == {"train": mixed["files"][0]["rows"], "test": mixed["files"][1]["rows"]}

@@ -153,12 +153,12 @@ SAID = [{"role": "user", "content": "a"}]
 @pytest.mark.parametrize(
     ("kind", "rows", "said"),
     [
-        ("dpo", [PAIR, {"prompt": "a", "chosen": "b"}], "Row 2 of .* has no column 'rejected'"),
-        ("dpo", [{**PAIR, "chosen": ""}], "Row 1 of .* an empty text in 'chosen'"),
-        ("orpo", [{**PAIR, "rejected": SAID}], "Row 1 of .* holds a chat in 'rejected'"),
+        ("dpo", [PAIR, {"prompt": "a", "chosen": "b"}], "Row 2 of .* it has no column 'rejected'"),
+        ("dpo", [{**PAIR, "chosen": ""}], "Row 1 of .* has an empty text as an answer"),
+        ("orpo", [{**PAIR, "rejected": SAID}], "Row 1 of .* do not begin with the same prompt"),
         ("reward", [{**PAIR, "rejected": "b"}], "No row of .* anything to learn"),
-        ("kto", [{"prompt": "a", "completion": "b", "label": "yes"}], "Row 1 of .* holds 'yes' in 'label'"),
-        ("grpo", [{"question": "a", "answer": None}], "Row 1 of .* holds no text in 'answer'"),
+        ("kto", [{"prompt": "a", "completion": "b", "label": "so-so"}], "Row 1 of .*'label' holds 'so-so'"),
+        ("grpo", [{"question": "a", "answer": None}], "Row 1 of .* has no text in 'answer'"),
         ("grpo", [{"question": "a", "answer": "b"}], "A step takes 2 prompts .* has 1 that can be used"),
         ("rloo", [{"answer": "b"}], "Row 1 of .* has no column 'question'"),
         ("rloo", [{"question": q, "answer": "b"} for q in ("a", SAID)], "Row 2 of .* a chat in 'question', .* texts"),

@@ -276,7 +276,8 @@ class TestShapes:
     def test_chats(self, train: Any, tmp_path: Path) -> None:
         path = tmp_path / "talks.json"
         talk = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
-        path.write_text(json.dumps([{"messages": talk}] * 8))
+        others = [[{**talk[0], "content": f"{at}+1?"}, {**talk[1], "content": str(at + 1)}] for at in range(1, 9)]
+        path.write_text(json.dumps([{"messages": each} for each in others]))
         data = {"path": str(path), "prompt_column": None, "response_column": None, "max_samples": None}
         ended = train(
             {
@@ -287,7 +288,7 @@ class TestShapes:
         assert ended.result["data"]["shape"] == "messages"
         # Of each answer the digit and the end token.
         assert ended.result["tokens"]["dataset_trained"] == 6 * 2
-        assert ended.result["held_out"]["answers"][0]["prompt"] == "<|user|>1+1?<|end|><|assistant|>"
+        assert ended.result["held_out"]["answers"][0]["prompt"].endswith("+1?<|end|><|assistant|>")
 
     def test_inline_prompts(self, train: Any) -> None:
         result = train({"data": {"path": None, "prompt_column": None, "response_column": None, "max_samples": None,

@@ -19,8 +19,8 @@ from tunefleet.programs.align.encoding import Counts
 from tunefleet.programs.align.held_out import HeldOut
 from tunefleet.programs.align.method import Material, Method, Parts, SpecT, some_left
 from tunefleet.programs.align.rewards import Answered, Rule, by_rule
-from tunefleet.programs.align.rows import Content
 from tunefleet.programs.data.chat import ChatRenderer
+from tunefleet.programs.data.prompt_rows import Content, Reading
 from tunefleet.programs.data.prompts import PromptTokenizer
 from tunefleet.programs.data.readers import Rows
 from tunefleet.programs.data.sources import Found
@@ -57,7 +57,7 @@ class GroupMethod(Method[SpecT]):
     def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
         """Keep the prompts that are not too long; the trainer makes their tokens."""
         counts = Counts()
-        how = rows.Reading(found.origin, self._wanted.data.separator)
+        how = Reading(found.origin, self._wanted.data.separator)
         train = self._prompts(found.train, how, encoder, max_length, counts)
         some_left(counts, found.origin, max_length)
         self._fill_a_step(len(train), found.origin)
@@ -87,7 +87,7 @@ class GroupMethod(Method[SpecT]):
             text = f"A step takes {needed} prompts ({how}): each pass leaves out {left} of {prompts}, others each time."
             self.launch.journal.event("data.incomplete_step", text, "warning", {"prompts": prompts, "left_out": left})
 
-    def _prompts(self, read: Rows, how: rows.Reading, encoder: Encoder, limit: int, counts: Counts) -> datasets.Dataset:
+    def _prompts(self, read: Rows, how: Reading, encoder: Encoder, limit: int, counts: Counts) -> datasets.Dataset:
         kept: list[dict[str, Any]] = []
         for row in rows.asked(read, self._wanted.data.columns, how):
             length = len(encoder.ask(row.prompt, row.tools, row.place)[1])

@@ -17,6 +17,7 @@ from tunefleet.programs.align.encoding import Exchange, Exchanges, Limits
 from tunefleet.programs.align.held_out import HeldOut
 from tunefleet.programs.align.method import Material, Method, Parts, some_left
 from tunefleet.programs.align.reference import reference_of, where_others_find_it
+from tunefleet.programs.data.prompt_rows import Reading
 from tunefleet.programs.data.sources import Found
 from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.train.label_scoring import score_labels_only
@@ -53,7 +54,7 @@ class KtoMethod(Method[KtoSpec]):
     def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
         """Make tokens of prompts and answers, in an order drawn from the seed: batches must have both kinds."""
         data, training = self.spec.data, self.spec.training
-        how = rows.Reading(found.origin, data.separator)
+        how = Reading(found.origin, data.separator)
         exchanges = Exchanges(encoder, how.notes)
         limits = Limits(max_length, training.max_prompt_length)
         train = self._tokens(rows.judged(found.train, data.columns, how), exchanges, limits, found.origin)

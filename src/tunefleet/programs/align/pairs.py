@@ -16,6 +16,7 @@ from tunefleet.programs.align.held_out import HeldOut
 from tunefleet.programs.align.method import Material, Method, Parts, SpecT, some_left
 from tunefleet.programs.align.odds import OddsTrainer
 from tunefleet.programs.align.reference import reference_of, where_others_find_it
+from tunefleet.programs.data.prompt_rows import Reading
 from tunefleet.programs.data.sources import Found
 from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.train.label_scoring import score_labels_only
@@ -36,7 +37,7 @@ class PairMethod(Method[SpecT]):
         """Make tokens of prompts, better and worse answers."""
         data = self.spec.data
         assert isinstance(data, PairData)
-        how = rows.Reading(found.origin, data.separator)
+        how = Reading(found.origin, data.separator)
         prompt_limit = getattr(self.spec.training, "max_prompt_length", None)
         limits = Limits(max_length, prompt_limit)
         train = self._tokens(rows.pairs(found.train, data.columns, how), Exchanges(encoder, how.notes), limits)

@@ -13,8 +13,8 @@ from typing import Any, Final
 import torch
 
 from tunefleet.errors import InputError
-from tunefleet.programs.align.rows import Content
 from tunefleet.programs.answer_numbers import NUMBER, last_number, number
+from tunefleet.programs.data.prompt_rows import Content
 from tunefleet.programs.quoting import beginning
 from tunefleet.spec.rewards import (
     ExactMatchReward,

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from tunefleet.dataset.messages import Message, looks_like_messages, read_messages
-from tunefleet.dataset.notes import Notes, filled
-from tunefleet.dataset.parts import Parts, SameAnswersError
-from tunefleet.dataset.shapes import Recognized, named_judged, named_pair
-from tunefleet.dataset.values import RowError
+from tunefleet.dataset.parts import Parts
+from tunefleet.dataset.shapes import named_judged, named_pair
 from tunefleet.errors import DataError
+from tunefleet.programs.data.prompt_rows import Content, Reading, Row, read_prompt, value_of
 from tunefleet.programs.data.readers import Rows, numbered
 from tunefleet.programs.data.shapes import Place, prompt_text, without_weights
-
-Content = str | list[Message]
-Row = Mapping[str, Any]
-_SYSTEM: Final = ("system", "system_prompt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,42 +44,6 @@ class Asked:
     reference: str | None
     tools: list[Any] | None = None
     place: Place = field(default=Place(), compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How rows are read.
-
-    Args:
-        origin: What the user calls the dataset.
-        separator: Behind a prompt that is a text.
-        notes: Gets what rows have and nothing reads.
-    """
-
-    origin: str
-    separator: str
-    notes: Notes = field(default_factory=Notes)
-
-    def ignore_others(self, row: Row, used: Collection[str | None], number: int) -> None:
-        """Note the columns of a row that nothing reads."""
-        for column, value in row.items():
-            if column not in used and column not in _SYSTEM and value not in (None, "", [], {}):
-                self.notes.ignore_column(column, number)
-
-    def each(self, rows: Rows, shape: Recognized) -> Iterator[tuple[Parts, Place]]:
-        """Yield the parts of each row; pairs of equal answers are left out and noted.
-
-        Raises:
-            DataError: If a row lacks a column or has something else there.
-        """
-        for number, row in numbered(rows):
-            place = Place(number, self.origin)
-            try:
-                yield shape.read(row, self.separator, self.notes, number), place
-            except SameAnswersError:
-                self.notes.add("Pairs whose chosen and rejected answers are the same are left out", number)
-            except RowError as error:
-                raise DataError(f"{place}: {error}.") from None
 
 
 def pairs(rows: Rows, columns: tuple[str, str, str], how: Reading) -> Iterator[Pair]:
@@ -141,7 +99,7 @@ def asked(rows: Rows, columns: tuple[str, str | None], how: Reading) -> Iterator
         place = Place(number, how.origin)
         right = None
         if reference is not None:
-            value = _value(place, row, reference)
+            value = value_of(place, row, reference)
             if not isinstance(value, str | int | float) or isinstance(value, bool):
                 raise DataError(f"{place} has no text in {reference!r}, with which an answer could be compared.")
             right = str(value)
@@ -156,29 +114,6 @@ def asked(rows: Rows, columns: tuple[str, str | None], how: Reading) -> Iterator
         yield Asked(content, right, place=place)
 
 
-def read_prompt(row: Row, column: str, place: Place, how: Reading) -> Content:
-    """Read a prompt of one column, with the system prompt of the row before it.
-
-    Raises:
-        DataError: If it is neither a text nor a chat.
-    """
-    value = _value(place, row, column)
-    system = next((row[name] for name in _SYSTEM if name != column and filled(row, name)), None)
-    try:
-        if looks_like_messages(value):
-            messages, _ = without_weights(read_messages(value, column, how.notes, place.row))
-            if system is not None and not any(message["role"] == "system" for message in messages):
-                messages.insert(0, {"role": "system", "content": str(system)})
-            return messages
-    except RowError as error:
-        raise DataError(f"{place}: {error}.") from None
-    if not isinstance(value, str) or not value:
-        what = "an empty text" if value == "" else "neither a text nor a list of messages"
-        raise DataError(f"{place} holds {what} in {column!r}.")
-    before = "" if system is None else f"{system}{how.separator}"
-    return f"{before}{value}{how.separator}"
-
-
 def columns_of(kind: str, columns: tuple[str | None, ...]) -> Callable[[Row, str], tuple[str, ...]]:
     """Return what finds the columns that a kind trains on, for `open_rows`."""
     shapes = {"pairs": named_pair, "judged": named_judged}
@@ -189,13 +124,6 @@ def columns_of(kind: str, columns: tuple[str | None, ...]) -> Callable[[Row, str
         return tuple(column for column in columns if column is not None)
 
     return found
-
-
-def _value(place: Place, row: Row, column: str) -> Any:
-    if column not in row:
-        known = ", ".join(sorted(map(str, row)))
-        raise DataError(f"{place} has no column {column!r}.", hint=f"It has: {known or 'no column'}.")
-    return row[column]
 
 
 def _contents(parts: Parts, how: Reading, place: Place) -> tuple[Content, list[Content], list[Any] | None]:
@@ -213,6 +141,8 @@ def _contents(parts: Parts, how: Reading, place: Place) -> tuple[Content, list[C
         prompt, _ = without_weights(parts.before)
         return prompt, [without_weights(answer)[0] for answer in answers], parts.tools
     texts: list[Content] = [str(answer[0]["content"]) for answer in answers]
+    if not all(texts):
+        raise DataError(f"{place} has an empty text as an answer.")
     if not parts.before or not any(message["content"] for message in parts.before):
         raise DataError(f"{place} has an empty prompt.")
     return prompt_text(parts.before, how.separator), texts, None

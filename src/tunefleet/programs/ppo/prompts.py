@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.errors import DataError
-from tunefleet.programs.align.rows import Content, Reading, read_prompt
 from tunefleet.programs.data.holdout import Duplicates
+from tunefleet.programs.data.prompt_rows import Content, Reading, read_prompt
 from tunefleet.programs.data.readers import Rows, numbered
 from tunefleet.programs.data.shapes import Place
 from tunefleet.programs.data.sources import open_rows

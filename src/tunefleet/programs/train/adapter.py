@@ -65,8 +65,9 @@ def require_same(model: PreTrainedModel, lora: LoraSpec, folder: str) -> None:
     for name, key in _SAME.items():
         wanted, found = getattr(lora, name), getattr(config, key)
         if name == "target_modules":
-            wanted = set(candidates(model)) if wanted == ALL_LINEAR else set(wanted)
-            found = set(found) if isinstance(found, list | set | tuple) else found
+            # PEFT writes short names or paths of modules, as it thinks fit.
+            wanted = set(candidates(model)) if wanted == ALL_LINEAR else {each.rsplit(".", 1)[-1] for each in wanted}
+            found = {each.rsplit(".", 1)[-1] for each in found} if isinstance(found, list | set | tuple) else found
         elif name == "modules_to_save":
             wanted, found = set(wanted), set(found or ())
         if name in lora.model_fields_set and wanted != found:

@@ -18,7 +18,6 @@ from typing import Any, Final
 import torch
 from peft import PeftModel
 from torch import nn
-from trl.trainer.utils import FusedCausalLMOutput
 
 MOST_BYTES: Final = 256 << 20
 """Largest buffer of probabilities; a batch that needs more is scored by TRL, tile by tile."""
@@ -64,7 +63,10 @@ _ROUTED: Final = "output_router_logits"
 """A mixture of experts adds a loss that TRL takes from all its outputs."""
 
 
-def _output(logits: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor, items: Any) -> FusedCausalLMOutput:
+def _output(logits: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor, items: Any) -> Any:
+    # Not every TRL has it: that of the environment for PPO has not.
+    from trl.trainer.utils import FusedCausalLMOutput
+
     scores = _Scores.apply(logits, labels[mask])
     log_probs, entropy, mean_logits, is_top1 = (
         each.new_zeros(mask.shape).masked_scatter(mask, each) for each in scores
