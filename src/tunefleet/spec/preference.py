@@ -50,7 +50,7 @@ class PreferenceTrainingSpec(PairTrainingSpec):
 
 
 class AnswerTrainingSpec(PreferenceTrainingSpec):
-    """The keys of `spec.training` that all trainings on given answers have."""
+    """The keys of `spec.training` of the kinds that train on given answers: `dpo`, `kto`, `orpo`, `reward`."""
 
     max_prompt_length: PositiveInt | None = None
     """Longer prompts lose their beginning; by default only `max_seq_length` cuts, at the end."""

@@ -381,3 +381,26 @@ def test_a_tool_call_whose_name_stands_elsewhere_is_missed_all_the_same(tokenize
     tools = [{"type": "function", "function": {"name": "weather"}}]
     with pytest.raises(DataError, match="does not write the tool_calls of an answer"):
         Encoder(with_template(tokenizer, described)).encode([Chat(CALLS, tools)], Notes())
+
+
+CALL_OR_CONTENT = PLAIN_TEMPLATE.replace(
+    "{{ message['content'] }}",
+    "{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% else %}{{ message.content }}{% endif %}",
+)
+
+
+def test_a_template_may_write_a_tool_call_instead_of_empty_content(tokenizer: PreTrainedTokenizerBase) -> None:
+    notes = Notes()
+    (row,) = Encoder(with_template(tokenizer, CALL_OR_CONTENT)).encode([Chat(CALLS)], notes)
+    assert '"weather"' in learnt(tokenizer, row)
+    assert notes.sentences == ()
+
+
+def test_lost_reasoning_hides_no_lost_tool_call(tokenizer: PreTrainedTokenizerBase) -> None:
+    asked, call, *rest = CALLS
+    thought = {**call, "reasoning_content": "I look outside."}
+    notes = Notes()
+    Encoder(with_template(tokenizer, CALL_OR_CONTENT)).encode([Chat([asked, thought, *rest])], notes)
+    assert "does not write the reasoning_content of messages of the assistant" in notes.sentences[0]
+    with pytest.raises(DataError, match="does not write the tool_calls of an answer"):
+        Encoder(with_template(tokenizer, PLAIN_TEMPLATE)).encode([Chat([asked, thought, *rest])], Notes())

@@ -8,7 +8,7 @@ with the text of a shorter one. If none works the template is refused: training 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -22,6 +22,8 @@ Span = tuple[int, int]
 _MARKERS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _WORD = re.compile(r"\w+")
 _PROBE = "zqxprobe"
+_ANSWER = ("content", "tool_calls")
+"""Keys without which an answer is not the one in the row; reasoning is left out by many templates on purpose."""
 
 
 class ChatRenderer:
@@ -45,7 +47,7 @@ class ChatRenderer:
         self._tokenizer = tokenizer
         self._templates: dict[bool, str] = {}
         self._describes_tools: bool | None = None
-        self._probed: set[tuple[str, str, bool]] = set()
+        self._probed: set[tuple[str, str, bool, bool]] = set()
 
     def template(self, tools: Sequence[Any] | None = None) -> str:
         """Return the template for conversations with these tools, with markers if any are known.
@@ -123,14 +125,13 @@ class ChatRenderer:
         """
         found = []
         for at, message in enumerate(chat.messages):
-            lost = self._lost(chat, at, message, text)
-            if lost and message["role"] == "assistant" and at not in chat.untrained and lost != "reasoning_content":
-                raise DataError(
-                    f"{chat.place}: the chat template of {self._tokenizer.name_or_path} does not write the "
-                    f"{lost} of an answer, so it could not be trained.",
-                    hint="Use a model whose template knows them, or convert the rows to messages with text.",
-                )
-            if lost:
+            for lost in self._lost(chat, at, message, text):
+                if message["role"] == "assistant" and at not in chat.untrained and lost in _ANSWER:
+                    raise DataError(
+                        f"{chat.place}: the chat template of {self._tokenizer.name_or_path} does not write the "
+                        f"{lost} of an answer, so it could not be trained.",
+                        hint="Use a model whose template knows them, or convert the rows to messages with text.",
+                    )
                 found.append(f"The chat template does not write the {lost} of messages of the {message['role']}")
         if chat.tools:
             if self._describes_tools is None:
@@ -139,23 +140,28 @@ class ChatRenderer:
                 found.append("The chat template does not describe tools: the column 'tools' has no effect")
         return found
 
-    def _lost(self, chat: Chat, at: int, message: Message, text: str) -> str | None:
-        """Return the key of a message that the template does not write, if there is one.
+    def _lost(self, chat: Chat, at: int, message: Message, text: str) -> Iterator[str]:
+        """Yield the keys of a message that the template does not write.
 
         The first message of a role with a key is rendered with another word in it: a template that reads it renders
         another text. Of the others the longest word must be in the text, else they are rendered so, too.
         """
         for key, said in _said(message):
-            kind = (message["role"], key, bool(chat.tools))
+            if not said.strip():
+                continue  # templates leave the empty content of a tool call out
+            kind = (message["role"], key, bool(chat.tools), "tool_calls" in message)
             word = max(_WORD.findall(said), key=len, default="")
             if kind in self._probed and (not word or word in text):
                 continue
             other = [dict(each) for each in chat.messages]
             other[at][key] = _changed(message[key])
-            if self.render(other, chat.tools, where=str(chat.place)) == text:
-                return key
+            try:
+                if self.render(other, chat.tools, where=str(chat.place)) == text:
+                    yield key
+                    continue
+            except DataError:
+                pass  # a template that refuses the change has read it
             self._probed.add(kind)
-        return None
 
     def _turn(self, chat: Chat, at: int, text: str) -> Span:
         """Find the characters of one message of the assistant by rendering the conversation up to it."""

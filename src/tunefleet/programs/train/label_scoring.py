@@ -1,7 +1,7 @@
 """Scores only the positions that have a label, also on CPUs.
 
 With a loss on answers most positions have no label. TRL's fused head leaves them out on devices with Triton and scores
-every position elsewhere, so on a CPU a fifth to a quarter of a small model's arithmetic goes into logits that nobody
+every position elsewhere, so on a CPU a fifth to a quarter of a small model's arithmetic goes into logits that nothing
 reads. Here the hidden states of labelled positions alone are given to the model's own head, by a hook: whatever the
 model does with its logits (soft caps, scales) it does as usual.
 
