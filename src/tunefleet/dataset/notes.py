@@ -1,4 +1,4 @@
-"""What a reader of rows could not use: each thing once, with the number of rows and the first of them."""
+"""What a reader of rows could not use: each thing once, with how often it occurred and in which row first."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _count(found: dict[str, tuple[int, int]], key: str, row: int) -> None:
 
 def _rows(found: tuple[int, int]) -> str:
     count, first = found
-    return f"row {first}" if count == 1 else f"{count} rows, the first is row {first}"
+    return f"row {first}" if count == 1 else f"{count} times, first in row {first}"
 
 
 def filled(values: Mapping[str, object], column: str) -> bool:

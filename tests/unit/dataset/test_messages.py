@@ -93,7 +93,7 @@ def test_a_weight_that_has_no_effect_is_noted() -> None:
     assert list(read_messages([asked, TALK[1]], "messages", notes, 3)) == TALK
     read_messages([asked, TALK[1]], "messages", notes, 9)
     assert notes.sentences == (
-        "'weight' has no effect on messages of the user: only answers are trained (2 rows, the first is row 3).",
+        "'weight' has no effect on messages of the user: only answers are trained (2 times, first in row 3).",
     )
     other = Notes()
     read_messages([{**TALK[0], "mood": "glad"}, TALK[1]], "messages", other, 1)

@@ -135,7 +135,7 @@ def test_columns_that_nothing_reads_are_noted_once_with_their_rows() -> None:
     shape = recognize(first, "auto", "rows", SUPERVISED)
     for number in (1, 2):
         shape.read({**first, "url": "" if number == 1 else "x"}, "\n", notes, number)
-    assert notes.sentences == ("Columns that are not used: 'id' (2 rows, the first is row 1), 'url' (row 2).",)
+    assert notes.sentences == ("Columns that are not used: 'id' (2 times, first in row 1), 'url' (row 2).",)
 
 
 def test_a_system_column_is_not_used_where_the_chat_has_a_system_message() -> None:
