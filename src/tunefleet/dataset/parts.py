@@ -194,6 +194,18 @@ def _read_text(names: Mapping[str, str], row: Row) -> Parts:
     return Parts(text=row.text(names["text"]))
 
 
+def _read_prompt(names: Mapping[str, str], row: Row) -> Parts:
+    """Read a prompt, and the right answer if there is one: rewards compare with it, and it is not trained."""
+    prompt, reference = names["prompt"], names.get("reference")
+    answer = () if reference is None else _assistant(row.text(reference))
+    if row.is_chat(prompt):
+        return Parts(row.messages(prompt), answer, chat=True)
+    text = row.text(prompt)
+    if not text:
+        raise RowError(f"{prompt!r} holds an empty text")
+    return Parts(_user(text), answer)
+
+
 def _read_preference(names: Mapping[str, str], row: Row) -> Parts:
     chosen, rejected = names["chosen"], names["rejected"]
     before = _asked(names, row)
@@ -292,5 +304,6 @@ READERS: Final[dict[str, _Reader]] = {
     "prompt_response": _read_pair,
     "preference": _read_preference,
     "hh": _read_preference,
+    "prompt": _read_prompt,
     "text": _read_text,
 }

@@ -25,7 +25,9 @@ from tunefleet.dataset.parts import (
 )
 from tunefleet.errors import DataError
 
-Kind = Literal["alpaca", "sharegpt", "messages", "chatml", "prompt_response", "preference", "hh", "judged", "text"]
+Kind = Literal[
+    "alpaca", "sharegpt", "messages", "chatml", "prompt_response", "preference", "hh", "judged", "prompt", "text"
+]
 
 SUPERVISED: Final[frozenset[Kind]] = frozenset({"alpaca", "sharegpt", "messages", "chatml", "prompt_response", "text"})
 """What a supervised run trains on."""
@@ -111,6 +113,7 @@ _TITLES: Final[dict[Kind, str]] = {
     "preference": "preference pairs",
     "hh": "preference pairs of whole dialogues",
     "judged": "answers with a label",
+    "prompt": "prompts",
     "text": "plain texts",
 }
 

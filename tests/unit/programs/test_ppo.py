@@ -185,7 +185,7 @@ def test_prompts_come_from_the_named_field_with_the_answer_behind_and_are_cut(tm
     assert found.cut == 1
     assert [tokenizer.decode(prompt.ids) for prompt in found.train] == [prompt.text for prompt in found.train]
     assert max(len(prompt.ids) for prompt in found.train) == 6
-    with pytest.raises(DataError, match=r"Row 1 of .* has no column 'query'.* It has: ask, said"):
+    with pytest.raises(DataError, match=r"Row 1 of .*: it has no column 'query', but ask, said"):
         read()
 
 

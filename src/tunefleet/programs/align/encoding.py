@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunefleet.dataset.notes import Notes
-from tunefleet.programs.data.prompt_rows import Content
-from tunefleet.programs.data.shapes import Pair, Place
+from tunefleet.programs.data.shapes import Content, Pair, Place
 from tunefleet.programs.data.tokens import Encoder
 
 _AT_ONCE = 500

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import datasets
@@ -11,6 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
+from tunefleet.dataset.notes import Notes
 from tunefleet.errors import DataError, InputError
 from tunefleet.memory.estimate import Load
 from tunefleet.programs import ranks
@@ -20,9 +20,9 @@ from tunefleet.programs.align.held_out import HeldOut
 from tunefleet.programs.align.method import Material, Method, Parts, SpecT, some_left
 from tunefleet.programs.align.rewards import Answered, Rule, by_rule
 from tunefleet.programs.data.chat import ChatRenderer
-from tunefleet.programs.data.prompt_rows import Content, Reading
 from tunefleet.programs.data.prompts import PromptTokenizer
 from tunefleet.programs.data.readers import Rows
+from tunefleet.programs.data.shapes import Content, Shape
 from tunefleet.programs.data.sources import Found
 from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.ppo.judge import Judge, open_judge
@@ -57,19 +57,19 @@ class GroupMethod(Method[SpecT]):
     def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
         """Keep the prompts that are not too long; the trainer makes their tokens."""
         counts = Counts()
-        how = Reading(found.origin, self._wanted.data.separator)
-        train = self._prompts(found.train, how, encoder, max_length, counts)
+        shape = self.shape(found.train, found.origin, Notes())
+        train = self._prompts(found.train, shape, encoder, max_length, counts)
         some_left(counts, found.origin, max_length)
         self._fill_a_step(len(train), found.origin)
         held_out = None
         if found.held_out is not None:
             others = Counts()
-            how_others = replace(how, origin=found.held_out_origin)
-            held_out = self._prompts(found.held_out, how_others, encoder, max_length, others)
+            other = self.shape(found.held_out, found.held_out_origin, shape.notes)
+            held_out = self._prompts(found.held_out, other, encoder, max_length, others)
             some_left(others, found.held_out_origin, max_length)
         # A sequence is a prompt with its answer.
         longest = max_length + self._wanted.generation.max_new_tokens
-        return Material(train, held_out, counts, found.origin, longest, how.notes.sentences)
+        return Material(train, held_out, counts, found.origin, longest, shape.notes.sentences)
 
     def _fill_a_step(self, prompts: int, origin: str) -> None:
         """Refuse fewer prompts than a step takes: the trainer draws whole steps only."""
@@ -87,10 +87,10 @@ class GroupMethod(Method[SpecT]):
             text = f"A step takes {needed} prompts ({how}): each pass leaves out {left} of {prompts}, others each time."
             self.launch.journal.event("data.incomplete_step", text, "warning", {"prompts": prompts, "left_out": left})
 
-    def _prompts(self, read: Rows, how: Reading, encoder: Encoder, limit: int, counts: Counts) -> datasets.Dataset:
+    def _prompts(self, read: Rows, shape: Shape, encoder: Encoder, limit: int, counts: Counts) -> datasets.Dataset:
         kept: list[dict[str, Any]] = []
-        for row in rows.asked(read, self._wanted.data.columns, how):
-            length = len(encoder.ask(row.prompt, row.tools, row.place)[1])
+        for row in rows.asked(read, shape):
+            length = len(encoder.ask(row.prompt, None, row.place)[1])
             if length > limit:
                 counts.dropped += 1
                 continue

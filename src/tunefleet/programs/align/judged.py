@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import datasets
 import numpy as np
 from trl import KTOConfig, KTOTrainer
 
+from tunefleet.dataset.notes import Notes
 from tunefleet.errors import DataError
 from tunefleet.memory.estimate import Load
 from tunefleet.programs.align import rows
@@ -17,7 +17,6 @@ from tunefleet.programs.align.encoding import Exchange, Exchanges, Limits
 from tunefleet.programs.align.held_out import HeldOut
 from tunefleet.programs.align.method import Material, Method, Parts, some_left
 from tunefleet.programs.align.reference import reference_of, where_others_find_it
-from tunefleet.programs.data.prompt_rows import Reading
 from tunefleet.programs.data.sources import Found
 from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.train.label_scoring import score_labels_only
@@ -53,20 +52,20 @@ class KtoMethod(Method[KtoSpec]):
 
     def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
         """Make tokens of prompts and answers, in an order drawn from the seed: batches must have both kinds."""
-        data, training = self.spec.data, self.spec.training
-        how = Reading(found.origin, data.separator)
-        exchanges = Exchanges(encoder, how.notes)
+        training = self.spec.training
+        shape = self.shape(found.train, found.origin, Notes())
+        exchanges = Exchanges(encoder, shape.notes)
         limits = Limits(max_length, training.max_prompt_length)
-        train = self._tokens(rows.judged(found.train, data.columns, how), exchanges, limits, found.origin)
+        train = self._tokens(rows.judged(found.train, shape), exchanges, limits, found.origin)
         some_left(limits.counts, found.origin, max_length)
         self._tell_balance(train)
         held_out = None
         if found.held_out is not None:
             others = Limits(max_length, training.max_prompt_length)
-            read = rows.judged(found.held_out, data.columns, replace(how, origin=found.held_out_origin))
+            read = rows.judged(found.held_out, self.shape(found.held_out, found.held_out_origin, shape.notes))
             held_out = self._tokens(read, exchanges, others, found.held_out_origin)
             some_left(others.counts, found.held_out_origin, max_length)
-        return Material(train, held_out, limits.counts, found.origin, max_length, how.notes.sentences)
+        return Material(train, held_out, limits.counts, found.origin, max_length, shape.notes.sentences)
 
     def trainer(self, parts: Parts) -> HeldOut:
         """Make TRL's trainer."""

@@ -5,17 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import datasets
 from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
+from tunefleet.dataset.notes import Notes
+from tunefleet.dataset.shapes import Recognized
 from tunefleet.errors import DataError
 from tunefleet.memory.estimate import Load
 from tunefleet.programs.align.encoding import Counts
 from tunefleet.programs.align.held_out import HeldOut
-from tunefleet.programs.align.rows import columns_of
+from tunefleet.programs.align.rows import RowKind, recognized
 from tunefleet.programs.data.holdout import Duplicates
+from tunefleet.programs.data.readers import Rows
+from tunefleet.programs.data.shapes import Shape
 from tunefleet.programs.data.sources import Found
 from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.sharding import allow_sharding_on_cpu
@@ -101,7 +105,7 @@ class Method(ABC, Generic[SpecT]):
 
     measures: ClassVar[Mapping[str, str]] = MARGINS
     """What is measured on held-out rows → what TRL calls it."""
-    row_kind: ClassVar[Literal["pairs", "judged", "prompts"]] = "prompts"
+    row_kind: ClassVar[RowKind] = "prompts"
     """What a row is."""
     scores: ClassVar[bool] = False
     """Whether the model gives a score in place of the next token."""
@@ -118,8 +122,20 @@ class Method(ABC, Generic[SpecT]):
     @property
     def columns(self) -> Callable[[Mapping[str, Any], str], tuple[str, ...]]:
         """What finds the columns that are trained on, given the first row and the dataset's name."""
+        return lambda first, origin: self._recognized(first, origin).columns
+
+    def shape(self, rows: Rows, origin: str, notes: Notes) -> Shape:
+        """Return how rows are read.
+
+        Raises:
+            DataError: If the first row lacks a column, or the rows are something else.
+        """
         data: Any = self.spec.data
-        return columns_of(self.row_kind, data.columns)
+        return Shape(self._recognized(rows[0], origin), origin, data.separator, notes)
+
+    def _recognized(self, first: Mapping[str, Any], origin: str) -> Recognized:
+        data: Any = self.spec.data
+        return recognized(self.row_kind, data.columns, first, origin)
 
     @abstractmethod
     def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import datasets
 from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 
+from tunefleet.dataset.notes import Notes
 from tunefleet.memory.estimate import Load
 from tunefleet.programs.align import rows
 from tunefleet.programs.align.encoding import Exchange, Exchanges, Limits
@@ -16,11 +16,10 @@ from tunefleet.programs.align.held_out import HeldOut
 from tunefleet.programs.align.method import Material, Method, Parts, SpecT, some_left
 from tunefleet.programs.align.odds import OddsTrainer
 from tunefleet.programs.align.reference import reference_of, where_others_find_it
-from tunefleet.programs.data.prompt_rows import Reading
 from tunefleet.programs.data.sources import Found
 from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.train.label_scoring import score_labels_only
-from tunefleet.spec import DpoSpec, OrpoSpec, PairData, RewardSpec
+from tunefleet.spec import DpoSpec, OrpoSpec, RewardSpec
 
 
 class PairMethod(Method[SpecT]):
@@ -35,21 +34,19 @@ class PairMethod(Method[SpecT]):
 
     def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
         """Make tokens of prompts, better and worse answers."""
-        data = self.spec.data
-        assert isinstance(data, PairData)
-        how = Reading(found.origin, data.separator)
+        shape = self.shape(found.train, found.origin, Notes())
         prompt_limit = getattr(self.spec.training, "max_prompt_length", None)
         limits = Limits(max_length, prompt_limit)
-        train = self._tokens(rows.pairs(found.train, data.columns, how), Exchanges(encoder, how.notes), limits)
+        train = self._tokens(rows.pairs(found.train, shape), Exchanges(encoder, shape.notes), limits)
         limits.counts.dropped += len(found.train) - limits.counts.rows - limits.counts.dropped
         some_left(limits.counts, found.origin, max_length)
         held_out = None
         if found.held_out is not None:
-            others, how_others = Limits(max_length, prompt_limit), replace(how, origin=found.held_out_origin)
-            read = rows.pairs(found.held_out, data.columns, how_others)
-            held_out = self._tokens(read, Exchanges(encoder, how.notes), others)
+            others = Limits(max_length, prompt_limit)
+            read = rows.pairs(found.held_out, self.shape(found.held_out, found.held_out_origin, shape.notes))
+            held_out = self._tokens(read, Exchanges(encoder, shape.notes), others)
             some_left(others.counts, found.held_out_origin, max_length)
-        return Material(train, held_out, limits.counts, found.origin, max_length, how.notes.sentences)
+        return Material(train, held_out, limits.counts, found.origin, max_length, shape.notes.sentences)
 
     def _tokens(self, pairs: Iterable[rows.Pair], exchanges: Exchanges, limits: Limits) -> datasets.Dataset:
         kept = list(pairs)

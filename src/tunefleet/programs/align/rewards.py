@@ -14,7 +14,7 @@ import torch
 
 from tunefleet.errors import InputError
 from tunefleet.programs.answer_numbers import NUMBER, last_number, number
-from tunefleet.programs.data.prompt_rows import Content
+from tunefleet.programs.data.shapes import Content
 from tunefleet.programs.quoting import beginning
 from tunefleet.spec.rewards import (
     ExactMatchReward,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tunefleet.dataset.parts import Parts
-from tunefleet.dataset.shapes import named_judged, named_pair
+from tunefleet.dataset.shapes import Recognized, named_judged, named_pair
 from tunefleet.errors import DataError
-from tunefleet.programs.data.prompt_rows import Content, Reading, Row, read_prompt, value_of
 from tunefleet.programs.data.readers import Rows, numbered
-from tunefleet.programs.data.shapes import Place, prompt_text, without_weights
+from tunefleet.programs.data.shapes import Content, Place, Shape, prompt_of, without_weights
+
+RowKind = Literal["pairs", "judged", "prompts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,39 +43,36 @@ class Asked:
 
     prompt: Content
     reference: str | None
-    tools: list[Any] | None = None
     place: Place = field(default=Place(), compare=False)
 
 
-def pairs(rows: Rows, columns: tuple[str, str, str], how: Reading) -> Iterator[Pair]:
+def pairs(rows: Rows, shape: Shape) -> Iterator[Pair]:
     """Read rows as pairs.
 
     Args:
         rows: As they are.
-        columns: Of prompt, better and worse answer.
-        how: They are read.
+        shape: How they are read.
 
     Raises:
         DataError: If a row lacks a column or has something else there.
     """
-    for parts, place in how.each(rows, named_pair(columns, rows[0], how.origin)):
-        prompt, answers, tools = _contents(parts, how, place)
+    for parts, place in shape.parts(numbered(rows)):
+        prompt, answers, tools = _contents(parts, shape.separator, place)
         yield Pair(prompt, answers[0], answers[1], tools, place)
 
 
-def judged(rows: Rows, columns: tuple[str, str, str], how: Reading) -> Iterator[Judged]:
+def judged(rows: Rows, shape: Shape) -> Iterator[Judged]:
     """Read rows as judged answers; a pair counts as two.
 
     Args:
         rows: As they are.
-        columns: Of prompt, answer and label.
-        how: They are read.
+        shape: How they are read.
 
     Raises:
         DataError: If a row lacks a column or has something else there.
     """
-    for parts, place in how.each(rows, named_judged(columns, rows[0], how.origin)):
-        prompt, answers, tools = _contents(parts, how, place)
+    for parts, place in shape.parts(numbered(rows)):
+        prompt, answers, tools = _contents(parts, shape.separator, place)
         if parts.good is None:
             yield Judged(prompt, answers[0], good=True, tools=tools, place=place)
             yield Judged(prompt, answers[1], good=False, tools=tools, place=place)
@@ -82,51 +80,52 @@ def judged(rows: Rows, columns: tuple[str, str, str], how: Reading) -> Iterator[
             yield Judged(prompt, answers[0], parts.good, tools, place)
 
 
-def asked(rows: Rows, columns: tuple[str, str | None], how: Reading) -> Iterator[Asked]:
+def asked(rows: Rows, shape: Shape) -> Iterator[Asked]:
     """Read rows as prompts.
 
     Args:
         rows: As they are.
-        columns: Of the prompt and of the right answer, if that is there.
-        how: They are read.
+        shape: How they are read.
 
     Raises:
         DataError: If a row lacks a column or has something else there, or a chat among texts.
     """
-    prompt, reference = columns
-    shape: type[Content] | None = None
-    for number, row in numbered(rows):
-        place = Place(number, how.origin)
-        right = None
-        if reference is not None:
-            value = value_of(place, row, reference)
-            if not isinstance(value, str | int | float) or isinstance(value, bool):
-                raise DataError(f"{place} has no text in {reference!r}, with which an answer could be compared.")
-            right = str(value)
-        content = read_prompt(row, prompt, place, how)
-        if shape is not None and type(content) is not shape:
-            holds, before = ("a text", "chats") if isinstance(content, str) else ("a chat", "texts")
+    chats: bool | None = None
+    for parts, place in shape.parts(numbered(rows)):
+        if chats is not None and parts.chat is not chats:
+            holds, before = ("a chat", "texts") if parts.chat else ("a text", "chats")
             raise DataError(
-                f"{place} holds {holds} in {prompt!r}, and the rows before it hold {before}.", hint="Make all the same."
+                f"{place} holds {holds} in {shape.columns[0]!r}, and the rows before it hold {before}.",
+                hint="Make all the same.",
             )
-        shape = type(content)
-        how.ignore_others(row, (prompt, reference), number)
-        yield Asked(content, right, place=place)
+        chats = parts.chat
+        if parts.tools:
+            shape.notes.add("Column 'tools' is not used: these prompts are rendered without tools", place.row)
+        reference = parts.answer[0]["content"] if parts.answer else None
+        yield Asked(prompt_of(parts, shape.separator), reference, place)
 
 
-def columns_of(kind: str, columns: tuple[str | None, ...]) -> Callable[[Row, str], tuple[str, ...]]:
-    """Return what finds the columns that a kind trains on, for `open_rows`."""
-    shapes = {"pairs": named_pair, "judged": named_judged}
+def recognized(kind: RowKind, columns: tuple[Any, ...], first: Mapping[str, Any], origin: str) -> Recognized:
+    """Return the shape of the rows of a kind.
 
-    def found(first: Row, origin: str) -> tuple[str, ...]:
-        if kind in shapes:
-            return shapes[kind](columns, first, origin).columns  # type: ignore[arg-type]
-        return tuple(column for column in columns if column is not None)
+    Args:
+        kind: What a row is.
+        columns: As the spec names them.
+        first: The first row.
+        origin: What the user calls the dataset.
 
-    return found
+    Raises:
+        DataError: If the first row lacks a column, or the rows are something else.
+    """
+    if kind == "pairs":
+        return named_pair(columns, first, origin)
+    if kind == "judged":
+        return named_judged(columns, first, origin)
+    prompt, reference = columns
+    return Recognized("prompt", {"prompt": prompt, **({"reference": reference} if reference else {})})
 
 
-def _contents(parts: Parts, how: Reading, place: Place) -> tuple[Content, list[Content], list[Any] | None]:
+def _contents(parts: Parts, separator: str, place: Place) -> tuple[Content, list[Content], list[Any] | None]:
     """Return prompt and answers as texts or as chats."""
     answers = [parts.answer, *([parts.worse] if parts.worse is not None else [])]
     for message in (message for answer in answers for message in answer):
@@ -137,12 +136,12 @@ def _contents(parts: Parts, how: Reading, place: Place) -> tuple[Content, list[C
             )
         if message.get("weight") == 0:
             raise DataError(f"{place}: an answer has weight 0, and answers are what is compared.")
+    prompt = prompt_of(parts, separator)
     if parts.chat:
-        prompt, _ = without_weights(parts.before)
         return prompt, [without_weights(answer)[0] for answer in answers], parts.tools
     texts: list[Content] = [str(answer[0]["content"]) for answer in answers]
     if not all(texts):
         raise DataError(f"{place} has an empty text as an answer.")
-    if not parts.before or not any(message["content"] for message in parts.before):
+    if not any(message["content"] for message in parts.before):
         raise DataError(f"{place} has an empty prompt.")
-    return prompt_text(parts.before, how.separator), texts, None
+    return prompt, texts, None

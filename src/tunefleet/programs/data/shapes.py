@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tunefleet.dataset.messages import Message
 from tunefleet.dataset.notes import Notes
-from tunefleet.dataset.parts import Parts
+from tunefleet.dataset.parts import Parts, SameAnswersError
 from tunefleet.dataset.shapes import SUPERVISED, Recognized, named, recognize
 from tunefleet.dataset.values import RowError
 from tunefleet.errors import DataError
@@ -69,6 +69,8 @@ class Chat:
 
 
 Example = Plain | Pair | Chat
+Content = str | list[Message]
+"""A prompt or an answer: a text, or a chat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +111,28 @@ class Shape:
         Raises:
             DataError: If the row lacks a column or has something else there; names the row.
         """
-        place = Place(number, self.origin)
+        return example(self._parts(number, row, notes), self.separator, Place(number, self.origin))
+
+    def parts(self, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[tuple[Parts, Place]]:
+        """Yield the parts of numbered rows; pairs of equal answers are left out and noted.
+
+        Raises:
+            DataError: If a row lacks a column or has something else there; names the row.
+        """
+        for number, row in rows:
+            try:
+                yield self._parts(number, row), Place(number, self.origin)
+            except SameAnswersError:
+                self.notes.add("Pairs whose chosen and rejected answers are the same are left out", number)
+
+    def _parts(self, number: int, row: Mapping[str, Any], notes: Notes | None = None) -> Parts:
         try:
-            parts = self.recognized.read(row, self.separator, self.notes if notes is None else notes, number)
+            return self.recognized.read(row, self.separator, self.notes if notes is None else notes, number)
+        except SameAnswersError:
+            raise
         except RowError as error:
+            place = Place(number, self.origin)
             raise DataError(f"{place}: {error}.", hint=_hint(self.recognized, row)) from None
-        return example(parts, self.separator, place)
 
 
 def example(parts: Parts, separator: str, place: Place) -> Example:
@@ -125,6 +143,11 @@ def example(parts: Parts, separator: str, place: Place) -> Example:
         messages, untrained = without_weights((*parts.before, *parts.answer))
         return Chat(messages, parts.tools, untrained, place)
     return Pair(prompt_text(parts.before, separator), parts.answer[0]["content"], place)
+
+
+def prompt_of(parts: Parts, separator: str) -> Content:
+    """Return the prompt of a row: a chat, or a text that ends with the separator."""
+    return without_weights(parts.before)[0] if parts.chat else prompt_text(parts.before, separator)
 
 
 def prompt_text(messages: tuple[Message, ...], separator: str) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from tunefleet.dataset.parts import Parts
+from tunefleet.dataset.shapes import Recognized
 from tunefleet.errors import DataError
 from tunefleet.programs.data.holdout import Duplicates
-from tunefleet.programs.data.prompt_rows import Content, Reading, read_prompt
 from tunefleet.programs.data.readers import Rows, numbered
-from tunefleet.programs.data.shapes import Place
+from tunefleet.programs.data.shapes import Content, Place, Shape, prompt_of
 from tunefleet.programs.data.sources import open_rows
 from tunefleet.programs.data.tokens import Encoder
 from tunefleet.spec import PpoSpec
@@ -60,22 +60,21 @@ def open_prompts(spec: PpoSpec, inputs: Mapping[str, str], workspace: Path, enco
         DataError: If there are none, or one cannot be used.
         UnreachableError: If they are on a hub that does not answer.
     """
-    found = open_rows(spec.data, inputs, workspace, lambda *_: _columns(spec), seed=spec.training.seed)
-    how = Reading(found.origin, spec.data.separator)
-    train, cut = _tokenized(spec, found.train, how, encoder, longest)
-    how_others = replace(how, origin=found.held_out_origin)
-    held_out, more = _tokenized(spec, found.held_out or [], how_others, encoder, longest)
+    recognized = Recognized("prompt", _names(spec))
+    found = open_rows(spec.data, inputs, workspace, lambda *_: recognized.columns, seed=spec.training.seed)
+    shape = Shape(recognized, found.origin, spec.data.separator)
+    train, cut = _tokenized(found.train, shape, encoder, longest)
+    others = Shape(recognized, found.held_out_origin, spec.data.separator, shape.notes)
+    held_out, more = _tokenized(found.held_out or [], others, encoder, longest)
     if not train:
         raise DataError(f"{found.origin} has no prompts.", hint="Name a dataset, split or slice that has some.")
-    return Prompts(train, held_out, found.origin, cut + more, how.notes.sentences, found.duplicates)
+    return Prompts(train, held_out, found.origin, cut + more, shape.notes.sentences, found.duplicates)
 
 
-def _tokenized(spec: PpoSpec, rows: Rows, how: Reading, encoder: Encoder, longest: int) -> tuple[list[Prompt], int]:
+def _tokenized(rows: Rows, shape: Shape, encoder: Encoder, longest: int) -> tuple[list[Prompt], int]:
     prompts, cut = [], 0
-    for number, row in numbered(rows):
-        place = Place(number, how.origin)
-        text, ids = encoder.ask(_words(spec, row, place, how), None, place)
-        how.ignore_others(row, _columns(spec), number)
+    for parts, place in shape.parts(numbered(rows)):
+        text, ids = encoder.ask(_words(parts, shape.separator, place), parts.tools, place)
         if len(ids) > longest:
             cut += 1
             ids = ids[-longest:]
@@ -84,22 +83,22 @@ def _tokenized(spec: PpoSpec, rows: Rows, how: Reading, encoder: Encoder, longes
     return prompts, cut
 
 
-def _columns(spec: PpoSpec) -> tuple[str, ...]:
+def _names(spec: PpoSpec) -> dict[str, str]:
+    """Return the columns of the prompt, and of an answer that stands behind it."""
     data = spec.data
     if data.prompts is not None:
-        return ("text",)
+        return {"prompt": "text"}
     if data.jsonl is None:
-        return (data.prompt_column,)
-    return tuple(name for name in (data.jsonl.query_field, data.jsonl.response_field) if name is not None)
+        return {"prompt": data.prompt_column}
+    behind = data.jsonl.response_field
+    return {"prompt": data.jsonl.query_field, **({"reference": behind} if behind is not None else {})}
 
 
-def _words(spec: PpoSpec, row: Mapping[str, Any], place: Place, how: Reading) -> Content:
-    """Return the prompt of a row: a text, or a list of messages."""
-    name, *behind = _columns(spec)
-    words = read_prompt(row, name, place, how)
-    if not behind:
-        return words
-    more = read_prompt(row, behind[0], place, Reading(how.origin, "", how.notes))
-    if not (isinstance(words, str) and isinstance(more, str)):
+def _words(parts: Parts, separator: str, place: Place) -> Content:
+    """Return the prompt of a row, with the answer that stands behind it."""
+    prompt = prompt_of(parts, separator)
+    if not parts.answer:
+        return prompt
+    if not isinstance(prompt, str):
         raise DataError(f"{place} has messages, behind which no answer can stand.", hint="Leave response_field out.")
-    return words + more
+    return prompt + str(parts.answer[0]["content"])
