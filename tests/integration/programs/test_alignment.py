@@ -232,7 +232,7 @@ def test_one_that_goes_on_from_an_adapter_is_held_to_it_and_not_to_the_base(
     kind: str, align: Align, adapter: Path
 ) -> None:
     start = {"checkpoint": {"load": {"path": str(adapter)}}, "training": {"max_steps": 1}}
-    ended = align(kind, merge(start, LORA))
+    ended = align(kind, merge(start, {"lora": {**LORA["lora"], "alpha": 64}}))
     if kind == "dpo":
         assert ended.result["held_out"]["before"]["loss"] == pytest.approx(math.log(2), abs=1e-6)
     else:
