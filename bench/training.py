@@ -1,4 +1,4 @@
-"""How fast a LoRA run trains beside TRL's SFTTrainer and a bare loop, and how much memory it takes.
+"""How fast a LoRA run trains compared with TRL's SFTTrainer and a bare loop, and how much memory it takes.
 
     python bench/training.py --model ./SmolLM2-135M-Instruct     # about half an hour
     python bench/training.py --quick                             # the built-in model, two minutes; wider interval
@@ -144,7 +144,7 @@ def busy(count: int) -> Iterator[None]:
 
 
 def in_turns(model: str, steps: int, turns: int) -> dict[str, list[dict[str, float]]]:
-    """Measure all sides, one after the other, so many times."""
+    """Measure all sides, one after the other, for a number of turns."""
     from tunefleet.jobs.environment import BRIEF_SPIN
 
     found: dict[str, list[dict[str, float]]] = {name: [] for name in SIDES}

@@ -18,7 +18,7 @@ from tunefleet.spec.rows import RowsSpec
 from tunefleet.spec.tasks import BaseTaskSpec
 
 ROWS: Final = 1000
-"""So many rows of a file are read."""
+"""Rows of a file that are read."""
 _LIMITS: Final = Limits(bytes=64 << 20, seconds=5.0)
 _PIECE: Final = 1 << 20
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tunefleet.dataset.notes import Notes
+from tunefleet.dataset.notes import Notes, is_empty
 from tunefleet.dataset.values import RowError, kind_of
 
 Message = dict[str, Any]
@@ -60,8 +60,7 @@ def read_messages(value: Any, column: str, notes: Notes | None = None, row: int 
     """
     if isinstance(value, str):
         value = _parsed(value, column)
-    if isinstance(value, Mapping):
-        value = _transposed(value) if any(isinstance(value.get(key), list) for key in ("role", "from")) else [value]
+    value = _listed(value, ("role", "from"))
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise RowError(f"{column!r} holds {kind_of(value)}, not a list of messages")
     if not value:
@@ -97,9 +96,9 @@ def read_tools(value: Any, column: str = "tools") -> list[Any] | None:
         if not value.strip():
             return None
         value = _parsed(value, column)
-    if value in (None, [], {}):
+    listed = _listed(value, ("type", "function", "name"))
+    if is_empty(listed):
         return None
-    listed = [value] if isinstance(value, Mapping) else value
     if not isinstance(listed, list):
         raise RowError(f"{column!r} holds {kind_of(value)}, not a list of tools")
     tools = [_parsed(tool, column) if isinstance(tool, str) else tool for tool in listed]
@@ -139,9 +138,18 @@ def _is_message(value: Any) -> bool:
     return isinstance(value, Mapping) and ("role" in value or {"from", "value"} <= value.keys())
 
 
-def _transposed(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Turn lists by key, as `datasets` stores a sequence of structures, into messages."""
-    lists = {key: each for key, each in columns.items() if isinstance(each, list)}
+def _listed(value: Any, keys: Sequence[str]) -> Any:
+    """Return objects as a list: a single one, or lists by key, as `datasets` stores a sequence of structures.
+
+    Args:
+        value: What a row has.
+        keys: Of which every object has one.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    if not value or not any(isinstance(value.get(key), list) for key in keys):
+        return [value] if value else []
+    lists = {key: each for key, each in value.items() if isinstance(each, list)}
     count = max(map(len, lists.values()), default=0)
     return [{key: each[at] for key, each in lists.items() if at < len(each)} for at in range(count)]
 
@@ -207,7 +215,7 @@ def _calls(value: Any, column: str) -> list[Any]:
     """Read tool calls; their arguments become objects, which is what chat templates write as JSON."""
     if isinstance(value, str):
         value = _parsed(value, column)
-    listed = [value] if isinstance(value, Mapping) else value
+    listed = _listed(value, ("type", "function", "name"))
     if not isinstance(listed, list) or not all(isinstance(call, Mapping) for call in listed):
         raise RowError(f"{column!r} has a tool call that is {kind_of(value)}, not an object with name and arguments")
     return [_call(call, column) for call in listed]
@@ -231,7 +239,7 @@ def _call(call: Mapping[str, Any], column: str) -> Message:
 def _weigh(message: Message, column: str, notes: Notes, row: int) -> None:
     """Replace the keys that say whether a message is trained by `weight: 0`, if it is not; note unknown keys."""
     for key, value in message.items():
-        if key not in _READ and value not in ("", [], {}):
+        if key not in _READ and not is_empty(value):
             notes.add(f"{key!r} of messages is left to the chat template", row)
     given = {key: message.pop(key) for key in _WEIGHTS if key in message}
     for key, value in given.items():

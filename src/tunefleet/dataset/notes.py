@@ -64,5 +64,10 @@ def _rows(found: tuple[int, int]) -> str:
 
 
 def filled(values: Mapping[str, object], column: str) -> bool:
-    """Whether a row has something in a column: null, an empty text and an empty list are nothing."""
-    return values.get(column) not in (None, "", [], {})
+    """Whether a row has something in a column."""
+    return not is_empty(values.get(column))
+
+
+def is_empty(value: object) -> bool:
+    """Whether a value says nothing: null, an empty text, list or object."""
+    return value in (None, "", [], {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -115,7 +116,7 @@ def _array(name: str, pieces: Iterable[bytes], size_bytes: int) -> Iterator[Foun
         raise Unseen("A JSON array is looked at once all of it is here.")
     if not content.strip():
         return
-    text = bytes(content)
+    text = bytes(content).removeprefix(codecs.BOM_UTF8)
     try:
         rows = orjson.loads(text)
     except orjson.JSONDecodeError as error:

@@ -14,7 +14,7 @@ from tunefleet.dataset.values import RowError, kind_of
 SYSTEM: Final = ("system", "system_prompt")
 TOOLS: Final = "tools"
 HISTORY: Final = "history"
-CHATML: Final = re.compile(r"<\|im_start\|>(?P<role>\w+)\n(?P<content>.*?)(?:<\|im_end\|>|\Z)", re.DOTALL)
+CHATML: Final = re.compile(r"<\|im_start\|>(?P<role>[^\n<]+?)\r?\n(?P<content>.*?)(?:<\|im_end\|>|\Z)", re.DOTALL)
 _HUMAN: Final = re.compile(r"\n\n(Human|Assistant):")
 
 
@@ -53,7 +53,7 @@ class Row:
     def text(self, column: str) -> str:
         """Return a text or number as text."""
         value = self.values.get(column)
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
+        if isinstance(value, bool) or not isinstance(value, str | int | float) or value != value:  # noqa: PLR0124 - NaN
             self.require(column)
             raise RowError(f"{column!r} holds {kind_of(value)}, not a text")
         return str(value)
@@ -158,9 +158,12 @@ def _read_chat(names: Mapping[str, str], row: Row) -> Parts:
 
 def _read_chatml(names: Mapping[str, str], row: Row) -> Parts:
     column = names["text"]
-    turns = [{"role": turn["role"], "content": turn["content"]} for turn in CHATML.finditer(row.text(column))]
+    text = row.text(column)
+    turns = [{"role": turn["role"], "content": turn["content"]} for turn in CHATML.finditer(text)]
     if not turns:
         raise RowError(f"{column!r} holds no ChatML, and the first row does")
+    if CHATML.sub("", text).strip() or any("<|im_start|>" in turn["content"] for turn in turns):
+        raise RowError(f"{column!r} has text outside of its ChatML turns, or a turn without an end")
     return _split(read_messages(turns, column), column)
 
 
@@ -252,7 +255,9 @@ def _of_dialogues(row: Row, before: tuple[Message, ...], good: tuple[Message, ..
     if not shared:
         raise RowError("its chosen and rejected answers do not begin with the same prompt")
     common = good[:shared]
-    if before and not _repeats(common, before):
+    if before[-len(common) :] == common:
+        common = before  # the answers repeat the last turns of a longer prompt
+    elif before and not _repeats(common, before):
         row.notes.add("The prompt is taken from the beginning of the answers; the prompt's column differs", row.number)
     if before and common[0]["role"] != "system" and before[0]["role"] == "system":
         common = (before[0], *common)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from tunefleet.dataset.messages import looks_like_messages, read_flag
-from tunefleet.dataset.notes import Notes, filled
+from tunefleet.dataset.notes import Notes, filled, is_empty
 from tunefleet.dataset.parts import (
     CHATML,
     HISTORY,
@@ -93,7 +93,7 @@ class Recognized:
         if parts.text is None:
             parts = with_tools(with_system(parts, row, used), row, used)
         for column, value in values.items():
-            if column not in used and value not in (None, "", [], {}):
+            if column not in used and not is_empty(value):
                 row.notes.ignore_column(column, number)
         return parts
 

@@ -39,6 +39,7 @@ def test_a_chat_is_the_same_in_every_form(given: Any) -> None:
         {"role": "tool_call", "content": json.dumps([{"name": "weather", "arguments": {"city": "Ulm"}}])},
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
         {"role": "assistant", "content": "", "tool_calls": json.dumps([CALL])},
+        {"role": "assistant", "content": "", "tool_calls": {name: [value] for name, value in CALL.items()}},
         {"role": "assistant", "function_call": {"name": "weather", "arguments": '{"city": "Ulm"}'}},
         {
             "role": "assistant",
@@ -111,7 +112,7 @@ SCHEMA = {"type": "function", "function": {"name": "weather", "parameters": {"ty
     [
         (None, None), ("", None), (" ", None), ("[]", None), ([], None), ("null", None),
         ([SCHEMA], [SCHEMA]), (json.dumps([SCHEMA]), [SCHEMA]), (SCHEMA, [SCHEMA]), ([json.dumps(SCHEMA)], [SCHEMA]),
-        ([{**SCHEMA, "strict": None}], [SCHEMA]),
+        ([{**SCHEMA, "strict": None}], [SCHEMA]), ({name: [value] for name, value in SCHEMA.items()}, [SCHEMA]),
     ],
 )  # fmt: skip
 def test_tools_are_schemas_in_any_form_or_none(given: Any, tools: Any) -> None:

@@ -91,6 +91,10 @@ def test_what_a_supervised_run_trains_on(row: dict[str, Any], parts: Parts) -> N
             Parts(ASK, YO, NO, chat=True),
         ),
         ({"prompt": "Hi", "chosen": [*YO], "rejected": [*NO]}, Parts(ASK, YO, NO, chat=True)),
+        (
+            {"prompt": [user("A"), assistant("B"), *ASK], "chosen": [*ASK, *YO], "rejected": [*ASK, *NO]},
+            Parts((user("A"), assistant("B"), *ASK), YO, NO, chat=True),
+        ),
         ({"prompt": [*ASK], "chosen": "Yo", "rejected": "No"}, Parts(ASK, YO, NO, chat=True)),
         (
             {
@@ -166,6 +170,15 @@ def test_tools_are_read_of_chats_and_noted_elsewhere() -> None:
         ({"prompt": "a", "completion": "b", "label": "maybe"}, JUDGED, DataError, "prompts and responses"),
         ({"prompt": "a", "response": None}, SUPERVISED, RowError, r"'response' holds nothing \(null\), not a text"),
         ({"messages": []}, SUPERVISED, RowError, "empty conversation"),
+        ({"prompt": "a", "response": float("nan")}, SUPERVISED, RowError, "'response' holds a number, not a text"),
+        (
+            {"text": "<|im_start|>user\na<|im_end|>\nlost\n<|im_start|>assistant\nb<|im_end|>"},
+            SUPERVISED, RowError, "text outside of its ChatML turns",
+        ),
+        (
+            {"text": "<|im_start|>assistant\nb\n<|im_start|>user\na<|im_end|>"},
+            SUPERVISED, RowError, "a turn without an end",
+        ),
         ({"messages": [*ASK]}, SUPERVISED, RowError, "no message of the assistant"),
         ({"prompt": "a", "chosen": "b", "rejected": "b"}, PREFERENCES, SameAnswersError, "the same"),
         ({"chosen": [user("a"), *YO], "rejected": [user("b"), *NO]}, PREFERENCES, RowError, "same prompt"),

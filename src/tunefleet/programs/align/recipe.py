@@ -26,7 +26,7 @@ from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.train import assemble, federated, frame, outputs
 from tunefleet.programs.train.disk import require_disk
 from tunefleet.programs.train.launch import Launch
-from tunefleet.programs.train.material import tell_notes
+from tunefleet.programs.train.material import report_notes
 from tunefleet.spec import AlignmentTaskSpec
 
 _METHODS: dict[str, type[Method[Any]]] = {
@@ -105,7 +105,7 @@ def _tell(launch: Aligned, material: Material) -> None:
         if count:
             text = f"{count} of {total} rows are {what} (limit: {limit} tokens)."
             launch.journal.event("data.truncated", text, "warning")
-    tell_notes(launch.journal, material.notes, material.duplicates)
+    report_notes(launch.journal, material.notes, material.duplicates)
     data = {"rows": counts.rows, "tokens": counts.tokens}
     launch.journal.event("data.ready", f"{counts.rows} rows, {counts.tokens} tokens.", data=data)
 

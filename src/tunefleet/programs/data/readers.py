@@ -6,6 +6,7 @@ name and nothing of models. Nothing is cached outside the memory of the process.
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -153,7 +154,7 @@ def _json_lines(path: Path, lines: Iterator[bytes]) -> Iterator[dict[str, Any]]:
 
 def _read_json(path: Path, limit: int | None) -> Rows:
     """Read a JSON array of objects; what turns out to be one object a line is read as JSONL."""
-    text = path.read_bytes()
+    text = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
         content = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -196,6 +197,8 @@ def _read_parquet(path: Path, limit: int | None) -> Rows:
         stored = pq.read_table(path, memory_map=True)
     except pa.ArrowInvalid as error:
         raise DataError(f"{path.name} is not a Parquet file: {error}.") from None
+    # Without the library's own notes: it would decode images and sounds that nothing reads.
+    stored = stored.replace_schema_metadata(None)
     try:
         return datasets.Dataset(stored if limit is None else stored.slice(0, limit))
     except ValueError as error:

@@ -22,7 +22,7 @@ from tunefleet.programs.ppo.prompts import open_prompts
 from tunefleet.programs.train import assemble, frame
 from tunefleet.programs.train.disk import require_disk
 from tunefleet.programs.train.launch import Launch
-from tunefleet.programs.train.material import tell_notes
+from tunefleet.programs.train.material import report_notes
 from tunefleet.spec import PpoSpec
 
 
@@ -53,7 +53,7 @@ def _train(launch: Launch[PpoSpec]) -> None:
         encoder = Encoder(tokenizer, vocabulary=base_model.embedding_rows(base.source))
         prompts = open_prompts(spec, launch.job.inputs, launch.workspace, encoder, longest)
     _tell(launch, prompts.cut, longest)
-    tell_notes(launch.journal, prompts.notes, prompts.duplicates)
+    report_notes(launch.journal, prompts.notes, prompts.duplicates)
     around.memory.tell(base.source, around.kernels, longest + answer_tokens(spec), launch.journal)
     end = launch.overrides.get("max_steps")
     rank, count = world.rank(), world.size()

@@ -139,11 +139,11 @@ def prepare(
     )
     shape = found.rows.shape
     material = Material(train, shape.kind, shape.origin, held_out, packed, max_length, duplicates=found.duplicates)
-    tell_notes(journal, material.notes, material.duplicates)
+    report_notes(journal, material.notes, material.duplicates)
     return material
 
 
-def tell_notes(journal: Journal, notes: Iterable[str], duplicates: Duplicates | None) -> None:
+def report_notes(journal: Journal, notes: Iterable[str], duplicates: Duplicates | None) -> None:
     """Report what of the rows is not used, and how many of them are equal."""
     for note in notes:
         journal.event("data.note", note, "warning")
