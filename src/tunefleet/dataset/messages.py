@@ -59,7 +59,7 @@ def read_messages(value: Any, column: str, notes: Notes | None = None, row: int 
         RowError: If it is no chat, or a message has something that cannot be trained as text.
     """
     if isinstance(value, str):
-        value = _parsed(value, column)
+        value = parsed(value, column)
     value = _listed(value, ("role", "from"))
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise RowError(f"{column!r} holds {kind_of(value)}, not a list of messages")
@@ -95,17 +95,31 @@ def read_tools(value: Any, column: str = "tools") -> list[Any] | None:
     if isinstance(value, str):
         if not value.strip():
             return None
-        value = _parsed(value, column)
+        value = parsed(value, column)
     listed = _listed(value, ("type", "function", "name"))
     if is_empty(listed):
         return None
     if not isinstance(listed, list):
         raise RowError(f"{column!r} holds {kind_of(value)}, not a list of tools")
-    tools = [_parsed(tool, column) if isinstance(tool, str) else tool for tool in listed]
+    tools = [parsed(tool, column) if isinstance(tool, str) else tool for tool in listed]
     for tool in tools:
         if not isinstance(tool, Mapping):
             raise RowError(f"{column!r} holds {kind_of(tool)} among its tools; a tool is a JSON schema")
     return [without_nulls(tool) for tool in tools]
+
+
+def parsed(text: str, column: str) -> Any:
+    """Read a text that holds JSON.
+
+    Raises:
+        RowError: If it does not.
+    """
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise RowError(f"{column!r} holds a text that is not valid JSON ({error})") from None
+    except RecursionError:
+        raise RowError(f"{column!r} holds JSON that is nested too deeply") from None
 
 
 def without_nulls(value: Any) -> Any:
@@ -123,15 +137,6 @@ def read_flag(value: Any) -> bool | None:
         return value
     text = str(value).strip().lower().removesuffix(".0")
     return True if text in _YES else False if text in _NO else None
-
-
-def _parsed(text: str, column: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise RowError(f"{column!r} holds a text that is not valid JSON ({error})") from None
-    except RecursionError:
-        raise RowError(f"{column!r} holds JSON that is nested too deeply") from None
 
 
 def _is_message(value: Any) -> bool:
@@ -214,7 +219,7 @@ def _part(part: Any, column: str) -> str:
 def _calls(value: Any, column: str) -> list[Any]:
     """Read tool calls; their arguments become objects, which is what chat templates write as JSON."""
     if isinstance(value, str):
-        value = _parsed(value, column)
+        value = parsed(value, column)
     listed = _listed(value, ("type", "function", "name"))
     if not isinstance(listed, list) or not all(isinstance(call, Mapping) for call in listed):
         raise RowError(f"{column!r} has a tool call that is {kind_of(value)}, not an object with name and arguments")
@@ -232,7 +237,7 @@ def _call(call: Mapping[str, Any], column: str) -> Message:
         raise RowError(f"{column!r} has a tool call without a function name")
     arguments = function.get("arguments", {})
     if isinstance(arguments, str):
-        arguments = _parsed(arguments, column) if arguments.strip() else {}
+        arguments = parsed(arguments, column) if arguments.strip() else {}
     return {**call, "function": {**function, "arguments": without_nulls(arguments)}}
 
 

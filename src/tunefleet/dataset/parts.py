@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tunefleet.dataset.messages import Message, looks_like_messages, read_flag, read_messages, read_tools
+from tunefleet.dataset.messages import Message, looks_like_messages, parsed, read_flag, read_messages, read_tools
 from tunefleet.dataset.notes import Notes, filled
 from tunefleet.dataset.values import RowError, kind_of
 
@@ -30,6 +30,7 @@ class Parts:
         chat: Whether the row was a chat, whose messages are kept as such.
         tools: Schemas of the tools that a chat may call.
         good: Whether the answer is good, of an answer that was judged.
+        prompted: Whether answers before the answer belong to the prompt, and are trained only if everything is.
     """
 
     before: tuple[Message, ...] = ()
@@ -39,6 +40,7 @@ class Parts:
     chat: bool = False
     tools: list[Any] | None = None
     good: bool | None = None
+    prompted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Row:
 
 def with_system(parts: Parts, row: Row, used: set[str]) -> Parts:
     """Put a system prompt of a column of its own in front."""
+    added = ""
     for name in SYSTEM:
         if name in used or not filled(row.values, name):
             continue
@@ -83,8 +86,10 @@ def with_system(parts: Parts, row: Row, used: set[str]) -> Parts:
         own = next((message for message in parts.before if message["role"] == "system"), None)
         if own is None:
             parts = replace(parts, before=({"role": "system", "content": system}, *parts.before))
+            added = name
         elif own["content"] != system:
-            row.notes.add(f"Column {name!r} is not used: the chat has a system message of its own", row.number)
+            why = f"{added!r} is" if added else "the chat has a system message of its own"
+            row.notes.add(f"Column {name!r} is not used: {why}", row.number)
     return parts
 
 
@@ -143,6 +148,10 @@ def _after_history(row: Row, prompt: str, parts: Parts) -> Parts:
     if not filled(row.values, HISTORY):
         return replace(parts, before=_user(prompt))
     turns = row.values[HISTORY]
+    if isinstance(turns, str):
+        turns = parsed(turns, HISTORY)
+    if isinstance(turns, Mapping) or (isinstance(turns, list) and isinstance(turns[0], Mapping)):
+        return replace(parts, before=(*read_messages(turns, HISTORY, row.notes, row.number), *_user(prompt)), chat=True)
     if not isinstance(turns, list) or not all(isinstance(turn, list) and len(turn) == 2 for turn in turns):
         raise RowError(f"{HISTORY!r} holds {kind_of(turns)}, not a list of pairs of a prompt and its answer")
     if not all(isinstance(text, str) for turn in turns for text in turn):
@@ -170,27 +179,24 @@ def _read_chatml(names: Mapping[str, str], row: Row) -> Parts:
 def _read_pair(names: Mapping[str, str], row: Row) -> Parts:
     prompt, response = names["prompt"], names["response"]
     if row.is_chat(prompt):
-        # Only the response is trained: answers in the prompt are context, as in TRL.
         asked = row.messages(prompt)
         given = row.messages(response) if row.is_chat(response) else _assistant(row.text(response))
-        given = _without_repetition(asked, given, response)
-        return Parts(tuple(_untrained(message) for message in asked), given, chat=True)
+        return _without_repetition(asked, given, response)
     if row.is_chat(response):
-        asked = _user(row.text(prompt))
-        return Parts(asked, _without_repetition(asked, row.messages(response), response), chat=True)
+        return _without_repetition(_user(row.text(prompt)), row.messages(response), response)
     return _after_history(row, row.text(prompt), Parts(answer=_assistant(row.text(response))))
 
 
-def _without_repetition(asked: tuple[Message, ...], given: tuple[Message, ...], column: str) -> tuple[Message, ...]:
-    """Return an answer without the prompt, which some datasets repeat in it."""
-    answer = given[len(asked) :] if given[: len(asked)] == asked else given
-    if not any(message["role"] == "assistant" for message in answer):
+def _without_repetition(asked: tuple[Message, ...], given: tuple[Message, ...], column: str) -> Parts:
+    """Part a prompt and its answer, which in some datasets repeats the prompt, with a system message before it."""
+    for system in ((), given[:1] if given[0]["role"] == "system" else ()):
+        repeated = (*system, *asked)
+        if given[: len(repeated)] == repeated:
+            asked, given = repeated, given[len(repeated) :]
+            break
+    if not any(message["role"] == "assistant" for message in given):
         raise RowError(f"{column!r} has no message of the assistant, so nothing could be trained")
-    return answer
-
-
-def _untrained(message: Message) -> Message:
-    return {**message, "weight": 0} if message["role"] == "assistant" else message
+    return Parts(asked, given, chat=True, prompted=True)
 
 
 def _read_text(names: Mapping[str, str], row: Row) -> Parts:

@@ -133,9 +133,9 @@ def recognize(values: Mapping[str, Any], wanted: str, origin: str, kinds: Collec
     if wanted != "auto":
         kinds = _SAID[wanted]
     found = [shape for look in _LOOKS if (shape := look(values)) is not None]
-    usable = next((shape for shape in found if not kinds or shape.kind in kinds), None)
-    if usable is not None:
-        return usable
+    usable = [shape for shape in found if not kinds or shape.kind in kinds]
+    if usable:
+        return next((shape for shape in usable if any(filled(values, name) for name in shape.columns)), usable[0])
     columns = f"columns: {', '.join(map(str, values)) or 'none'}"
     if found and wanted == "auto":
         raise DataError(f"{origin} has {found[0].sentence}; {_elsewhere(found[0].kind)}.", hint=f"It has {columns}.")

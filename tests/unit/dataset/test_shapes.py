@@ -25,6 +25,7 @@ def assistant(text: str) -> dict[str, Any]:
 SYSTEM = {"role": "system", "content": "Be brief."}
 ASK = (user("Hi"),)
 YO, NO = (assistant("Yo"),), (assistant("No"),)
+PAIR = Parts(ASK, YO, chat=True, prompted=True)
 
 
 def read(row: dict[str, Any], kinds: Any = (), notes: Notes | None = None) -> Parts:
@@ -52,15 +53,28 @@ def read(row: dict[str, Any], kinds: Any = (), notes: Notes | None = None) -> Pa
             {"system": "Be brief.", "conversation": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yo"}]},
             Parts((SYSTEM, *ASK), YO, chat=True),
         ),
-        ({"prompt": [*ASK], "completion": [*YO]}, Parts(ASK, YO, chat=True)),
-        ({"prompt": [*ASK], "completion": [*ASK, *YO]}, Parts(ASK, YO, chat=True)),
-        ({"prompt": "Hi", "completion": [*ASK, *YO]}, Parts(ASK, YO, chat=True)),
-        ({"prompt": [*ASK], "completion": "Yo"}, Parts(ASK, YO, chat=True)),
-        ({"prompt": "Hi", "completion": [*YO]}, Parts(ASK, YO, chat=True)),
-        ({"prompt": "Hi", "completion": json.dumps([*YO])}, Parts(ASK, YO, chat=True)),
+        ({"prompt": [*ASK], "completion": [*YO]}, PAIR),
+        ({"prompt": [*ASK], "completion": [*ASK, *YO]}, PAIR),
+        ({"prompt": "Hi", "completion": [*ASK, *YO]}, PAIR),
+        ({"prompt": [*ASK], "completion": "Yo"}, PAIR),
+        ({"prompt": "Hi", "completion": [*YO]}, PAIR),
+        ({"prompt": "Hi", "completion": json.dumps([*YO])}, PAIR),
         (
             {"prompt": [user("A"), assistant("B"), *ASK], "completion": [*YO]},
-            Parts((user("A"), {**assistant("B"), "weight": 0}, *ASK), YO, chat=True),
+            Parts((user("A"), assistant("B"), *ASK), YO, chat=True, prompted=True),
+        ),
+        (
+            {"prompt": [*ASK], "completion": [SYSTEM, *ASK, *YO]},
+            Parts((SYSTEM, *ASK), YO, chat=True, prompted=True),
+        ),
+        ({"messages": None, "prompt": "Hi", "response": "Yo"}, Parts(ASK, YO)),
+        (
+            {"prompt": "Hi", "response": "Yo", "history": '[["A", "B"]]'},
+            Parts((user("A"), assistant("B"), *ASK), YO, chat=True),
+        ),
+        (
+            {"prompt": "Hi", "response": "Yo", "history": [user("A"), assistant("B")]},
+            Parts((user("A"), assistant("B"), *ASK), YO, chat=True),
         ),
         ({"messages": [*ASK, *YO], "chosen": [*YO], "rejected": [*NO], "prompt": "Hi"}, Parts(ASK, YO, chat=True)),
         (
@@ -125,7 +139,7 @@ def test_what_a_run_on_pairs_trains_on(row: dict[str, Any], parts: Parts) -> Non
         ({"prompt": "Hi", "completion": "Yo", "label": "False"}, Parts(ASK, YO, good=False)),
         ({"instruction": "Hi", "input": "", "output": "Yo", "kto_tag": 0}, Parts(ASK, YO, good=False)),
         ({"messages": [*ASK, *YO], "label": "true"}, Parts(ASK, YO, chat=True, good=True)),
-        ({"prompt": [*ASK], "completion": [*YO], "label": 1}, Parts(ASK, YO, chat=True, good=True)),
+        ({"prompt": [*ASK], "completion": [*YO], "label": 1}, Parts(ASK, YO, chat=True, prompted=True, good=True)),
         ({"prompt": "Hi", "chosen": "Yo", "rejected": "No"}, Parts(ASK, YO, NO)),
     ],
 )
@@ -150,6 +164,9 @@ def test_a_system_column_is_not_used_where_the_chat_has_a_system_message() -> No
     same = Notes()
     read({**row, "system": "Be brief."}, SUPERVISED, same)
     assert same.sentences == ()
+    both = Notes()
+    read({"prompt": "Hi", "response": "Yo", "system": "Be brief.", "system_prompt": "Be long."}, SUPERVISED, both)
+    assert both.sentences == ("Column 'system_prompt' is not used: 'system' is (row 1).",)
 
 
 def test_tools_are_read_of_chats_and_noted_elsewhere() -> None:

@@ -211,3 +211,12 @@ def test_a_set_of_files_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     (folder / "rows-00001-of-00003.jsonl").unlink()
     with pytest.raises(DataError, match=r"lacks 1 of the 3 files.*rows-00001-of-00003\.jsonl"):
         read_path(folder, "train")
+
+
+def test_sounds_of_a_saved_dataset_are_left_undecoded(tmp_path: Path) -> None:
+    features = datasets.Features({"text": datasets.Value("string"), "voice": datasets.Audio()})
+    stored = pa.table({"text": ["a"], "voice": [{"bytes": b"RIFF", "path": None}]})
+    made = datasets.Dataset(stored.cast(features.arrow_schema))
+    made.save_to_disk(str(tmp_path / "set"))
+    (row,) = read_path(tmp_path / "set", "train")
+    assert row == {"text": "a", "voice": {"bytes": b"RIFF", "path": None}}

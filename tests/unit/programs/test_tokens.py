@@ -404,3 +404,47 @@ def test_lost_reasoning_hides_no_lost_tool_call(tokenizer: PreTrainedTokenizerBa
     assert "does not write the reasoning_content of messages of the assistant" in notes.sentences[0]
     with pytest.raises(DataError, match="does not write the tool_calls of an answer"):
         Encoder(with_template(tokenizer, PLAIN_TEMPLATE)).encode([Chat([asked, thought, *rest])], Notes())
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_answer_in_a_prompt_is_trained_only_if_everything_is(
+    whole: bool, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    (row,) = Encoder(tokenizer, whole=whole).encode([Chat(TALK, prompt=4)], Notes())
+    assert ("Three" in learnt(tokenizer, row)) is whole
+    assert learnt(tokenizer, row).endswith("Yes.<|end|>")
+
+
+def test_what_stands_between_an_answer_and_an_appended_end_is_trained(tokenizer: PreTrainedTokenizerBase) -> None:
+    marked = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}A: {% generation %}{{ m.content }}{% endgeneration %}"
+    )
+    used = with_template(tokenizer, marked + "{{ '\n' }}{% else %}U: {{ m.content }}{{ '\n' }}{% endif %}{% endfor %}")
+    (row,) = Encoder(used).encode([Chat(ASKED)], Notes())
+    assert learnt(used, row) == "four apples.\n<|end|>"
+
+
+@pytest.mark.parametrize(
+    "template", [PLAIN_TEMPLATE, "{% if messages[0].role == 'system' %}{% endif %}" + PLAIN_TEMPLATE]
+)
+def test_a_chat_may_begin_with_the_assistant(template: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    greeting = {"role": "assistant", "content": "apples?"}
+    (row,) = Encoder(with_template(tokenizer, template)).encode([Chat([greeting, *ASKED])], Notes())
+    assert learnt(tokenizer, row) == "apples?<|end|>four apples.<|end|>"
+
+
+def test_a_template_that_writes_tool_calls_only_beside_null_gets_null(tokenizer: PreTrainedTokenizerBase) -> None:
+    template = CALL_OR_CONTENT.replace("{% if message.tool_calls %}", "{% if message.content is none %}")
+    notes = Notes()
+    (row,) = Encoder(with_template(tokenizer, template)).encode([Chat(CALLS)], notes)
+    assert '"weather"' in learnt(tokenizer, row)
+    assert notes.sentences == ()
+
+
+def test_content_of_which_a_template_writes_a_part_is_noted(tokenizer: PreTrainedTokenizerBase) -> None:
+    thinks = PLAIN_TEMPLATE.replace("{{ message['content'] }}", "{{ message['content'].split('</think>')[-1] }}")
+    notes = Notes()
+    chat = Chat([ASKED[0], {"role": "assistant", "content": "<think>2 + 2</think>four"}], place=Place(3))
+    (row,) = Encoder(with_template(tokenizer, thinks)).encode([chat], notes)
+    assert learnt(tokenizer, row) == "four<|end|>"
+    assert notes.sentences == ("The chat template rewrites the content of messages of the assistant (row 3).",)

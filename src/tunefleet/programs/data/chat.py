@@ -7,6 +7,7 @@ with the text of a shorter one. If none works the template is refused: training 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -47,6 +48,7 @@ class ChatRenderer:
         self._tokenizer = tokenizer
         self._templates: dict[bool, str] = {}
         self._describes_tools: bool | None = None
+        self._wants_null: dict[bool, bool] = {}
         self._probed: set[tuple[str, str, bool, bool]] = set()
 
     def template(self, tools: Sequence[Any] | None = None) -> str:
@@ -125,7 +127,8 @@ class ChatRenderer:
         """
         found = []
         for at, message in enumerate(chat.messages):
-            for lost in self._lost(chat, at, message, text):
+            missing = list(self._lost(chat, at, message, text))
+            for lost in missing:
                 if message["role"] == "assistant" and at not in chat.untrained and lost in _ANSWER:
                     raise DataError(
                         f"{chat.place}: the chat template of {self._tokenizer.name_or_path} does not write the "
@@ -133,6 +136,8 @@ class ChatRenderer:
                         hint="Use a model whose template knows them, or convert the rows to messages with text.",
                     )
                 found.append(f"The chat template does not write the {lost} of messages of the {message['role']}")
+            if "content" not in missing and not _writes(text, message["content"]):
+                found.append(f"The chat template rewrites the content of messages of the {message['role']}")
         if chat.tools:
             if self._describes_tools is None:
                 self._describes_tools = self.render(chat.messages, None, where=str(chat.place)) != text
@@ -165,8 +170,11 @@ class ChatRenderer:
 
     def _turn(self, chat: Chat, at: int, text: str) -> Span:
         """Find the characters of one message of the assistant by rendering the conversation up to it."""
-        before = self.render(chat.messages[:at], chat.tools, ask=True, where=str(chat.place))
         after = self.render(chat.messages[: at + 1], chat.tools, where=str(chat.place))
+        if at:
+            before = self.render(chat.messages[:at], chat.tools, ask=True, where=str(chat.place))
+        else:
+            before = self._header(chat, after)
         if not (text.startswith(after) and after.startswith(before)):
             raise ModelError(
                 f"{chat.place}: the chat template of {self._tokenizer.name_or_path} rewrites earlier turns and has no "
@@ -175,6 +183,34 @@ class ChatRenderer:
                 "false` to train on whole conversations.",
             )
         return len(before), len(after)
+
+    def _with_null(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> list[Message]:
+        """Give null as the content of tool calls to a template that writes them only so."""
+        bare = {at for at, message in enumerate(messages) if message.get("tool_calls") and not message["content"]}
+        if not bare:
+            return list(messages)
+        wanted = self._wants_null.get(bool(tools))
+        if wanted is None:
+            self._wants_null[bool(tools)] = False  # while the template is tried
+            wanted = not self._writes_call("", tools) and self._writes_call(None, tools)
+            self._wants_null[bool(tools)] = wanted
+        return [{**each, "content": None} if wanted and at in bare else each for at, each in enumerate(messages)]
+
+    def _writes_call(self, content: str | None, tools: Sequence[Any] | None) -> bool:
+        call = {"type": "function", "id": "zqxprobe0", "function": {"name": _PROBE, "arguments": {}}}
+        answer: Message = {"role": "assistant", "content": content, "tool_calls": [call]}
+        try:
+            return _PROBE in self.render([{"role": "user", "content": "a"}, answer], tools)
+        except DataError:
+            return False
+
+    def _header(self, chat: Chat, after: str) -> str:
+        """Return what the template writes before a first message: what does not change with its content."""
+        first = chat.messages[0]
+        others = [{**first, "content": letter + first["content"]} for letter in "az"]
+        texts = [self.render([other], chat.tools, where=str(chat.place)) for other in others]
+        shared = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(after, *texts, strict=False))
+        return after[: len(list(shared))]
 
     def _render(
         self,
@@ -188,7 +224,7 @@ class ChatRenderer:
     ) -> tuple[str, list[Span]]:
         try:
             texts, found = render_jinja_template(
-                conversations=[list(messages)],
+                conversations=[self._with_null(messages, tools)],
                 tools=list(tools) if tools else None,
                 chat_template=self.template(tools),
                 return_assistant_tokens_mask=spans,
@@ -203,6 +239,11 @@ class ChatRenderer:
                 f"{place} chat template of {self._tokenizer.name_or_path} refuses the conversation: {_said_by(error)}."
             ) from error
         return texts[0], [(start, end) for start, end in found[0]] if spans else []
+
+
+def _writes(text: str, content: str) -> bool:
+    """Whether a rendered chat has a content, but for its white space."""
+    return content.strip() in text or "".join(content.split()) in "".join(text.split())
 
 
 def _said(message: Message) -> list[tuple[str, str]]:

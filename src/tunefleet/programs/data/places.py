@@ -15,7 +15,7 @@ from datasets.exceptions import DatasetNotFoundError
 from tunefleet.errors import DataError
 from tunefleet.programs import assets, hub
 from tunefleet.programs.archives import opened
-from tunefleet.programs.data.readers import Rows, files_of_split, read_path, take
+from tunefleet.programs.data.readers import Rows, files_of_split, read_path, take, without_media
 from tunefleet.programs.data.streams import HubReader, Reader, TableReader, chained, open_file
 from tunefleet.spec import BUILTIN_PREFIX
 
@@ -120,7 +120,7 @@ def _stream_from_hub(name: str, split: str, wanted: HubSet) -> Reader:
         )
     except (DatasetNotFoundError, ValueError, OSError) as error:
         raise DataError(f"The dataset {name} cannot be opened: {error}", detail=repr(error)) from error
-    return HubReader(stream)
+    return HubReader(without_media(stream))
 
 
 def _from_hub(name: str, split: str, wanted: HubSet) -> Rows:
@@ -130,5 +130,5 @@ def _from_hub(name: str, split: str, wanted: HubSet) -> Rows:
         )
     except (DatasetNotFoundError, ValueError, OSError) as error:
         raise DataError(f"The dataset {name} cannot be loaded: {error}", detail=repr(error)) from error
-    rows: Rows = loaded
+    rows: Rows = without_media(loaded)
     return rows

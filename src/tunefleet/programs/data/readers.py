@@ -7,11 +7,12 @@ name and nothing of models. Nothing is cached outside the memory of the process.
 from __future__ import annotations
 
 import codecs
+import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import datasets
 import numpy as np
@@ -24,6 +25,7 @@ from tunefleet.dataset.lines import csv_rows, json_line, refuse_encoding, refuse
 from tunefleet.errors import DataError
 
 Rows = Sequence[Mapping[str, Any]]
+_Stored = TypeVar("_Stored", datasets.Dataset, datasets.IterableDataset)
 
 
 class Selection(Sequence[Mapping[str, Any]]):
@@ -211,12 +213,20 @@ def _saved_dataset(path: Path, split: str) -> Rows:
     except (OSError, ValueError, pa.ArrowInvalid) as error:
         raise DataError(f"The saved dataset {path.name} cannot be loaded: {error}.") from error
     if isinstance(loaded, datasets.Dataset):
-        return loaded
+        return without_media(loaded)
     if split not in loaded:
         raise DataError(
             f"The saved dataset {path.name} has no split {split!r}.", hint=f"It has: {', '.join(sorted(loaded))}."
         )
-    return loaded[split]
+    return without_media(loaded[split])
+
+
+def without_media(rows: _Stored) -> _Stored:
+    """Leave images and sounds of a dataset undecoded: nothing reads them, and decoders may not be installed."""
+    for name, feature in (rows.features or {}).items():
+        if getattr(feature, "decode", False):
+            rows = rows.cast_column(name, dataclasses.replace(feature, decode=False))
+    return rows
 
 
 def files_of_split(folder: Path, split: str) -> list[Path]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -59,12 +59,14 @@ class Chat:
         messages: As a chat template takes them.
         tools: Schemas of the tools that may be called.
         untrained: Indices of the assistant's messages that are context only.
+        prompt: How many messages are a prompt; the assistant's among them are trained only if everything is.
         place: Names the row in errors.
     """
 
     messages: list[Message]
     tools: list[Any] | None = None
     untrained: frozenset[int] = frozenset()
+    prompt: int = 0
     place: Place = field(default=Place(), compare=False)
 
 
@@ -141,7 +143,7 @@ def example(parts: Parts, separator: str, place: Place) -> Example:
         return Plain(parts.text, place)
     if parts.chat:
         messages, untrained = without_weights((*parts.before, *parts.answer))
-        return Chat(messages, parts.tools, untrained, place)
+        return Chat(messages, parts.tools, untrained, len(parts.before) if parts.prompted else 0, place)
     return Pair(prompt_text(parts.before, separator), parts.answer[0]["content"], place)
 
 
@@ -153,6 +155,11 @@ def prompt_of(parts: Parts, separator: str) -> Content:
 def prompt_text(messages: tuple[Message, ...], separator: str) -> str:
     """Return a prompt that is no chat as one text, each part followed by the separator."""
     return "".join(f"{message['content']}{separator}" for message in messages)
+
+
+def answers(messages: Sequence[Message]) -> frozenset[int]:
+    """Return the indices of the assistant's messages."""
+    return frozenset(at for at, message in enumerate(messages) if message["role"] == "assistant")
 
 
 def without_weights(messages: tuple[Message, ...]) -> tuple[list[Message], frozenset[int]]:

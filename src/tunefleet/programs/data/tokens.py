@@ -24,7 +24,7 @@ from tunefleet.errors import DataError, ModelError
 from tunefleet.programs.data.chat import ChatRenderer, Span
 from tunefleet.programs.data.prompts import PromptTokenizer
 from tunefleet.programs.data.readers import numbered
-from tunefleet.programs.data.shapes import Chat, Example, Pair, Place, Plain, Shape
+from tunefleet.programs.data.shapes import Chat, Example, Pair, Place, Plain, Shape, answers
 
 IGNORED = -100
 """The label of a token that does not count, as PyTorch's cross entropy defines it."""
@@ -205,6 +205,10 @@ class Encoder:
         ]
 
     def _chats(self, examples: list[Chat], notes: Notes) -> list[Tokens]:
+        if not self._whole:
+            examples = [
+                replace(each, untrained=each.untrained | answers(each.messages[: each.prompt])) for each in examples
+            ]
         if self._whole and not any(example.untrained for example in examples):
             texts = [self.renderer.render(each.messages, each.tools, where=str(each.place)) for each in examples]
             encoded = self._tokens.prompts(texts, rendered=True)
@@ -221,8 +225,8 @@ class Encoder:
         """Render a chat; with `whole`, what is not an untrained answer counts as trained."""
         if not self._whole:
             return self.renderer.render_with_spans(chat)
-        answers = frozenset(at for at, message in enumerate(chat.messages) if message["role"] == "assistant")
-        text, context = self.renderer.render_with_spans(replace(chat, untrained=answers - chat.untrained))
+        others = answers(chat.messages) - chat.untrained
+        text, context = self.renderer.render_with_spans(replace(chat, untrained=others))
         edges = [0, *itertools.chain.from_iterable(context), len(text)]
         return text, [(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True) if begin < end]
 
@@ -272,11 +276,13 @@ class Encoder:
         last = len(chat.messages) - 1
         if chat.messages[last]["role"] == "assistant" and last not in chat.untrained:
             closed = self._closed(tokens.ids, notes, chat.place)
-            added = len(closed) - len(tokens.ids)
-            tokens = Tokens(closed, tokens.trained + [True] * added)
+            if len(closed) > len(tokens.ids):
+                # With what the template writes between them: without it the model would not get to the end token.
+                behind = _behind_trained(tokens.trained)
+                return Tokens(closed, tokens.trained[:behind] + [True] * (len(closed) - behind))
         else:
             return tokens
-        behind = max((at for at, trained in enumerate(tokens.trained) if trained), default=-1) + 1
+        behind = _behind_trained(tokens.trained)
         if 0 < behind < len(tokens.ids) and tokens.ids[behind] in self._special:
             notes.add(
                 "The chat template's generation markers leave out the token that ends an answer, so the model does "
@@ -308,6 +314,10 @@ class Encoder:
     def _ended(self, ids: list[int]) -> list[int]:
         end = self.tokenizer.eos_token_id
         return ids if end is None or not self._append_eos or (ids and ids[-1] == end) else [*ids, end]
+
+
+def _behind_trained(trained: list[bool]) -> int:
+    return max((at for at, counts in enumerate(trained) if counts), default=len(trained) - 1) + 1
 
 
 def _lies_across(text: str, offsets: np.ndarray[Any, Any], place: int) -> bool:
