@@ -24,6 +24,7 @@ from tunefleet.spec.base import (
 from tunefleet.spec.base_task import ALWAYS_LEFT
 from tunefleet.spec.data import TrainingData
 from tunefleet.spec.generation import Stops, Temperature, TokenCount, TopP
+from tunefleet.spec.matching import MatchSpec
 from tunefleet.spec.prompting import AnsweringTaskSpec
 from tunefleet.spec.rows import DataSource
 from tunefleet.spec.rows import Faults as RowFaults
@@ -55,16 +56,6 @@ _KEYS: Final[dict[str, tuple[str, ...]]] = {
 def _name(value: str) -> str:
     if not _NAME.fullmatch(value):
         raise wrong("must be a letter, then letters, digits and _", "it stands in front of the names of the metrics")
-    return value
-
-
-def _pattern(value: str) -> str:
-    try:
-        found = re.compile(value)
-    except re.error as error:
-        raise wrong(f"is not a regular expression: {error}") from None
-    if found.groups > 1:
-        raise wrong(f"has {found.groups} groups", "one group, or none; the others as (?:…)")
     return value
 
 
@@ -108,30 +99,6 @@ class AnswerSpec(Block):
     """Seed of the draw."""
     chat_template_kwargs: FreeMapping | None = None
     """Passed on to the model's chat template."""
-
-
-class MatchSpec(Block):
-    """`evaluations[].match`: what of an answer is compared with the same of the row's answer."""
-
-    extract: Literal["gsm8k", "number", "text", "regex"] = "gsm8k"
-    """`gsm8k`: the number behind `####`, else the last number; `number`: the last number; `text`: all of it; `regex`:
-    what `pattern` finds last. Numbers are equal whatever their commas, currency signs and trailing zeros."""
-    pattern: Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_pattern)] | None = None
-    """With `regex`: its group, or all of it if there is none."""
-    ignore_case: bool = True
-    """Of texts: upper and lower case are equal."""
-    ignore_space: bool = True
-    """Of texts: any white space is one space, none at the ends."""
-    ignore_punctuation: bool = False
-    """Of texts: punctuation counts for nothing."""
-
-    @model_validator(mode="after")
-    def _fitting(self) -> MatchSpec:
-        if self.extract == "regex" and self.pattern is None:
-            raise wrong("is required with extract: regex", at="pattern")
-        if self.extract != "regex" and self.pattern is not None:
-            raise wrong(f"has no effect with extract: {self.extract}", "write extract: regex", at="pattern")
-        return self
 
 
 class EvaluationSpec(Block):

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from tunefleet.spec.base import Block, NaturalFloat, NaturalInt, NotBool, PositiveFloat, PositiveInt, as_list, wrong
+from tunefleet.spec.matching import ExactMatchSpec
 from tunefleet.spec.resources import MAX_SHARDS
 
 RetryReason = Literal["bug", "out_of_memory", "network", "killed", "crashed", "timeout", "stalled"]
@@ -50,6 +51,13 @@ class EvaluateSpec(Block):
     """How many held-out prompts are answered."""
     max_new_tokens: PositiveInt = 128
     """Longest answer, in tokens."""
+    exact_match: ExactMatchSpec | None = None
+    """Also the share of held-out rows that are answered right."""
+
+    @property
+    def questions(self) -> int:
+        """How many prompts are answered in all."""
+        return max(self.answers, self.exact_match.rows if self.exact_match else 0)
 
 
 class PredictionsSpec(Block):

@@ -68,8 +68,9 @@ def _held_out_faults(blocks: dict[str, Any]) -> Faults:
     if data is not None and data.eval is None:
         if training is not None and training.eval_strategy != "no":
             faults.append(("training.eval_strategy", "needs held-out rows", hint))
-        if evaluate is not None and evaluate.answers:
-            faults.append(("evaluate.answers", "needs held-out rows", hint))
+        if evaluate is not None and evaluate.questions:
+            named = "answers" if evaluate.answers else "exact_match"
+            faults.append((f"evaluate.{named}", "needs held-out rows", hint))
     predictions: PredictionsSpec | None = blocks.get("predictions")
     if predictions is not None and predictions.enabled and data is not None and training is not None:
         faults += _prediction_faults(predictions, data, training, hint)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import operator
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -78,6 +80,39 @@ def test_lora_delivers_an_adapter_that_gives_the_reported_loss(train: Any, tiny_
     assert ended.status.state == "completed"
     config = json.loads(Path(result["final_lora_path"], "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == str(tiny_model)
+
+
+def test_right_answers_are_counted_before_and_after(train: Any) -> None:
+    match = {"rows": 4, "extract": "regex", "pattern": "[aeiou]"}
+    ended = train({"evaluate": {"answers": 4, "max_new_tokens": 8, "exact_match": match}})
+    held_out = ended.result["held_out"]
+    vowels = {
+        when: [re.findall("[aeiou]", each[when])[-1:] for each in held_out["answers"]] for when in ("before", "after")
+    }
+    wanted = [re.findall("[aeiou]", each["reference"])[-1:] for each in held_out["answers"]]
+    shares = {when: sum(map(operator.eq, found, wanted)) / 4 for when, found in vowels.items()}
+    assert held_out["exact_match"] == {"rows": 4, **shares}
+    assert ended.series("held_out_exact_match") == [shares["before"], shares["after"]]
+    few = train({"evaluate": {"answers": 1, "max_new_tokens": 8, "exact_match": match}})
+    assert len(few.result["held_out"]["answers"]) == 1
+    assert few.result["held_out"]["exact_match"]["before"] == shares["before"]
+    assert len(few.records("prediction")) == 2
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "message"),
+    [
+        (
+            {"exact_match": {"extract": "regex", "pattern": "never"}},
+            "Row 1 of .* its answer has nothing that exact_match",
+        ),
+        ({"exact_match": {}, "max_new_tokens": 100_000}, "No held-out prompt leaves room"),
+    ],
+)
+def test_what_cannot_be_compared_is_an_error_of_the_user(evaluate: Any, message: str, train: Any) -> None:
+    status = train({"evaluate": evaluate}).status
+    assert status.error_kind == "input"
+    assert re.search(message, str(status.error))
 
 
 def test_answers_are_written_before_and_after(train: Any) -> None:

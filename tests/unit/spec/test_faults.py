@@ -165,6 +165,7 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
         ("retry", "{on: [bad_input]}", "retry.on.0", "must be one of bug"),
         ("retry", "{max_attempts: 101}", "retry.max_attempts", "must be at most 100"),
         ("evaluate", "{answers: 2}", "evaluate.answers", "needs held-out rows"),
+        ("evaluate", "{exact_match: {}}", "evaluate.exact_match", "needs held-out rows"),
         ("condition", "{node: a, field: x, equals: 1}", "condition.node", "no task of this document"),
         ("priority", "high", "priority", "must be a whole number, not 'high'"),
         ("on_lost", "retry", "on_lost", "must be one of replace, wait, not 'retry'"),

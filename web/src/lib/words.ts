@@ -44,6 +44,7 @@ export const METRICS: Record<string, string> = {
   loss: "Loss",
   eval_loss: "Eval loss",
   held_out_loss: "Held-out loss",
+  held_out_exact_match: "Answered right",
   learning_rate: "Learning rate",
   grad_norm: "Gradient norm",
   train_tokens_per_second: "Tokens per second",

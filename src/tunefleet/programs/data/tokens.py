@@ -137,7 +137,7 @@ class Encoder:
                 hint="Use the tokenizer that belongs to the model, or resize the model's embeddings and save both.",
             )
 
-    def prompt(self, example: Example) -> tuple[str, list[int], str | None]:
+    def prompt(self, example: Example) -> tuple[str, list[int], str]:
         """Return what the model is asked for an example: the text, its ids, and the answer of the dataset.
 
         A plain text is asked for its continuation: its first half is the prompt.

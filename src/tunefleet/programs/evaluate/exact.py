@@ -13,11 +13,11 @@ from tunefleet.evaluation.statistics import Metric, Wanted
 from tunefleet.programs.data.shapes import Chat, Example, Pair
 from tunefleet.programs.engine.loading import open_engine
 from tunefleet.programs.engine.protocol import Answer, Engine, Request, Sampling
-from tunefleet.programs.evaluate.extraction import extractor, judge
 from tunefleet.programs.evaluate.kept import Item, KeptItems
 from tunefleet.programs.evaluate.reporting import Progress
 from tunefleet.programs.evaluate.rows import RowSet
 from tunefleet.programs.evaluate.subject import Subject
+from tunefleet.programs.matching import extractor, judge
 from tunefleet.spec.evaluating import AnswerSpec, EvaluationSpec
 
 _AT_ONCE: Final = 256

@@ -61,7 +61,9 @@ def _train(launch: Supervised) -> None:
     if session.leads:
         require_disk(launch.folder, trainer, adapter=spec.adapter is not None, make_room=kept.discard)
     wanted = spec.evaluate
-    questions = ask(launch, found.held_out, encoder, trainer, wanted.answers, wanted.max_new_tokens)
+    questions = ask(launch, found.held_out, encoder, trainer, wanted.questions, wanted.max_new_tokens)
+    if wanted.exact_match is not None:
+        samples.require_comparable(questions, wanted.exact_match)
     predict(launch, trainer, tokenizer, found.held_out, encoder)
     before, after = frame.train_between(
         launch,
@@ -111,11 +113,15 @@ def _measure(
 ) -> Measured:
     if trainer.eval_dataset is None:
         return Measured(None, [])
-    journal = launch.journal
+    journal, wanted = launch.journal, launch.spec.evaluate
     loss = trainer.held_out_loss()
     journal.metric(step, {"held_out_loss": loss})
     journal.event(f"evaluation.{when}", f"The held-out loss {when} the training is {loss:.4f} nats per token.")
-    answers = samples.answer(trainer, tokenizer, questions, launch.spec.evaluate.max_new_tokens)
-    for index, answer in enumerate(answers):
+    answers = samples.answer(trainer, tokenizer, questions, wanted.max_new_tokens)
+    if wanted.exact_match is not None:
+        right = samples.right(answers, wanted.exact_match)
+        journal.metric(step, {"held_out_exact_match": sum(right) / len(right)})
+        journal.event(f"evaluation.{when}", f"{sum(right)} of {len(right)} answers {when} the training are right.")
+    for index, answer in enumerate(answers[: wanted.answers]):
         journal.prediction(step, index, answer.prompt, answer.output, answer.reference)
     return Measured(loss, answers)

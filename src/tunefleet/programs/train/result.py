@@ -7,8 +7,9 @@ from typing import Any
 
 from tunefleet.programs.train.material import Material
 from tunefleet.programs.train.report import Ended, contracted, throughput, used
-from tunefleet.programs.train.samples import Answer
-from tunefleet.spec import TrainingTaskSpec
+from tunefleet.programs.train.samples import Answer, right
+from tunefleet.spec import EvaluateSpec, TrainingTaskSpec
+from tunefleet.spec.matching import ExactMatchSpec
 from tunefleet.wire.jobfolder import Job
 
 
@@ -42,7 +43,7 @@ def build(job: Job, spec: TrainingTaskSpec, outcome: Outcome) -> dict[str, Any]:
     return {
         **contracted(job, spec, outcome, train.rows if train else None),
         "losses": _losses(outcome),
-        "held_out": _held_out(outcome),
+        "held_out": _held_out(outcome, spec.evaluate),
         "tokens": {
             "seen": int(outcome.trainer.state.num_input_tokens_seen),
             "dataset": train.tokens if train else None,
@@ -75,7 +76,7 @@ def _losses(outcome: Outcome) -> dict[str, float | None]:
     }
 
 
-def _held_out(outcome: Outcome) -> dict[str, Any] | None:
+def _held_out(outcome: Outcome, wanted: EvaluateSpec) -> dict[str, Any] | None:
     held_out, before, after = outcome.material.held_out, outcome.before, outcome.after
     if held_out is None or before.loss is None or after.loss is None:
         return None
@@ -86,11 +87,19 @@ def _held_out(outcome: Outcome) -> dict[str, Any] | None:
         "loss_before": before.loss,
         "loss_after": after.loss,
         "fall": before.loss - after.loss,
+        "exact_match": _exact_match(before, after, wanted.exact_match),
         "answers": [
             {"prompt": late.prompt, "before": early.output, "after": late.output, "reference": late.reference}
-            for early, late in zip(before.answers, after.answers, strict=True)
+            for early, late in list(zip(before.answers, after.answers, strict=True))[: wanted.answers]
         ],
     }
+
+
+def _exact_match(before: Measured, after: Measured, match: ExactMatchSpec | None) -> dict[str, Any] | None:
+    if match is None:
+        return None
+    early, late = right(before.answers, match), right(after.answers, match)
+    return {"rows": len(late), "before": sum(early) / len(early), "after": sum(late) / len(late)}
 
 
 def _data(material: Material) -> dict[str, Any]:

@@ -1,18 +1,25 @@
-"""Answers to a few held-out prompts, written greedily: what a loss alone does not show."""
+"""Answers to held-out prompts, written greedily: what a loss alone does not show."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from tunefleet.dataset.notes import Notes
+from tunefleet.errors import DataError
 from tunefleet.programs.data.readers import numbered
+from tunefleet.programs.data.shapes import Place
 from tunefleet.programs.data.sources import Portion
 from tunefleet.programs.data.tokens import Encoder
+from tunefleet.programs.matching import extractor, judge
 from tunefleet.programs.train.exact import ExactTrainer, random_state_kept
+from tunefleet.spec.matching import ExactMatchSpec
+
+_AT_ONCE: Final = 32
+"""Prompts of one batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +28,8 @@ class Question:
 
     prompt: str
     ids: list[int]
-    reference: str | None
+    reference: str
+    place: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +38,7 @@ class Answer:
 
     prompt: str
     output: str
-    reference: str | None
+    reference: str
 
     def as_json(self) -> dict[str, Any]:
         """Return it as the result lists it."""
@@ -50,7 +58,8 @@ def choose_questions(portion: Portion, encoder: Encoder, count: int, room: int) 
     for number, row in numbered(portion.rows):
         if len(questions) == count:
             break
-        question = Question(*encoder.prompt(portion.shape.read(number, row, Notes())))
+        example = portion.shape.read(number, row, Notes())
+        question = Question(*encoder.prompt(example), example.place)
         if 0 < len(question.ids) <= room:
             questions.append(question)
     return questions
@@ -59,7 +68,7 @@ def choose_questions(portion: Portion, encoder: Encoder, count: int, room: int) 
 def answer(
     trainer: ExactTrainer, tokenizer: PreTrainedTokenizerBase, questions: list[Question], max_new_tokens: int
 ) -> list[Answer]:
-    """Let the model answer greedily, all prompts in one batch, in the arithmetic of the training.
+    """Let the model answer greedily, in the arithmetic of the training.
 
     Args:
         trainer: Has the model, which is left in the mode that it was in.
@@ -67,8 +76,19 @@ def answer(
         questions: What to answer.
         max_new_tokens: Longest answer.
     """
-    if not questions:
-        return []
+    # Prompts of about the same length together: a batch is padded to its longest.
+    order = sorted(range(len(questions)), key=lambda at: len(questions[at].ids))
+    found: dict[int, Answer] = {}
+    for start in range(0, len(order), _AT_ONCE):
+        batch = order[start : start + _AT_ONCE]
+        written = _write(trainer, tokenizer, [questions[at] for at in batch], max_new_tokens)
+        found |= zip(batch, written, strict=True)
+    return [found[at] for at in range(len(questions))]
+
+
+def _write(
+    trainer: ExactTrainer, tokenizer: PreTrainedTokenizerBase, questions: list[Question], max_new_tokens: int
+) -> list[Answer]:
     model: PreTrainedModel = trainer.model
     longest = max(len(question.ids) for question in questions)
     pad = tokenizer.pad_token_id
@@ -91,6 +111,32 @@ def answer(
         model.train(was_training)
     texts = tokenizer.batch_decode(written[:, longest:], skip_special_tokens=True)
     return [Answer(q.prompt, text, q.reference) for q, text in zip(questions, texts, strict=True)]
+
+
+def require_comparable(questions: list[Question], match: ExactMatchSpec) -> None:
+    """Refuse rows whose own answer has nothing that could be compared.
+
+    Raises:
+        DataError: If there is one, whose place it names, or if no prompt leaves room for an answer.
+    """
+    if not questions:
+        raise DataError(
+            "No held-out prompt leaves room for an answer, so none could be right.",
+            hint="Lower `evaluate.max_new_tokens`, or hold out other rows.",
+        )
+    take = extractor(match)
+    for question in questions[: match.rows]:
+        if take(question.reference) is None:
+            raise DataError(
+                f"{question.place}: its answer has nothing that exact_match.extract: {match.extract} would find.",
+                hint="Choose another `evaluate.exact_match.extract`, or correct the row.",
+            )
+
+
+def right(answers: list[Answer], match: ExactMatchSpec) -> list[bool]:
+    """Say which of the answers to the first rows are right."""
+    verdicts = [judge(answer.output, answer.reference, match) for answer in answers[: match.rows]]
+    return [verdict is not None and verdict.right for verdict in verdicts]
 
 
 def _ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -81,7 +81,7 @@ _OF_TRAININGS = {
     "sft": """
 data: {dataset_name: a/b, config_name: main, split: "train[:5%]", revision: main, trust_remote_code: false,
        prompt_column: q, response_column: a, separator: "|", max_samples: 10, eval: {split: test, max_samples: 5}}
-evaluate: {answers: 2, max_new_tokens: 5}
+evaluate: {answers: 2, max_new_tokens: 5, exact_match: {rows: 3, extract: regex, pattern: a}}
 predictions: {enabled: true, sample_count: 2, sample_frequency: eval, max_new_tokens: 3}
 training: {max_seq_length: 99, packing: true, completion_only_loss: true, append_eos: false, liger: false,
            neftune_noise_alpha: 5, early_stopping: {patience: 2, threshold: 0.1}}

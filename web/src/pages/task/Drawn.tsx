@@ -14,6 +14,7 @@ interface Group {
 const GROUPS: readonly Group[] = [
   { title: "Loss", names: ["loss", "eval_loss", "held_out_loss"] },
   { title: "Perplexity", names: ["loss", "eval_loss", "held_out_loss"], of: perplexity },
+  { title: "Answered right", names: ["held_out_exact_match"] },
   { title: "Learning rate", names: ["learning_rate"] },
   { title: "Gradient norm", names: ["grad_norm"] },
   { title: "Tokens per second", names: ["train_tokens_per_second"] },

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tunefleet.programs.answer_numbers import NUMBER, last_number, number
-from tunefleet.spec.evaluating import MatchSpec
+from tunefleet.spec.matching import MatchSpec
 
 _MARK: Final = "####"
 _NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)

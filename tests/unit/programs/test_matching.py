@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tunefleet.programs.evaluate.extraction import final_number, judge, last_number, number
-from tunefleet.spec.evaluating import MatchSpec
+from tunefleet.programs.matching import final_number, judge, last_number, number
+from tunefleet.spec.matching import MatchSpec
 
 
 @pytest.mark.parametrize(
