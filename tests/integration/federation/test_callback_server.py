@@ -115,7 +115,11 @@ def test_a_training_that_goes_on_elsewhere_counts_no_row_twice(
     shutil.copytree(out / "checkpoint-6", elsewhere / "checkpoint-6")
     second = callback(running, made, "one", attempt=2)
     trainer(elsewhere, second, Unhurried(second), **options).train(resume_from_checkpoint=True)
-    assert [(each.step, each.reply.counted) for each in second.sent] == [(12, True), (16, True)]
+    # That of step 8 again only if the server was too slow to say in time that it has it: then it takes its place.
+    assert [(each.step, each.reply.counted) for each in second.sent][-2:] == [(12, True), (16, True)]
+    with FederatedClient(running.url, made.id, "one", made.token) as federation:
+        (member,) = federation.federation().member_list
+    assert member.num_examples <= 64, "sixteen steps of four rows"
     # Less than 16 if a version has replaced what some of them taught.
     assert max(each.num_examples for each in (*first.sent, *second.sent)) <= 16
 
