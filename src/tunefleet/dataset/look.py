@@ -176,7 +176,8 @@ def _pieces(parts: Parts) -> Iterable[RowPiece]:
     if parts.text is not None:
         yield RowPiece(part="text", text=parts.text, counts=True)
         return
-    answered = [(turn, _is_trained(turn) and parts.worse is None) for turn in parts.before]
+    context = parts.worse is not None or parts.prompted
+    answered = [(turn, _is_trained(turn) and not context) for turn in parts.before]
     for turn, counts in answered:
         yield RowPiece(part=turn["role"], text=_said(turn), counts=counts)
     for turn in parts.answer:

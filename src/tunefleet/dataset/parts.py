@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tunefleet.dataset.messages import Message, looks_like_messages, parsed, read_flag, read_messages, read_tools
-from tunefleet.dataset.notes import Notes, filled
+from tunefleet.dataset.notes import Notes, filled, is_empty
 from tunefleet.dataset.values import RowError, kind_of
 
 SYSTEM: Final = ("system", "system_prompt")
@@ -51,6 +51,8 @@ class Row:
     separator: str
     notes: Notes
     number: int
+    used: set[str] = field(default_factory=set)
+    """Columns that were read beside those of the shape."""
 
     def text(self, column: str) -> str:
         """Return a text or number as text."""
@@ -147,9 +149,12 @@ def _after_history(row: Row, prompt: str, parts: Parts) -> Parts:
     """Put a prompt before an answer, and before it the earlier turns of a column `history`."""
     if not filled(row.values, HISTORY):
         return replace(parts, before=_user(prompt))
+    row.used.add(HISTORY)
     turns = row.values[HISTORY]
     if isinstance(turns, str):
         turns = parsed(turns, HISTORY)
+    if is_empty(turns):
+        return replace(parts, before=_user(prompt))
     if isinstance(turns, Mapping) or (isinstance(turns, list) and isinstance(turns[0], Mapping)):
         return replace(parts, before=(*read_messages(turns, HISTORY, row.notes, row.number), *_user(prompt)), chat=True)
     if not isinstance(turns, list) or not all(isinstance(turn, list) and len(turn) == 2 for turn in turns):
@@ -228,7 +233,8 @@ def _read_preference(names: Mapping[str, str], row: Row) -> Parts:
     good_text, bad_text = row.text(chosen), row.text(rejected)
     _differ(good_text, bad_text)
     parts = Parts(before, _assistant(good_text), _assistant(bad_text), chat=_is_asked_as_chat(names, row))
-    return _after_history(row, before[0]["content"], parts) if filled(row.values, HISTORY) else parts
+    alone = [message["role"] for message in before] == ["user"]
+    return _after_history(row, before[0]["content"], parts) if alone and filled(row.values, HISTORY) else parts
 
 
 def _is_asked_as_chat(names: Mapping[str, str], row: Row) -> bool:

@@ -89,7 +89,7 @@ class Recognized:
         parts = READERS[shape.base or shape.kind](shape.names, row)
         if shape.base is not None:
             parts = replace(parts, good=read_label(row, shape.names["label"]))
-        used = {*shape.names.values(), *([HISTORY] if (shape.base or shape.kind) in _WITH_HISTORY else [])}
+        used = {*shape.names.values(), *row.used}
         if parts.text is None:
             parts = with_tools(with_system(parts, row, used), row, used)
         for column, value in values.items():
@@ -102,8 +102,6 @@ class Recognized:
         return (look(values) if look is not None else None) or self
 
 
-_WITH_HISTORY: Final = frozenset({"alpaca", "prompt_response", "preference"})
-"""Shapes that read a column with earlier turns."""
 _TITLES: Final[dict[Kind, str]] = {
     "alpaca": "Alpaca rows",
     "sharegpt": "ShareGPT conversations",

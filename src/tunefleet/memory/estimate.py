@@ -105,6 +105,7 @@ def estimate(
     length: int,
     *,
     liger: bool = False,
+    labelled: float = 1.0,
     correction: float = 1.0,
     load: Load = PLAIN,
 ) -> Estimate:
@@ -116,6 +117,7 @@ def estimate(
         compute: The type of the arithmetic, such as `bfloat16`.
         length: Tokens of the longest sequence.
         liger: Whether Liger's kernels compute the loss.
+        labelled: Share of the tokens that have a label, if only those are scored.
         correction: Learnt from earlier trainings.
         load: What is done with a row.
     """
@@ -127,7 +129,7 @@ def estimate(
     kept = tokens * shape.hidden * width
     checkpointed = training.gradient_checkpointing
     # The logits and their gradient, in float32; Liger's loss never makes them whole.
-    logits = 0 if liger else 2 * tokens * shape.vocabulary * 4
+    logits = 0 if liger else round(2 * labelled * tokens * shape.vocabulary * 4)
     optimizer = _OPTIMIZER_BYTES.get(training.optim or "", 8)
     # Never quantised.
     value_weights = 4 * shape.weights if spec.adapter is None else width * shape.weights + 4 * shape.trained

@@ -78,8 +78,13 @@ def judge(answer: str, reference: str, match: MatchSpec) -> Verdict | None:
         The verdict; `None` if the row's own answer has nothing of the kind, so that none could be right.
     """
     take = extractor(match)
-    wanted = take(reference)
+    wanted = take(_said(reference))
     if wanted is None:
         return None
-    found = take(answer)
+    found = take(_said(answer))
     return Verdict(found, wanted, found == wanted)
+
+
+def _said(text: str) -> str:
+    """Return what a model that thinks first has said; chat templates put an empty thought before answers without."""
+    return text.rpartition("</think>")[2]

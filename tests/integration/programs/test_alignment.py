@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.integration.programs.conftest import Ended, Train, merge
+from tests.integration.programs.test_label_scoring import assert_trained_alike, counted
 from tunefleet.attach import session
 from tunefleet.programs import run
 from tunefleet.wire.jobfolder import JobFolder
@@ -96,6 +97,23 @@ def align(tiny_model: Path, tmp_path: Path) -> Align:
         return Ended(run.main(folder.root), folder, launch)
 
     return go
+
+
+@pytest.mark.parametrize(("kind", "module"), [("dpo", "pairs"), ("kto", "judged")])
+def test_scoring_labels_alone_trains_as_scoring_all_positions(
+    kind: str, module: str, align: Align, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {**LORA, "training": {"gradient_accumulation_steps": 2}}
+    scored = counted(monkeypatch)
+    ours = align(kind, changes)
+    count = len(scored)
+    assert scored, "labelled positions alone were scored"
+    replaced: list[object] = []
+    monkeypatch.setattr(f"tunefleet.programs.align.{module}.score_labels_only", replaced.append)
+    plain = align(kind, changes)
+    assert replaced
+    assert len(scored) == count, "and all of them in the run to compare with"
+    assert_trained_alike(ours, plain, 4)
 
 
 # Whole and with an adapter: each kind is trained one way here, and the other way by the test of what broke.

@@ -107,10 +107,13 @@ def test_right_answers_are_counted_before_and_after(train: Any) -> None:
             "Row 1 of .* its answer has nothing that exact_match",
         ),
         ({"exact_match": {}, "max_new_tokens": 100_000}, "No held-out prompt leaves room"),
+        ({"exact_match": {}, "text_field": "question"}, "are texts without answers"),
     ],
 )
 def test_what_cannot_be_compared_is_an_error_of_the_user(evaluate: Any, message: str, train: Any) -> None:
-    status = train({"evaluate": evaluate}).status
+    text = evaluate.pop("text_field", None)
+    data = {} if text is None else {"data": {"text_field": text, "prompt_column": None, "response_column": None}}
+    status = train({"evaluate": evaluate, **data}).status
     assert status.error_kind == "input"
     assert re.search(message, str(status.error))
 

@@ -86,6 +86,8 @@ def test_what_counts_is_marked_turn_by_turn_and_measured() -> None:
     assert [(p.part, p.text, p.counts) for p in pair.pieces] == [
         ("user", "Hi", False), ("chosen", "Yo", True), ("rejected", "No", True),
     ]  # fmt: skip
+    (prompted,) = seen(lines({"prompt": [*CHAT, CHAT[0]], "completion": [CHAT[1]]})).shown
+    assert [piece.counts for piece in prompted.pieces] == [False, False, False, True]
     lengths = seen(lines(*({"text": "x" * size} for size in range(1, 101)))).lengths
     assert lengths is not None
     assert (lengths.shortest, lengths.median, lengths.longest, sum(lengths.counts)) == (1, 50.5, 100, 100)

@@ -72,6 +72,7 @@ def read(row: dict[str, Any], kinds: Any = (), notes: Notes | None = None) -> Pa
             {"prompt": "Hi", "response": "Yo", "history": '[["A", "B"]]'},
             Parts((user("A"), assistant("B"), *ASK), YO, chat=True),
         ),
+        ({"prompt": "Hi", "response": "Yo", "history": "[]"}, Parts(ASK, YO)),
         (
             {"prompt": "Hi", "response": "Yo", "history": [user("A"), assistant("B")]},
             Parts((user("A"), assistant("B"), *ASK), YO, chat=True),
@@ -167,6 +168,19 @@ def test_a_system_column_is_not_used_where_the_chat_has_a_system_message() -> No
     both = Notes()
     read({"prompt": "Hi", "response": "Yo", "system": "Be brief.", "system_prompt": "Be long."}, SUPERVISED, both)
     assert both.sentences == ("Column 'system_prompt' is not used: 'system' is (row 1).",)
+
+
+@pytest.mark.parametrize(
+    ("row", "kinds"),
+    [
+        ({"prompt": [*ASK], "completion": [*YO]}, SUPERVISED),
+        ({"prompt": [SYSTEM, *ASK], "chosen": "Yo", "rejected": "No"}, PREFERENCES),
+    ],
+)
+def test_earlier_turns_beside_a_chat_are_noted(row: dict[str, Any], kinds: Any) -> None:
+    notes = Notes()
+    read({**row, "history": [["A", "B"]]}, kinds, notes)
+    assert notes.sentences == ("Columns that are not used: 'history' (row 1).",)
 
 
 def test_tools_are_read_of_chats_and_noted_elsewhere() -> None:

@@ -89,3 +89,9 @@ def test_verdicts(match: dict[str, object], answer: str, reference: str, right: 
 )
 def test_a_reference_with_nothing_to_compare_has_no_verdict(match: dict[str, object], reference: str) -> None:
     assert judge(reference, reference, MatchSpec.model_validate(match)) is None
+
+
+def test_a_thought_in_front_of_an_answer_does_not_count() -> None:
+    verdict = judge("<think>\n2 + 2\n</think>\n\nfour", "four", MatchSpec.model_validate({"extract": "text"}))
+    assert verdict is not None
+    assert verdict.right

@@ -71,6 +71,8 @@ def test_batch_length_and_checkpointing_move_what_the_way_back_keeps() -> None:
     assert twice.activations_bytes == 2 * plain.activations_bytes
     assert saved.activations_bytes < plain.activations_bytes / 8
     assert estimate(EIGHT, spec(), "bfloat16", 1024, liger=True).logits_bytes == 0
+    quarter = estimate(EIGHT, spec(), "bfloat16", 1024, labelled=0.25)
+    assert 4 * quarter.logits_bytes == estimate(EIGHT, spec(), "bfloat16", 1024).logits_bytes
 
 
 def test_the_weights_of_the_shipped_model_are_counted_without_being_made() -> None:

@@ -124,6 +124,8 @@ CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hel
          {"messages": CHAT}, "ChatML texts"),
         ({"messages": CHAT, "id": 3}, "prompt_response", {"prompt": "hi", "response": "hello"}, "chats of messages"),
         ({"question": "q", "answer": "a"}, "text", {"text": "q\n\na"}, "prompts and responses (question, answer)"),
+        ({"prompt": [*CHAT, CHAT[0]], "completion": [CHAT[1]]}, "messages",
+         {"messages": [CHAT[0], {**CHAT[1], "weight": 0}, *CHAT]}, "prompts and responses (prompt, completion)"),
         ({"system": "Be kind.", "prompt": "q", "response": "a"}, "messages",
          {"messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "q"},
                        {"role": "assistant", "content": "a"}]}, "prompts and responses"),
@@ -137,7 +139,7 @@ CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hel
          {"prompt": [CHAT[0]], "chosen": [CHAT[1]], "rejected": [{"role": "assistant", "content": "go away"}]},
          "whole dialogues"),
     ],
-    ids=["alpaca", "sharegpt", "chatml", "messages", "pair-to-text", "system", "preference", "conversations", "hh"],
+    ids=["alpaca", "sharegpt", "chatml", "messages", "pair-to-text", "prompted", "system", "preference", "conversations", "hh"],
 )  # fmt: skip
 def test_a_shape_is_recognised_said_and_converted(
     tmp_path: Path, row: Any, to: str, made: dict[str, Any], recognised: str

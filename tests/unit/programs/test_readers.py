@@ -213,10 +213,19 @@ def test_a_set_of_files_that_is_not_whole_is_refused(tmp_path: Path) -> None:
         read_path(folder, "train")
 
 
-def test_sounds_of_a_saved_dataset_are_left_undecoded(tmp_path: Path) -> None:
-    features = datasets.Features({"text": datasets.Value("string"), "voice": datasets.Audio()})
-    stored = pa.table({"text": ["a"], "voice": [{"bytes": b"RIFF", "path": None}]})
-    made = datasets.Dataset(stored.cast(features.arrow_schema))
+def test_media_of_a_saved_dataset_are_left_undecoded_and_nothing_else(tmp_path: Path) -> None:
+    media = {"bytes": b"RIFF", "path": None}
+    features = datasets.Features(
+        {
+            "text": datasets.Value("string"),
+            "voice": datasets.Audio(),
+            "images": datasets.List(datasets.Image()),
+            "scene": {"shot": datasets.Image()},
+            "any": datasets.Json(),
+        }
+    )
+    columns = {"text": ["a"], "voice": [media], "images": [[media]], "scene": [{"shot": media}], "any": ['"b"']}
+    made = datasets.Dataset(pa.table(columns).cast(features.arrow_schema))
     made.save_to_disk(str(tmp_path / "set"))
     (row,) = read_path(tmp_path / "set", "train")
-    assert row == {"text": "a", "voice": {"bytes": b"RIFF", "path": None}}
+    assert row == {"text": "a", "voice": media, "images": [media], "scene": {"shot": media}, "any": "b"}

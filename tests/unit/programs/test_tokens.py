@@ -422,6 +422,13 @@ def test_what_stands_between_an_answer_and_an_appended_end_is_trained(tokenizer:
     used = with_template(tokenizer, marked + "{{ '\n' }}{% else %}U: {{ m.content }}{{ '\n' }}{% endif %}{% endfor %}")
     (row,) = Encoder(used).encode([Chat(ASKED)], Notes())
     assert learnt(used, row) == "four apples.\n<|end|>"
+    later = [*ASKED, {"role": "user", "content": "secret"}, {"role": "assistant", "content": ""}]
+    (row,) = Encoder(used).encode([Chat(later)], Notes())
+    assert learnt(used, row) == "four apples.<|end|>"
+
+
+def test_a_chat_whose_only_answer_comes_first_asks_nothing(tokenizer: PreTrainedTokenizerBase) -> None:
+    assert Encoder(tokenizer).prompt(Chat([ASKED[1], ASKED[0]])) == ("", [], "four apples.")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from tunefleet.dataset.messages import Message
 from tunefleet.errors import DataError, ModelError
+from tunefleet.programs.data.prompts import CallContent
 from tunefleet.programs.data.shapes import Chat
 
 Span = tuple[int, int]
@@ -48,7 +49,7 @@ class ChatRenderer:
         self._tokenizer = tokenizer
         self._templates: dict[bool, str] = {}
         self._describes_tools: bool | None = None
-        self._wants_null: dict[bool, bool] = {}
+        self._calls = CallContent(self.render)
         self._probed: set[tuple[str, str, bool, bool]] = set()
 
     def template(self, tools: Sequence[Any] | None = None) -> str:
@@ -184,26 +185,6 @@ class ChatRenderer:
             )
         return len(before), len(after)
 
-    def _with_null(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> list[Message]:
-        """Give null as the content of tool calls to a template that writes them only so."""
-        bare = {at for at, message in enumerate(messages) if message.get("tool_calls") and not message["content"]}
-        if not bare:
-            return list(messages)
-        wanted = self._wants_null.get(bool(tools))
-        if wanted is None:
-            self._wants_null[bool(tools)] = False  # while the template is tried
-            wanted = not self._writes_call("", tools) and self._writes_call(None, tools)
-            self._wants_null[bool(tools)] = wanted
-        return [{**each, "content": None} if wanted and at in bare else each for at, each in enumerate(messages)]
-
-    def _writes_call(self, content: str | None, tools: Sequence[Any] | None) -> bool:
-        call = {"type": "function", "id": "zqxprobe0", "function": {"name": _PROBE, "arguments": {}}}
-        answer: Message = {"role": "assistant", "content": content, "tool_calls": [call]}
-        try:
-            return _PROBE in self.render([{"role": "user", "content": "a"}, answer], tools)
-        except DataError:
-            return False
-
     def _header(self, chat: Chat, after: str) -> str:
         """Return what the template writes before a first message: what does not change with its content."""
         first = chat.messages[0]
@@ -224,7 +205,7 @@ class ChatRenderer:
     ) -> tuple[str, list[Span]]:
         try:
             texts, found = render_jinja_template(
-                conversations=[self._with_null(messages, tools)],
+                conversations=[self._calls.fitted(messages, tools)],
                 tools=list(tools) if tools else None,
                 chat_template=self.template(tools),
                 return_assistant_tokens_mask=spans,

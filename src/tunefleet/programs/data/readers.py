@@ -25,6 +25,9 @@ from tunefleet.dataset.lines import csv_rows, json_line, refuse_encoding, refuse
 from tunefleet.errors import DataError
 
 Rows = Sequence[Mapping[str, Any]]
+_MEDIA = tuple(
+    getattr(datasets, name) for name in ("Image", "Audio", "Video", "Pdf", "Nifti") if hasattr(datasets, name)
+)
 _Stored = TypeVar("_Stored", datasets.Dataset, datasets.IterableDataset)
 
 
@@ -223,10 +226,21 @@ def _saved_dataset(path: Path, split: str) -> Rows:
 
 def without_media(rows: _Stored) -> _Stored:
     """Leave images and sounds of a dataset undecoded: nothing reads them, and decoders may not be installed."""
-    for name, feature in (rows.features or {}).items():
-        if getattr(feature, "decode", False):
-            rows = rows.cast_column(name, dataclasses.replace(feature, decode=False))
-    return rows
+    if rows.features is None:
+        return rows
+    left = {name: _undecoded(feature) for name, feature in rows.features.items()}
+    return rows if left == dict(rows.features) else rows.cast(datasets.Features(left))
+
+
+def _undecoded(feature: Any) -> Any:
+    if isinstance(feature, _MEDIA):
+        return dataclasses.replace(feature, decode=False)
+    if isinstance(feature, dict):
+        return {name: _undecoded(each) for name, each in feature.items()}
+    if isinstance(feature, list):
+        return [_undecoded(each) for each in feature]
+    inner = getattr(feature, "feature", None)
+    return feature if inner is None else dataclasses.replace(feature, feature=_undecoded(inner))
 
 
 def files_of_split(folder: Path, split: str) -> list[Path]:

@@ -140,14 +140,17 @@ class Encoder:
     def prompt(self, example: Example) -> tuple[str, list[int], str]:
         """Return what the model is asked for an example: the text, its ids, and the answer of the dataset.
 
-        A plain text is asked for its continuation: its first half is the prompt.
+        A plain text is asked for its continuation: its first half is the prompt. A chat whose only answer comes first
+        has none: it is empty.
         """
         if isinstance(example, Pair):
             return *self.ask(example.prompt, None, example.place), example.response
         if isinstance(example, Chat):
             last = max(i for i, message in enumerate(example.messages) if message["role"] == "assistant")
-            asked = self.ask(example.messages[:last], example.tools, example.place)
-            return *asked, str(example.messages[last]["content"])
+            answer = str(example.messages[last]["content"])
+            return (
+                (*self.ask(example.messages[:last], example.tools, example.place), answer) if last else ("", [], answer)
+            )
         ids = self._tokens.prompts([example.text], rendered=False)[0]
         half = len(ids) // 2
         return self.tokenizer.decode(ids[:half]), ids[:half], self.tokenizer.decode(ids[half:])
@@ -277,9 +280,10 @@ class Encoder:
         if chat.messages[last]["role"] == "assistant" and last not in chat.untrained:
             closed = self._closed(tokens.ids, notes, chat.place)
             if len(closed) > len(tokens.ids):
-                # With what the template writes between them: without it the model would not get to the end token.
                 behind = _behind_trained(tokens.trained)
-                return Tokens(closed, tokens.trained[:behind] + [True] * (len(closed) - behind))
+                # With the white space between them: without it the model would not get to the end token.
+                gap = not self.tokenizer.decode(tokens.ids[behind:]).strip()
+                return Tokens(closed, [*tokens.trained[:behind], *[gap] * (len(tokens.ids) - behind), True])
         else:
             return tokens
         behind = _behind_trained(tokens.trained)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tunefleet.errors import InputError
-from tunefleet.programs.data.prompts import PromptTokenizer
+from tunefleet.programs.data.prompts import CallContent, PromptTokenizer
 from tunefleet.programs.engine.faults import RequestError
 from tunefleet.programs.engine.protocol import Request
 
@@ -27,6 +27,7 @@ class Prompts:
         self.tokenizer = tokenizer
         self.context = context
         self._tokens = PromptTokenizer(tokenizer)
+        self._calls = CallContent(lambda messages, tools: self._apply(messages, {"tools": tools} if tools else {}))
         self._adapters = tuple(adapters)
         self._vocabulary = vocabulary
 
@@ -43,9 +44,12 @@ class Prompts:
         """
         if not self.has_template:
             return "\n".join(str(message.get("content") or "") for message in messages)
+        return self._apply(self._calls.fitted(messages, kwargs.get("tools")), kwargs)
+
+    def _apply(self, messages: list[dict[str, Any]], options: Mapping[str, Any]) -> str:
         try:
             text: str = self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=True, **kwargs
+                messages, tokenize=False, add_generation_prompt=True, **options
             )
         except Exception as error:
             raise InputError(f"The model's chat template refuses the messages: {error}.") from error

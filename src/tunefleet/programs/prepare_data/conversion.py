@@ -68,7 +68,12 @@ def chatml(messages: Sequence[Message]) -> str:
 def _messages(parts: Parts, wanted: ConvertSpec, template: Template) -> dict[str, Any]:
     del wanted, template
     _no_text(parts)
-    return {"messages": [*parts.before, *parts.answer]}
+    before = [_context(each) if parts.prompted else each for each in parts.before]
+    return {"messages": [*before, *parts.answer]}
+
+
+def _context(message: Message) -> Message:
+    return {**message, "weight": 0} if message["role"] == "assistant" else message
 
 
 def _pair(parts: Parts, wanted: ConvertSpec, template: Template) -> dict[str, Any]:

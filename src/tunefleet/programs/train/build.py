@@ -103,7 +103,11 @@ def ask(
         return []
     context = getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None)
     room = (context or launch.spec.training.max_seq_length) - max_new_tokens
-    return samples.choose_questions(held_out, encoder, count, room)
+    questions, skipped = samples.choose_questions(held_out, encoder, count, room)
+    if skipped:
+        text = f"{skipped} held-out prompts are empty or leave no room for {max_new_tokens} tokens, and are not asked."
+        launch.journal.event("evaluation.skipped", text, "warning")
+    return questions
 
 
 def _open_stream(launch: Supervised, trainer: Trainer, stream: SampleStream) -> None:

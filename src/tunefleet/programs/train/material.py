@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
+import numpy as np
 
 from tunefleet.attach.quiet import Journal
 from tunefleet.errors import DataError
@@ -16,7 +17,7 @@ from tunefleet.programs.data import sources
 from tunefleet.programs.data.holdout import Duplicates
 from tunefleet.programs.data.kept import KeptTokens
 from tunefleet.programs.data.streams import Reader
-from tunefleet.programs.data.tokens import Encoder, Tokenized
+from tunefleet.programs.data.tokens import IGNORED, Encoder, Tokenized
 from tunefleet.programs.train import packing
 from tunefleet.programs.train.packing import Packed
 from tunefleet.programs.train.streaming import PLACE_FILE, Place, SampleStream
@@ -72,6 +73,16 @@ class Material:
         found = self.stream.shape.notes.sentences if self.stream is not None else ()
         parts = [part.notes for part in (self.train, self.held_out) if part is not None]
         return tuple(dict.fromkeys((*found, *(note for part in parts for note in part))))
+
+    @property
+    def labelled(self) -> float | None:
+        """The labels of the row with most of them, as a share of the longest sequence; `None` if that is not known."""
+        if self.train is None or self.packed is not None:
+            return None
+        labels = self.train.dataset.data.column("labels").combine_chunks()
+        starts = labels.offsets.to_numpy()[:-1]
+        counts = np.add.reduceat((labels.values.to_numpy() != IGNORED).astype(np.int64), starts)
+        return float(counts.max()) / self.max_length
 
     @property
     def dataset(self) -> datasets.Dataset:

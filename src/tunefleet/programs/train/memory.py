@@ -82,8 +82,18 @@ class Memory:
         self._before = _peak(device)
         self.estimate: Estimate | None = None
 
-    def tell(self, source: Source, kernels: Kernels, length: int, journal: Journal) -> None:
-        """Estimate, and report it with what is free; a warning if it will not fit."""
+    def tell(
+        self, source: Source, kernels: Kernels, length: int, journal: Journal, labelled: float | None = None
+    ) -> None:
+        """Estimate, and report it with what is free; a warning if it will not fit.
+
+        Args:
+            source: Of the model.
+            kernels: What computes.
+            length: Tokens of the longest sequence.
+            journal: Gets the report.
+            labelled: Share of the tokens that have a label, if known; on CPUs only those are scored.
+        """
         try:
             shape = look_at(source, self._spec)
         except Exception:  # a model's own code may raise anything, and a training needs no estimate
@@ -91,7 +101,14 @@ class Memory:
             return
         correction = self._learnt().get(self._key, 1.0)
         self.estimate = made = estimate(
-            shape, self._spec, kernels.compute, length, liger=kernels.liger, correction=correction, load=self._load
+            shape,
+            self._spec,
+            kernels.compute,
+            length,
+            liger=kernels.liger,
+            labelled=1.0 if labelled is None or self._device != "cpu" else labelled,
+            correction=correction,
+            load=self._load,
         )
         free = _available(self._device, self._share)
         short = free is not None and made.total_bytes > free

@@ -55,15 +55,15 @@ def _train(launch: Supervised) -> None:
         encoder = Encoder(tokenizer, whole=whole, append_eos=append_eos, vocabulary=vocabulary)
         kept = KeptTokens(launch.folder.tokens_dir, tokenizer, encoder, writes=session.leads)
         material = prepare(spec, found, encoder, base_model.context_length(base.source), launch.journal, kept)
-    memory.tell(base.source, kernels, material.max_length, launch.journal)
+    memory.tell(base.source, kernels, material.max_length, launch.journal, material.labelled)
     with clock.part("model"):
         trainer = build_trainer(launch, base, tokenizer, material, machine, kernels)
     if session.leads:
         require_disk(launch.folder, trainer, adapter=spec.adapter is not None, make_room=kept.discard)
     wanted = spec.evaluate
     questions = ask(launch, found.held_out, encoder, trainer, wanted.questions, wanted.max_new_tokens)
-    if wanted.exact_match is not None:
-        samples.require_comparable(questions, wanted.exact_match)
+    if wanted.exact_match is not None and found.held_out is not None:
+        samples.require_comparable(questions, wanted.exact_match, found.held_out)
     predict(launch, trainer, tokenizer, found.held_out, encoder)
     before, after = frame.train_between(
         launch,
@@ -117,7 +117,9 @@ def _measure(
     loss = trainer.held_out_loss()
     journal.metric(step, {"held_out_loss": loss})
     journal.event(f"evaluation.{when}", f"The held-out loss {when} the training is {loss:.4f} nats per token.")
-    answers = samples.answer(trainer, tokenizer, questions, wanted.max_new_tokens)
+    answers = samples.answer(
+        trainer, tokenizer, questions, wanted.max_new_tokens, lambda: journal.progress("evaluating")
+    )
     if wanted.exact_match is not None:
         right = samples.right(answers, wanted.exact_match)
         journal.metric(step, {"held_out_exact_match": sum(right) / len(right)})

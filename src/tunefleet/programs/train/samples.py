@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -45,7 +46,7 @@ class Answer:
         return asdict(self)
 
 
-def choose_questions(portion: Portion, encoder: Encoder, count: int, room: int) -> list[Question]:
+def choose_questions(portion: Portion, encoder: Encoder, count: int, room: int) -> tuple[list[Question], int]:
     """Take the first prompts that leave room for an answer.
 
     Args:
@@ -53,8 +54,12 @@ def choose_questions(portion: Portion, encoder: Encoder, count: int, room: int) 
         encoder: The model's.
         count: How many at most.
         room: Longest prompt, in tokens.
+
+    Returns:
+        The questions, and how many rows before the last of them were left out.
     """
     questions: list[Question] = []
+    skipped = 0
     for number, row in numbered(portion.rows):
         if len(questions) == count:
             break
@@ -62,11 +67,17 @@ def choose_questions(portion: Portion, encoder: Encoder, count: int, room: int) 
         question = Question(*encoder.prompt(example), example.place)
         if 0 < len(question.ids) <= room:
             questions.append(question)
-    return questions
+        else:
+            skipped += 1
+    return questions, skipped
 
 
 def answer(
-    trainer: ExactTrainer, tokenizer: PreTrainedTokenizerBase, questions: list[Question], max_new_tokens: int
+    trainer: ExactTrainer,
+    tokenizer: PreTrainedTokenizerBase,
+    questions: list[Question],
+    max_new_tokens: int,
+    tell: Callable[[], None] = lambda: None,
 ) -> list[Answer]:
     """Let the model answer greedily, in the arithmetic of the training.
 
@@ -75,11 +86,13 @@ def answer(
         tokenizer: The model's.
         questions: What to answer.
         max_new_tokens: Longest answer.
+        tell: Called before each batch: a run that says nothing for long counts as stalled.
     """
     # Prompts of about the same length together: a batch is padded to its longest.
     order = sorted(range(len(questions)), key=lambda at: len(questions[at].ids))
     found: dict[int, Answer] = {}
     for start in range(0, len(order), _AT_ONCE):
+        tell()
         batch = order[start : start + _AT_ONCE]
         written = _write(trainer, tokenizer, [questions[at] for at in batch], max_new_tokens)
         found |= zip(batch, written, strict=True)
@@ -113,12 +126,17 @@ def _write(
     return [Answer(q.prompt, text, q.reference) for q, text in zip(questions, texts, strict=True)]
 
 
-def require_comparable(questions: list[Question], match: ExactMatchSpec) -> None:
+def require_comparable(questions: list[Question], match: ExactMatchSpec, portion: Portion) -> None:
     """Refuse rows whose own answer has nothing that could be compared.
 
     Raises:
-        DataError: If there is one, whose place it names, or if no prompt leaves room for an answer.
+        DataError: If there is one, whose place it names, if rows have no answers, or no prompt leaves room for one.
     """
+    if portion.shape.kind == "text":
+        raise DataError(
+            f"The rows of {portion.shape.origin} are texts without answers, so none could be right.",
+            hint="Leave `evaluate.exact_match` out, or name prompt_column and response_column.",
+        )
     if not questions:
         raise DataError(
             "No held-out prompt leaves room for an answer, so none could be right.",
