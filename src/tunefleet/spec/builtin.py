@@ -13,7 +13,7 @@ from tunefleet.spec.words import nearest
 BUILTIN_PREFIX: Final = "builtin:"
 """It is resolved on the worker, and never travels."""
 BUILTIN_MODELS: Final = ("builtin:gsm8k-llama-2m",)
-BUILTIN_DATASETS: Final = ("builtin:gsm8k", "builtin:gsm8k-preferences")
+BUILTIN_DATASETS: Final = ("builtin:extraction", "builtin:gsm8k", "builtin:gsm8k-preferences")
 
 
 def _known(what: str, names: tuple[str, ...]) -> Callable[[str], str]:

@@ -22,7 +22,7 @@ def quick_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     document["spec"]["training"] |= {"max_steps": 2, "batch_size": 2, "save_steps": 2, "logging_steps": 1}
     document["spec"]["data"]["max_samples"] = 16
     document["spec"]["data"]["eval"]["max_samples"] = 4
-    document["spec"]["evaluate"] = {"answers": 1, "max_new_tokens": 4}
+    document["spec"]["evaluate"] = {"answers": 1, "max_new_tokens": 4, "exact_match": {"rows": 4}}
     file = tmp_path / "quick.yaml"
     file.write_text(yaml.safe_dump(document))
     monkeypatch.setattr(demo.assets, "example", lambda name: file)
@@ -47,7 +47,9 @@ def test_the_demo_ends_with_an_adapter_and_leaves_nothing_running(
     data, out = tmp_path / "data", tmp_path / "out"
     assert run(["demo", "--data", str(data), "--out", str(out), "--seed", "1"]) == 0
     said = capsys.readouterr().out
-    assert "nats per token, on 4 answers it never saw" in said
+    assert "Right answers 0.0% → 0.0% of 4 sentences" in said
+    assert "nats per token" in said
+    assert "sentence  " in said
     assert "before" in said
     assert "PeftModel.from_pretrained(base" in said
     assert "Nothing is left running." in said
@@ -61,7 +63,7 @@ def test_a_demo_that_fails_says_why(
     quick_example: Path, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = yaml.safe_load(quick_example.read_text())
-    document["spec"]["data"]["response_column"] = "reply"
+    document["spec"]["data"]["messages_field"] = "reply"
     quick_example.write_text(yaml.safe_dump(document))
     data = tmp_path / "data"
     assert run(["demo", "--data", str(data), "--out", str(tmp_path / "out")]) == 1

