@@ -1,11 +1,11 @@
 """How fast a LoRA run trains compared with TRL's SFTTrainer and a bare loop, and how much memory it takes.
 
-    python bench/training.py --model ./SmolLM2-135M-Instruct     # about half an hour
-    python bench/training.py --quick                             # the built-in model, two minutes; wider interval
+    python bench/training.py            # the built-in model and SmolLM2, idle and busy: half an hour
+    python bench/training.py --quick    # the built-in model, two minutes; wider interval
 
 LoRA r 8 on all linear layers, batch 4, at most 128 tokens, float32, a loss on answers: a quarter of the tokens have a
 label. Each of the three trains in a process of its own, one after the other in turns: ours with the trainer and the
-environment that a worker gives its jobs, TRL with its own defaults, the loop with the model's own loss. `--busy 2` lets
+environment that a worker gives its jobs, TRL with its own defaults, the loop with the model's own loss. Busy means that
 two other processes compute meanwhile.
 
 Tokens per second are those of the batches without padding. Memory is what the process takes at its peak beyond the
@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +35,7 @@ from _report import BUDGETS, Figure, Peer, Ratio, Report, decided, version_here
 SIDES: Final = ("ours", "trl", "bare")
 WARM: Final = 3
 BATCH, LENGTH, LABELLED = 4, 128, 0.25
-SPEED_BUDGET, MEMORY_BUDGET = 1 / 1.2, 0.75
+SPEED_BUDGET, BUSY_BUDGET, MEMORY_BUDGET = 1 / 1.2, 1.1, 0.75
 _SPIN: Final = "while True: pass"
 
 
@@ -158,46 +159,79 @@ def in_turns(model: str, steps: int, turns: int) -> dict[str, list[dict[str, flo
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is measured: a model, how many other processes compute meanwhile, and for how long."""
+
+    model: str
+    busy: int
+    steps: int
+    turns: int
+
+    @property
+    def name(self) -> str:
+        """As a row of the report names it."""
+        return Path(self.model).name + (f", {self.busy} other busy processes" if self.busy else "")
+
+
+def cases(options: argparse.Namespace) -> list[Case]:
+    """Return what the options ask for: by default the built-in model and SmolLM2, idle and busy."""
+    from tunefleet.cli import smollm2
+    from tunefleet.programs import assets
+    from tunefleet.settings import ClientSettings, load
+
+    shipped = str(assets.locate("builtin:gsm8k-llama-2m", "model"))
+    if options.quick or options.model:
+        steps, turns = (8, 2) if options.quick else (options.steps, options.turns)
+        return [Case(options.model or shipped, options.busy, steps, turns)]
+    real = str(smollm2.prepare(load(ClientSettings).models_folder))
+    # TRL takes half a minute for a step of the larger one beside busy processes.
+    return [Case(shipped, 0, 40, 5), Case(shipped, 2, 20, 3), Case(real, 0, 8, 5), Case(real, 2, 2, 2)]
+
+
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="folder of a model; the built-in one by default")
-    parser.add_argument("--busy", type=int, default=0, help="other processes that compute meanwhile")
+    parser.add_argument("--model", help="folder of one model, instead of the built-in one and SmolLM2")
+    parser.add_argument("--busy", type=int, default=0, help="with --model: other processes that compute meanwhile")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     options = parser.parse_args()
-    from tunefleet.programs import assets
-
-    model = options.model or str(assets.locate("builtin:gsm8k-llama-2m", "model"))
-    steps, turns = (8, 2) if options.quick else (options.steps, options.turns)
-    with busy(options.busy):
-        found = in_turns(model, steps, turns)
     told = Report("training", quick=options.quick)
-    name = Path(model).name + (f", {options.busy} other busy processes" if options.busy else "")
+    said = [verdict for case in cases(options) for verdict in compared(case, told)]
+    told.write(options.json)
+    return status(*said)
+
+
+def compared(case: Case, told: Report) -> list[Any]:
+    """Measure a case, and put it into the report; returns the verdicts on its budgets."""
+    print(case.name, flush=True)
+    with busy(case.busy):
+        found = in_turns(case.model, case.steps, case.turns)
     said = []
     for what, key, unit, scale, budget in (
-        ("step", "step_s", "ms", 1e3, SPEED_BUDGET),
+        ("step", "step_s", "ms", 1e3, BUSY_BUDGET if case.busy else SPEED_BUDGET),
         ("memory beyond the loaded model", "bytes", "MB", 1e-6, MEMORY_BUDGET),
-    ):  # fmt: skip
+    ):
         ours = [scale * each[key] for each in found["ours"]]
         for peer, version in (("trl", version_here("trl")), ("bare", version_here("torch"))):
             theirs = [scale * each[key] for each in found[peer]]
             ratio = Ratio.of([a / b for a, b in zip(ours, theirs, strict=True)])
-            counted = peer == "trl" and not options.busy
+            counted = peer == "trl"
             decision = verdict(ratio.low, ratio.high, budget) if counted else None
-            called = "TRL SFTTrainer" if peer == "trl" else "a bare loop"
+            called = "TRL SFTTrainer" if counted else "a bare loop"
             told.row(
-                f"LoRA {what}, {name}" + (f" (budget: ratio {budget:.2f})" if counted else ""), Figure.of(ours, unit),
-                Peer.of(called, version, theirs, unit), ratio=ratio, budget=BUDGETS["training"] if counted else None,
-                verdict=decided(decision) if decision else None, samples=turns,
+                f"LoRA {what}, {case.name}" + (f" (budget: ratio {budget:.2f})" if counted else ""),
+                Figure.of(ours, unit), Peer.of(called, version, theirs, unit), ratio=ratio,
+                budget=BUDGETS["training"] if counted else None, verdict=decided(decision) if decision else None,
+                samples=case.turns,
             )  # fmt: skip
             said += [decision] if decision else []
             print(f"{what}: ours {statistics.median(ours):.1f} {unit}, {called} {statistics.median(theirs):.1f} {unit}")
-            print(f"  ratio {ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]")
-    told.write(options.json)
-    return status(*said)
+            print(f"  ratio {ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]", flush=True)
+    return said
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Write the dataset `builtin:extraction`: chats in which a sentence is answered by its name, count and thing as JSON.
 
 The demo trains on it. Names and things of the test rows occur in no training row, so a model that is right has read
-them in the sentence.
+them in the sentence. Training rows have many more things, words of GSM8K's questions, so that none is learnt by heart.
 
-    python scripts/make_extraction_data.py --output src/tunefleet/programs/assets/data/extraction
+    python scripts/make_extraction_data.py --questions gsm8k_train.jsonl --output src/tunefleet/programs/assets/data/...
 """
 
 from __future__ import annotations
@@ -11,66 +11,54 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 NAMES = """
-Aaron Adam Alan Albert Alex Alexander Ali Alice Allison Amanda Amy Andrea Andrew Andy Angela Ann Anna Anne Annie
-Anthony Arthur Austin Barbara Barry Becky Bella Ben Benjamin Bert Beth Betty Billy Blake Bob Brad Brandon Brenda Brian
-Brittany Bruce Bryan Caleb Cara Carl Carla Carlos Carrie Carson Casey Cathy Charles Charlie Cheryl Chris Christina
-Christine Cindy Claire Clara Cole Connor Corey Dan Dana Daniel Danielle Danny Dave David Dean Dennis Derek Diane Diego
-Donna Dorothy Elizabeth Ella Elsa Emily Emma Eric Ernie Evan Fiona Frank Fred Freddy Gary George Gerald Gina Gloria
-Grace Greg Greta Hank Hannah Hans Harold Harry Helen Henry Ian Ivan Jack Jackson Jacob James Jamie Jane Janet Janice
-Jared Jason Jay Jayden Jeff Jen Jenna Jennifer Jenny Jeremy Jerome Jerry Jess Jessica Jill Jim Jimmy Joan Joe Joel
-Joey John Johnny Jordan Jose Joseph Josh Juan Jude Julia Julie Justin Karen Kate Katie Kayla Kelly Ken Kendra Kenneth
-Kenny Kevin Kim Kyle Larry Laura Layla Leila Leo Linda Lisa Lou Lucas Lucy Luke Luna Lydia Mabel Madeline Maggie Mandy
-Marco Marcus Margaret Maria Mario Martha Mary Matt Max Maya Megan Melissa Michael Michelle Mitchell Molly Monica Nancy
-Natalie Nathan Neil Nicole Nina Noah Oliver Olivia Pam Parker Patrick Paul Paula Peggy Peter Phil Phillip Polly Rachel
-Ralph Randy Rebecca Richard Rick Rita Robert Roger Ron Ryan Sabrina Sally Sam Samantha Samuel Sandra Sara Sarah Sean
-Shane Sheila Simon Sophie Stacy Stephanie Steve Steven Sue Susan Sydney Tanya Tara Taylor Ted Terry Thomas Tiffany Tim
-Tina Toby Todd Tom Tommy Tracy Trevor Tyler Veronica Victor Wendy William Zachary Zoe
+Aaron Adam Alan Albert Alex Ali Alice Amanda Amy Andrea Andrew Andy Angela Ann Anna Anne Annie Arthur Austin Barry
+Becky Bella Ben Bert Beth Betty Billy Blake Bob Brad Brenda Brian Bruce Bryan Caleb Cara Carl Carla Carlos Carrie
+Carson Casey Cathy Cheryl Chris Cindy Claire Clara Cole Connor Corey Dan Dana Daniel Danny Dave David Dean Dennis
+Derek Diane Diego Donna Ella Elsa Emily Emma Eric Ernie Evan Fiona Frank Fred Freddy Gary George Gerald Gina Gloria
+Grace Greg Greta Hank Hannah Hans Harold Harry Helen Henry Ian Ivan Jack Jacob James Jamie Jane Janet Janice Jared
+Jason Jay Jayden Jeff Jen Jenna Jenny Jeremy Jerome Jerry Jess Jill Jim Jimmy Joan Joe Joel Joey John Johnny Jordan
+Jose Joseph Josh Juan Jude Julia Julie Justin Karen Kate Katie Kayla Kelly Ken Kendra Kenny Kevin Kim Kyle Larry Laura
+Layla Leila Leo Linda Lisa Lou Lucas Lucy Luke Luna Lydia Mabel Maggie Mandy Marco Marcus Maria Mario Martha Mary Matt
+Max Maya Megan Molly Monica Nancy Nathan Neil Nicole Nina Noah Oliver Olivia Pam Parker Paul Paula Peggy Peter Phil
+Polly Rachel Ralph Randy Rick Rita Robert Roger Ron Ryan Sally Sam Samuel Sandra Sara Sarah Sean Shane Sheila Simon
+Sophie Stacy Steve Steven Sue Susan Sydney Tanya Tara Taylor Ted Terry Thomas Tim Tina Toby Todd Tom Tommy Tracy
+Trevor Tyler Victor Wendy Zoe
 """
 THINGS = """
-acorns airplanes albums alligators amulets animals ants appetizers apples aprons aquariums arrows artichokes artifacts
-avocados backpacks bags baguettes balloons balls bananas barbells barrels bars baseballs basketballs baskets bats
-batteries beads beakers beans bears beavers beds bees beetles belts benches berets berries bicycles bikes billboards
-binders bins birdhouses birds biscuits bitcoins blankets blocks blossoms blouses blueberries boards boas boats bolts
-bones bookmarks books bookshops bottlecaps bottles bouquets bowls boxes boxwoods bracelets branches bricks brownies
-brushes bubbles buckets bugs bulbs bunnies buns burgers bushels bushes butterflies buttons cabinets cakes calculators
-cameras candies candles canes cans canvases caps capsules caravans cards carnations carpets carriages carrots cars
-cartons cartoons carts castles cats cells chains chairs chargers charms cheesecakes cheeses cheetahs cherries chests
-chickens chickpeas chihuahuas chips chocolates clarinets clips cloaks clocks clotheslines clouds coats coconuts
-coffees coins collars comics computers cones containers cookbooks cookies coolers cosmetics cougars coupons covers
-cows crabs cranberries cranes crates crayons creams crickets croissants crows cubes cubs cucumbers cupboards cupcakes
-cups curries customers daisies dandelions darks decorations desks diapers dimes dishes documents dogs dolls dolphins
-donuts doors doughnuts drawings dreadnoughts dresses drinks driveways drums dryers ducks dumbbells earrings eels
-eggplants eggs electronics elephants emails envelopes erasers espressos essays farms feathers fences ferns fertilizers
-figurines files flags fleas flies flowers flutes folders foxes frames frisbees frogs fronds fruits gadgets games
-geckos gemstones gifts gingerbreads giraffes glasses gloves goats grapes guitars gumballs gummies guns hamburgers
-hangers hares hats hawks hens highlighters hogs horns horses horseshoes hoses hotdogs hyenas iguanas insects
-invitations jackets jams jars jerseys jokes jugs juices kernels kettles keyboards keys kitchens kits kittens kiwis
-knots koalas laces ladders ladybugs lamps laptops lasagnas lattes lawnmowers leaves legos lemonades lemons lenses
-letters lids lighters lilacs lilies limes lionesses lions lipsticks lists lizards locks logs lollipops machines
-magazines magnets mangoes mangos maps marbles markers marshmallows masks matchbooks matchboxes matchsticks mats
-meatballs meerkats milkshakes millipedes mirrors mittens models monitors monkeys monsters mosquitoes motorcycles
-movies muffins mugs murals mushrooms necklaces newspapers nickels notebooks notepads notes novels oaks olives omelets
-onions oranges orchids outfits ovens oysters pails paintballs paintbrushes paintings pancakes pandas panels panes pans
-papayas papers parakeets parrots pastries peaches peanuts pearls pears peas pencils penguins pennies pens peppers pets
-petunias phones photographs photos pickles pictures pies pigeons piglets pigs pillows pills pineapples pizzas planks
-planters plants plates players plums pockets podcasts poles poodles popsicles portraits postcards posters potatoes
-pots pouches printers prints pumpkins pumps puppies purses puzzles pythons quilts rabbits racks racquets radishes
-raisins raspberries rattlesnakes recipes reels refrigerators ribbons rings robes robots rocks rollercoasters rolls
-roosters ropes roses rows sacks sailboats sails salads salmons sandwiches saplings sausages scorpions screens
-seashells seats seedlings seeds selfies sharks sheets shells shelves ships shirts shoes signs skates skirts slices
-smartphones smoothies snacks snails snakes soaps socks sodas songs sonnets soups spices spiders spools spoonfuls
-spoons sprigs squares squirrels stalks stamps staplers stars statues steaks stencils stickers sticks stitches stones
-stores strawberries straws strings stripes suitcases suits sundaes sunflowers sweaters sweatshirts sweets swords
-tables tangerines tanks tarantulas tarts teddies televisions tents textbooks thermoses thumbtacks tickets tigers tiles
-tins tires tissues toads tokens tomatoes tools toonies towels toys tractors trains trays treats trees triangles
-tricycles trombones trucks trumpets tubas tubes tubs tulips tumblers turkeys turtles twigs ukuleles unicorns unicycles
-vans vegetables vehicles vents vests vets videos vines violins volleyballs waffles wallets walnuts wands watches
-watermelons whales wheels whiteboards widgets wigs windows wines wombats worksheets worms yogurts zebras
+acorns albums amulets animals ants apples aprons arrows avocados bags balloons balls bananas barbells barrels bars
+baskets bats beads beakers beans bears beavers beds bees beetles belts benches berets berries bicycles bikes binders
+bins birds biscuits bitcoins blankets blocks blossoms blouses boards boas boats bolts bones books bottles bouquets
+bowls boxes boxwoods branches bricks brownies brushes bubbles buckets bugs bulbs bunnies buns burgers bushels bushes
+buttons cabinets cakes cameras candies candles canes cans canvases caps capsules caravans cards carpets carrots cars
+cartons cartoons carts castles cats cells chains chairs chargers charms cheeses cheetahs cherries chests chickens
+chips clips cloaks clocks clouds coats coconuts coffees coins collars comics cones cookies coolers cougars coupons
+covers cows crabs cranes crates crayons creams crickets crows cubes cubs cupcakes cups curries daisies darks desks
+diapers dimes dishes dogs dolls dolphins donuts doors drawings dresses drinks drums dryers ducks earrings eels eggs
+emails erasers essays farms feathers fences ferns files flags fleas flies flowers flutes folders foxes frames frisbees
+frogs fronds fruits gadgets games geckos gifts giraffes glasses gloves goats grapes guitars gumballs gummies guns
+hangers hares hats hawks hens hogs horns horses hoses hotdogs hyenas iguanas insects jackets jams jars jerseys jokes
+jugs juices kernels kettles keys kitchens kits kittens kiwis knots koalas laces ladders ladybugs lamps laptops
+lasagnas lattes leaves legos lemons lenses letters lids lighters lilacs lilies limes lions lists lizards locks logs
+machines magnets mangoes mangos maps marbles markers masks mats meerkats mirrors mittens models monitors monkeys
+monsters movies muffins mugs murals nickels notepads notes novels oaks olives omelets onions oranges orchids outfits
+ovens oysters pails pancakes pandas panels panes pans papayas papers parrots pastries peaches peanuts pearls pears
+peas pencils penguins pennies pens peppers pets petunias phones photos pickles pictures pies pigeons piglets pigs
+pillows pills pizzas planks planters plants plates players plums pockets podcasts poles poodles posters potatoes pots
+pouches printers prints pumpkins pumps puppies purses puzzles pythons quilts rabbits racks racquets radishes raisins
+recipes reels ribbons rings robes robots rocks rolls roosters ropes roses rows sacks sails salads salmons saplings
+sausages screens seats seeds selfies sharks sheets shells shelves ships shirts shoes signs skates skirts slices snacks
+snails snakes soaps socks sodas songs sonnets soups spices spiders spools spoons sprigs squares stalks stamps staplers
+stars statues steaks stencils stickers sticks stitches stones stores straws strings stripes suits sundaes sweaters
+sweets swords tables tanks tarts teddies tents tickets tigers tiles tins tires tissues toads tokens tomatoes tools
+toonies towels toys tractors trains trays treats trees trucks trumpets tubas tubes tubs tulips tumblers turkeys
+turtles twigs ukuleles unicorns vans vehicles vents vests vets videos vines violins waffles wallets walnuts wands
+watches whales wheels widgets wigs windows wines wombats worms yogurts zebras
 """
 SENTENCES = """
 {name} buys {count} {thing} at the market.
@@ -92,6 +80,30 @@ A bag with {count} {thing} was lost by {name}.
 """.strip().splitlines()
 
 
+NO_THINGS = """
+ adds allows appears arrests arrives asks becomes begins brings buys calls carries catches charges collects comes
+consists consumes contains continues cooks costs covers decides delivers does drinks drives earns eats equals
+expects feels fills finds flows follows gets gives goes grows happens has helps hires holds includes increases
+interests joins keeps knows leaves lets likes lives loses loves makes meets moves needs offers owns pays picks plans
+plays pours produces provides puts raises reaches reads realizes receives remains represents requires returns runs
+saves says sees seems sells sends shows sits spends stands starts stops suggests takes tells thinks throws travels
+tries turns uses visits walks wants was weighs wins wishes works writes
+"""
+
+
+def plurals(questions: Path) -> list[str]:
+    """Return the words of a JSONL file's questions that are a plural of another word there."""
+    with questions.open(encoding="utf-8") as lines:
+        words = set(re.findall(r"\b[a-z]+\b", " ".join(json.loads(line)["question"] for line in lines)))
+    verbs = set(NO_THINGS.split())
+
+    def is_plural(word: str) -> bool:
+        singular = {word[:-1], word.removesuffix("es"), word.removesuffix("ies") + "y"} - {word, f"{word}y"}
+        return len(word) > 3 and word.endswith("s") and not word.endswith("ss") and bool(singular & words)
+
+    return sorted(word for word in words if is_plural(word) and word not in verbs)
+
+
 def make_rows(names: Sequence[str], things: Sequence[str], count: int, random_: random.Random) -> list[dict[str, Any]]:
     """Return different sentences with their answers, as chats."""
     rows: dict[str, dict[str, Any]] = {}
@@ -106,6 +118,7 @@ def make_rows(names: Sequence[str], things: Sequence[str], count: int, random_: 
 def main() -> None:
     """Write `train.jsonl` and `test.jsonl`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--questions", type=Path, required=True, help="JSONL with a `question` in each row")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -114,8 +127,9 @@ def main() -> None:
     random_.shuffle(names)
     random_.shuffle(things)
     options.output.mkdir(parents=True, exist_ok=True)
+    many = sorted({*things[50:], *plurals(options.questions)} - {*things[:50]})
     for split, rows in (
-        ("train", make_rows(names[40:], things[50:], 3500, random_)),
+        ("train", make_rows(names[40:], many, 4000, random_)),
         ("test", make_rows(names[:40], things[:50], 200, random_)),
     ):
         text = "".join(json.dumps(row) + "\n" for row in rows)

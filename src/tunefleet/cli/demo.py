@@ -80,7 +80,7 @@ def demo(
     """Fine-tune a small model on this machine and show it live.
 
     Starts a server and a worker, trains a LoRA adapter that answers a sentence with its name, count and thing as JSON,
-    and shows how many held-out sentences are answered right before and after. It takes about a minute, and needs no GPU,
+    and shows how many held-out sentences are answered right before and after. It takes about a minute and needs no GPU,
     no account and no network; everything it starts is ended again.
 
     `--model` does the same with a model of the hub in three minutes (135M parameters, two CPU cores). Where no hub

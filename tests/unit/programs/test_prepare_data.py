@@ -139,7 +139,8 @@ CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hel
          {"prompt": [CHAT[0]], "chosen": [CHAT[1]], "rejected": [{"role": "assistant", "content": "go away"}]},
          "whole dialogues"),
     ],
-    ids=["alpaca", "sharegpt", "chatml", "messages", "pair-to-text", "prompted", "system", "preference", "conversations", "hh"],
+    ids=["alpaca", "sharegpt", "chatml", "messages", "pair-to-text", "prompted", "system", "preference",
+         "conversations", "hh"],
 )  # fmt: skip
 def test_a_shape_is_recognised_said_and_converted(
     tmp_path: Path, row: Any, to: str, made: dict[str, Any], recognised: str

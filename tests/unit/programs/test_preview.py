@@ -61,7 +61,7 @@ def test_the_example_is_shown(show: Show) -> None:
     code, shown = show(assets.example("lora_sft").read_text(), "--rows", "2")
     assert code == 0
     assert len(shown["rows"]) == 2
-    assert (shown["total_rows"], shown["held_out_rows"]) == (2000, 200)
+    assert (shown["total_rows"], shown["held_out_rows"]) == (4000, 200)
     assert shown["nothing_to_learn_share"] == 0
     assert 0.5 < shown["trained_share"] < 0.8
 

@@ -1,7 +1,7 @@
 """What ships with the package: a small model and a dataset, named `builtin:NAME` in a spec, and example documents.
 
     builtin:gsm8k-llama-2m     model    a Llama of 2.2 million parameters that has read GSM8K's questions
-    builtin:extraction         dataset  2,000 training and 200 test sentences, answered by what they say as JSON
+    builtin:extraction         dataset  4,000 training and 200 test sentences, answered by what they say as JSON
     builtin:gsm8k              dataset  2,000 training and 320 test rows of GSM8K
     builtin:gsm8k-preferences  dataset  240 training and 40 test pairs of answers to problems of GSM8K
 
