@@ -21,6 +21,7 @@ import xllamacpp
 file, prompts, count = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
 wanted = xllamacpp.CommonParams()
 wanted.model.path, wanted.n_ctx, wanted.n_parallel, wanted.warmup = file, 512, 1, False
+wanted.cpuparams.n_threads = 1  # more would wait without sleeping, and stand still on a busy machine
 server = xllamacpp.Server(wanted)
 drawn = {"temperature": 0, "max_tokens": count, "n_predict": count}
 print(json.dumps([server.handle_completions({"prompt": each, **drawn})["choices"][0]["text"] for each in prompts]))
