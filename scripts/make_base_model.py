@@ -3,11 +3,11 @@
 The demo, the tests and the benchmarks fine-tune it. It has seen no worked solution, no chat and no JSON, so a LoRA on
 any of these shows within a minute on two cores: the held-out loss falls by nats, and names and things that no training
 row has are taken over from the prompt. So small a model does not learn to repeat from 7,473 questions alone;
-it is taught with random tokens and words that follow twice, the second time also in quotation marks.
+it is taught with random tokens and words that come twice, the second time also in quotation marks.
 
     python scripts/make_base_model.py --questions gsm8k_train.jsonl --output src/tunefleet/programs/assets/models/...
 
-Needs the whole training set (7,473 rows; https://github.com/openai/grade-school-math, MIT); takes about half an hour.
+Needs the whole training set (7,473 rows; https://github.com/openai/grade-school-math, MIT), and an hour and a half.
 """
 
 from __future__ import annotations
@@ -129,6 +129,7 @@ class Lessons:
         self._stream = token_stream(tokenizer, self._random.sample(questions, len(questions)))
         self._frequent = self._stream.tolist()
         self._words = sorted({word for question in questions for word in re.findall(r"[A-Za-z]{3,}", question)})
+        self._nouns = [word for word in self._words if word[0].isupper() or word.endswith("s")]
         self._newline = tokenizer.convert_tokens_to_ids("Ċ")
 
     def text(self) -> Batch:
@@ -152,23 +153,39 @@ class Lessons:
         return Batch(ids, labels)
 
     def words(self) -> Batch:
-        """Draw words that come again in quotation marks, which gives them other tokens: no blank is in front."""
-        prompts, answers = [], []
-        for _ in range(24):
-            words = self._random.choices(self._words, k=self._random.randint(3, 8))
-            prompts.append(f"the {' '.join(words)}.\n")
-            answers.append(" ".join(f'"{word}"' for word in words[self._random.randint(0, 2) :]))
-        encoded = [self._tokenizer(texts, add_special_tokens=False)["input_ids"] for texts in (prompts, answers)]
-        rows = list(zip(*encoded, strict=True))
-        ids = torch.full((len(rows), max(len(prompt) + len(answer) for prompt, answer in rows)), 0)
-        labels, mask = torch.full_like(ids, _IGNORED), torch.zeros_like(ids)
-        for row, (prompt, answer) in enumerate(rows):
-            end = len(prompt) + len(answer)
-            ids[row, :end] = torch.tensor(prompt + answer)
-            mask[row, :end] = 1
-            # Which word comes first cannot be known.
-            labels[row, len(prompt) + 2 : end] = torch.tensor(answer[2:])
+        """Draw words that come again in quotation marks, which gives them other tokens: no blank is in front.
+
+        Of most rows only some words come again, each behind the one that it followed: to be looked up.
+        """
+        rows = []
+        lookup = self._random.random() < 0.6
+        for _ in range(40):
+            words = [self._word() for _ in range(self._random.randint(4, 8))]
+            ids = self._tokenizer(f"the {' '.join(words)}.\n", add_special_tokens=False)["input_ids"]
+            labels = [_IGNORED] * len(ids)
+            if lookup:
+                places = self._random.sample(range(len(words) - 1), self._random.randint(2, min(4, len(words) - 1)))
+                parts = [(words[place], f'"{words[place + 1]}" ') for place in places]
+            else:
+                start = self._random.randint(0, 2)
+                parts = [(words[start], " ".join(f'"{word}"' for word in words[start + 1 :]))]
+            for cue, said in parts:
+                encoded = self._tokenizer(f"{cue} {said}", add_special_tokens=False, return_offsets_mapping=True)
+                ids += encoded["input_ids"]
+                pairs = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
+                labels += [token if begin >= len(cue) else _IGNORED for token, (begin, _) in pairs]
+            rows.append((ids, labels))
+        longest = max(len(ids) for ids, _ in rows)
+        ids = torch.tensor([ids + [0] * (longest - len(ids)) for ids, _ in rows])
+        labels = torch.tensor([labels + [_IGNORED] * (longest - len(labels)) for _, labels in rows])
+        mask = torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids, _ in rows])
         return Batch(ids, labels, mask)
+
+    def _word(self) -> str:
+        if self._random.random() < 0.25:
+            return str(self._random.randint(2, 99))
+        word: str = self._random.choice(self._nouns if self._random.random() < 0.6 else self._words)
+        return word
 
 
 def train(model: LlamaForCausalLM, lesson: Callable[[int], Batch], steps: int, *, falling: bool) -> None:
@@ -215,7 +232,7 @@ def main() -> None:
     parser.add_argument("--questions", type=Path, required=True, help="JSONL with a `question` in each row")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     parser.add_argument("--first-steps", type=int, default=2500, help="steps in which it only repeats tokens")
-    parser.add_argument("--steps", type=int, default=3000, help="steps in which it reads, too")
+    parser.add_argument("--steps", type=int, default=9000, help="steps in which it also reads, and repeats words")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -228,9 +245,8 @@ def main() -> None:
     logger.info("%d parameters, %d tokens in the vocabulary", model.num_parameters(), len(tokenizer))
     lessons = Lessons(tokenizer, questions, options.seed)
     train(model, lambda _: lessons.tokens(16), options.first_steps, falling=False)
-    # Half of the time it reads.
-    turns = (lessons.text, lessons.words, lessons.text, lambda: lessons.tokens(24))
-    train(model, lambda step: turns[step % len(turns)](), options.steps, falling=True)
+    turns = {0: lessons.text, 1: lambda: lessons.tokens(16), 5: lessons.text, 10: lessons.text}
+    train(model, lambda step: turns.get(step % 16, lessons.words)(), options.steps, falling=True)
     model.to(torch.bfloat16).save_pretrained(options.output)
     tokenizer.save_pretrained(options.output)
     compute_in_float32(options.output)
