@@ -185,7 +185,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
         steps, turns = (8, 2) if options.quick else (options.steps, options.turns)
         return [Case(options.model or shipped, options.busy, steps, turns)]
     real = str(smollm2.prepare(load(ClientSettings).models_folder))
-    # TRL takes half a minute for a step of the larger one beside busy processes.
+    # With busy processes, one step of SmolLM2 takes TRL half a minute.
     return [Case(shipped, 0, 40, 5), Case(shipped, 2, 20, 3), Case(real, 0, 8, 5), Case(real, 2, 2, 2)]
 
 
@@ -193,9 +193,9 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="folder of one model, instead of the built-in one and SmolLM2")
-    parser.add_argument("--busy", type=int, default=0, help="with --model: other processes that compute meanwhile")
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--busy", type=int, default=0, help="of one model: other processes that compute meanwhile")
+    parser.add_argument("--turns", type=int, default=5, help="of one model")
+    parser.add_argument("--steps", type=int, default=20, help="of one model, in each turn")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     options = parser.parse_args()

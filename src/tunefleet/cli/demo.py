@@ -49,7 +49,7 @@ _LARGER: dict[str, Any] = {
     "training.save_steps": 10,
     "evaluate.exact_match.rows": 40,
 }
-"""What a model of somebody else is trained with, for which the example's rate and steps are not meant."""
+"""Settings for other models; the example's learning rate and steps suit the built-in one only."""
 
 
 @examples(
@@ -206,10 +206,10 @@ def _show_result(task: TaskDetail, adapter: Path, base: str | None) -> None:
     right = held_out["exact_match"]
     say()
     rise = Text.assemble((f"{right['before']:.1%}", "warn"), " → ", (f"{right['after']:.1%}", "good"))
-    rows = f" of {right['rows']} sentences with names and things that no training row has"
-    say(Text.assemble(("Right answers ", "head"), rise, rows))
+    rows = f" on {right['rows']} sentences with names and things that no training row has"
+    say(Text.assemble(("Exact match ", "head"), rise, rows))
     fall = Text.assemble((f"{before:.2f}", "warn"), " → ", (f"{after:.2f}", "good"))
-    say(Text.assemble(("Held-out loss ", "head"), fall, " nats per token"))
+    say(Text.assemble(("Eval loss ", "head"), fall, " nats per token"))
     for answer in held_out["answers"][:_ANSWERS_SHOWN]:
         say()
         say(_answer_table(answer))

@@ -67,7 +67,7 @@ def _run(command: list[str], what: str, **variables: str) -> None:
     environment = {**inherited_environment(), "HF_HUB_OFFLINE": "1", **variables}
     ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     if ended.returncode != 0:
-        said = ended.stderr.strip().splitlines() or ["it said nothing"]
+        said = ended.stderr.strip().splitlines() or ["no output"]
         raise MachineError(
             f"{what}: {said[-1]}",
             hint="Check the network and `python -m pip`, or give --model a folder that has a model.",

@@ -44,7 +44,16 @@ def final_number(text: str) -> str | None:
 
 
 def extractor(match: MatchSpec) -> Callable[[str], str | None]:
-    """Return what takes out of an answer what is compared; None if that is nothing, and nothing is never right."""
+    """Return what takes out of an answer what is compared; None if that is nothing, and nothing is never right.
+
+    What a reasoning model thinks first (up to `</think>`) is left out: chat templates put an empty thought before
+    answers that have none.
+    """
+    take = _extractor(match)
+    return lambda text: take(text.rpartition("</think>")[2])
+
+
+def _extractor(match: MatchSpec) -> Callable[[str], str | None]:
     if match.extract == "gsm8k":
         return final_number
     if match.extract == "number":
@@ -78,13 +87,8 @@ def judge(answer: str, reference: str, match: MatchSpec) -> Verdict | None:
         The verdict; `None` if the row's own answer has nothing of the kind, so that none could be right.
     """
     take = extractor(match)
-    wanted = take(_said(reference))
+    wanted = take(reference)
     if wanted is None:
         return None
-    found = take(_said(answer))
+    found = take(answer)
     return Verdict(found, wanted, found == wanted)
-
-
-def _said(text: str) -> str:
-    """Return what a model that thinks first has said; chat templates put an empty thought before answers without."""
-    return text.rpartition("</think>")[2]

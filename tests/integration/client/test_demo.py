@@ -47,7 +47,7 @@ def test_the_demo_ends_with_an_adapter_and_leaves_nothing_running(
     data, out = tmp_path / "data", tmp_path / "out"
     assert run(["demo", "--data", str(data), "--out", str(out), "--seed", "1"]) == 0
     said = capsys.readouterr().out
-    assert "Right answers 0.0% → 0.0% of 4 sentences" in said
+    assert "Exact match 0.0% → 0.0% on 4 sentences" in said
     assert "nats per token" in said
     assert "sentence  " in said
     assert "before" in said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunefleet.programs.matching import final_number, judge, last_number, number
+from tunefleet.programs.matching import extractor, final_number, judge, last_number, number
 from tunefleet.spec.matching import MatchSpec
 
 
@@ -85,10 +85,13 @@ def test_verdicts(match: dict[str, object], answer: str, reference: str, right: 
         ({"extract": "regex", "pattern": r"Answer: (\w*)"}, "Answer: "),
         ({"extract": "text"}, " \n"),
         ({"extract": "text", "ignore_punctuation": True}, "?!"),
+        ({"extract": "text"}, "<think>2 + 2</think>\n"),
     ],
 )
 def test_a_reference_with_nothing_to_compare_has_no_verdict(match: dict[str, object], reference: str) -> None:
-    assert judge(reference, reference, MatchSpec.model_validate(match)) is None
+    wanted = MatchSpec.model_validate(match)
+    assert judge(reference, reference, wanted) is None
+    assert extractor(wanted)(reference) is None, "by which a run refuses the row before it starts"
 
 
 def test_a_thought_in_front_of_an_answer_does_not_count() -> None:

@@ -17,8 +17,8 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from tunefleet.dataset.messages import Message
 from tunefleet.errors import DataError, ModelError
-from tunefleet.programs.data.prompts import CallContent
-from tunefleet.programs.data.shapes import Chat
+from tunefleet.programs.data.call_content import CallContent
+from tunefleet.programs.data.shapes import Chat, answers
 
 Span = tuple[int, int]
 _MARKERS = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -103,7 +103,7 @@ class ChatRenderer:
             ModelError: If the template does not tell and turn-by-turn rendering does not either.
             DataError: If the template refuses the conversation.
         """
-        assistants = [at for at, message in enumerate(chat.messages) if message["role"] == "assistant"]
+        assistants = sorted(answers(chat.messages))
         if _MARKERS.search(self.template(chat.tools)):
             text, spans = self._render(chat.messages, chat.tools, str(chat.place), spans=True)
             if not chat.untrained:
@@ -186,7 +186,7 @@ class ChatRenderer:
         return len(before), len(after)
 
     def _header(self, chat: Chat, after: str) -> str:
-        """Return what the template writes before a first message: what does not change with its content."""
+        """Return what the template writes before the content of a first message: what does not depend on it."""
         first = chat.messages[0]
         others = [{**first, "content": letter + first["content"]} for letter in "az"]
         texts = [self.render([other], chat.tools, where=str(chat.place)) for other in others]

@@ -146,11 +146,11 @@ class Encoder:
         if isinstance(example, Pair):
             return *self.ask(example.prompt, None, example.place), example.response
         if isinstance(example, Chat):
-            last = max(i for i, message in enumerate(example.messages) if message["role"] == "assistant")
+            last = max(answers(example.messages))
             answer = str(example.messages[last]["content"])
-            return (
-                (*self.ask(example.messages[:last], example.tools, example.place), answer) if last else ("", [], answer)
-            )
+            if last == 0:
+                return "", [], answer
+            return *self.ask(example.messages[:last], example.tools, example.place), answer
         ids = self._tokens.prompts([example.text], rendered=False)[0]
         half = len(ids) // 2
         return self.tokenizer.decode(ids[:half]), ids[:half], self.tokenizer.decode(ids[half:])
@@ -277,17 +277,14 @@ class Encoder:
     def _with_end(self, chat: Chat, tokens: Tokens, notes: Notes) -> Tokens:
         """Append the end token if the chat's last answer is trained and ends with no special token."""
         last = len(chat.messages) - 1
-        if chat.messages[last]["role"] == "assistant" and last not in chat.untrained:
-            closed = self._closed(tokens.ids, notes, chat.place)
-            if len(closed) > len(tokens.ids):
-                behind = _behind_trained(tokens.trained)
-                # With the white space between them: without it the model would not get to the end token.
-                gap = not self.tokenizer.decode(tokens.ids[behind:]).strip()
-                return Tokens(closed, [*tokens.trained[:behind], *[gap] * (len(tokens.ids) - behind), True])
-        else:
+        if chat.messages[last]["role"] != "assistant" or last in chat.untrained:
             return tokens
-        behind = _behind_trained(tokens.trained)
-        if 0 < behind < len(tokens.ids) and tokens.ids[behind] in self._special:
+        closed, end = self._closed(tokens.ids, notes, chat.place), _end_of_trained(tokens.trained)
+        if len(closed) > len(tokens.ids):
+            # White space before the end token is trained, too: otherwise the model would not reach the end token.
+            gap = not self.tokenizer.decode(tokens.ids[end:]).strip()
+            return Tokens(closed, [*tokens.trained[:end], *[gap] * (len(tokens.ids) - end), True])
+        if 0 < end < len(tokens.ids) and tokens.ids[end] in self._special:
             notes.add(
                 "The chat template's generation markers leave out the token that ends an answer, so the model does "
                 "not learn to stop",
@@ -320,8 +317,8 @@ class Encoder:
         return ids if end is None or not self._append_eos or (ids and ids[-1] == end) else [*ids, end]
 
 
-def _behind_trained(trained: list[bool]) -> int:
-    return max((at for at, counts in enumerate(trained) if counts), default=len(trained) - 1) + 1
+def _end_of_trained(trained: list[bool]) -> int:
+    return max((at for at, is_trained in enumerate(trained) if is_trained), default=len(trained) - 1) + 1
 
 
 def _lies_across(text: str, offsets: np.ndarray[Any, Any], place: int) -> bool:

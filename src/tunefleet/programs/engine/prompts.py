@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tunefleet.errors import InputError
-from tunefleet.programs.data.prompts import CallContent, PromptTokenizer
+from tunefleet.programs.data.call_content import CallContent
+from tunefleet.programs.data.prompts import PromptTokenizer
 from tunefleet.programs.engine.faults import RequestError
 from tunefleet.programs.engine.protocol import Request
 

@@ -69,6 +69,10 @@ def _question(index: int, example: Example, evaluation: EvaluationSpec, origin: 
     if isinstance(example, Chat):
         last = max(at for at, message in enumerate(example.messages) if message["role"] == "assistant")
         before = example.messages[:last]
+        if not before:
+            raise DataError(
+                f"{example.place} has no prompt: the only answer of its chat comes first.", hint="Remove the row."
+            )
         own = bool(before) and before[0]["role"] == "system"
         said = str(example.messages[last]["content"])
         return Question(index, before if own else first + before, said, example.tools)

@@ -77,7 +77,7 @@ def answer(
     tokenizer: PreTrainedTokenizerBase,
     questions: list[Question],
     max_new_tokens: int,
-    tell: Callable[[], None] = lambda: None,
+    before_batch: Callable[[], None] = lambda: None,
 ) -> list[Answer]:
     """Let the model answer greedily, in the arithmetic of the training.
 
@@ -86,13 +86,13 @@ def answer(
         tokenizer: The model's.
         questions: What to answer.
         max_new_tokens: Longest answer.
-        tell: Called before each batch: a run that says nothing for long counts as stalled.
+        before_batch: Called before each batch, so that a long evaluation can report progress and is not stalled.
     """
     # Prompts of about the same length together: a batch is padded to its longest.
     order = sorted(range(len(questions)), key=lambda at: len(questions[at].ids))
     found: dict[int, Answer] = {}
     for start in range(0, len(order), _AT_ONCE):
-        tell()
+        before_batch()
         batch = order[start : start + _AT_ONCE]
         written = _write(trainer, tokenizer, [questions[at] for at in batch], max_new_tokens)
         found |= zip(batch, written, strict=True)
