@@ -195,6 +195,8 @@ class AgentJob:
         """Return what the backend is told with a status: the error, or where a pause stands."""
         record = self._record
         told: dict[str, Any] = {"error": record.error} if record.error else {}
+        if record.state is JobState.COMPLETED and (rate := self.journal().samples_per_second) is not None:
+            told["samples_per_second"] = rate
         if record.state is JobState.PAUSED and (saved := self.checkpoints()):
             step = max(saved)
             told |= {"step": step, "checkpoint": saved[step].name}

@@ -48,6 +48,7 @@ class JournalState:
 
     Args:
         of_tokens: Whether the loss is the mean over tokens, whose exponential is a perplexity.
+        samples_per_second: Over the whole run, as its summary says.
     """
 
     points: list[Point] = field(default_factory=list)
@@ -55,6 +56,7 @@ class JournalState:
     progress: dict[str, Any] = field(default_factory=dict)
     errors: list[dict[str, Any]] = field(default_factory=list)
     of_tokens: bool = True
+    samples_per_second: float | None = None
 
     def last(self, name: str) -> float | None:
         """Return the newest value of a field of the points."""
@@ -92,7 +94,9 @@ class JournalState:
         """
         values = record.get("values") or {}
         known = {theirs: number(values.get(ours)) for ours, theirs in _NAMES.items()}
-        if all(value is None for value in known.values()):
+        if all(value is None for name, value in known.items() if name != "samples_per_second"):
+            # What a Trainer logs last is a summary of the run: as a point it would take the place of the last loss.
+            self.samples_per_second = known["samples_per_second"] or self.samples_per_second
             return None
         progress = self.progress
         reserved, allocated = progress.get("gpu_bytes"), progress.get("gpu_allocated_bytes")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from tunefleet.attach.files import read_json, write_json
+from tunefleet.attach.files import make_private, read_json, write_json
 from tunefleet.jobs.watched import Watched
 from tunefleet.wire.base import Message
 from tunefleet.wire.jobfolder import JobFolder
@@ -99,7 +99,7 @@ def keep(folder: JobFolder, record: AgentRecord) -> None:
     Raises:
         OSError: If the folder cannot be written.
     """
-    folder.root.mkdir(parents=True, exist_ok=True)
+    make_private(folder.root)
     write_json(folder.root / _NAME, record.model_dump(mode="json"), mode=0o600, sync=True)
 
 

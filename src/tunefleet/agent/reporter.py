@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from functools import partial
 from typing import Any, Final
 
-from tenacity import Retrying, retry_if_exception_type, stop_when_event_set, wait_exponential, wait_random
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_when_event_set, wait_exponential, wait_random
 from tenacity.nap import sleep_using_event
 
 from tunefleet.agent.job import AgentJob
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.2
 _BACKOFF_S: Final = (0.2, 5.0)
+_COMPLAIN_AT: Final = 6
 _GIVEN_UP_S: Final = 7 * 24 * 3600.0
 _RESTING: Final = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.PAUSED})
 
@@ -125,6 +127,7 @@ class Reporter:
             if self._stopping.wait(0.5):
                 raise UnreachableError("The agent goes.")
         self._patiently(sink.flush_tail)
+        self._patiently(sink.send_aside)
 
     def _tell(self, state: JobState) -> None:
         if self._job.record.told is state:
@@ -140,6 +143,7 @@ class Reporter:
             wait=wait_exponential(multiplier=initial, max=longest) + wait_random(0, initial),
             stop=stop_when_event_set(self._stopping),
             sleep=sleep_using_event(self._stopping),
+            before_sleep=partial(self._complain, what),
             reraise=True,
         ):
             with attempt:
@@ -149,6 +153,12 @@ class Reporter:
                     raise
                 except TunefleetError as error:
                     skip(self._job, what or "the rest", error)
+
+    def _complain(self, what: str | None, state: RetryCallState) -> None:
+        """Say in the job's status what keeps it from being told, once that is no hiccup."""
+        if state.attempt_number == _COMPLAIN_AT and state.outcome is not None:
+            error = state.outcome.exception()
+            self._job.add_warning(f"The backend does not take {what or 'the rest'} yet; it is tried again: {error}")
 
     def _mute(self, sentence: str) -> None:
         logger.error("job(%s) %s", self._job.job_id, sentence)

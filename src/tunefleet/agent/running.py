@@ -34,6 +34,7 @@ _GPU_PAUSE_S: Final = 2.0
 _STATES: Final = {
     "completed": JobState.COMPLETED,
     "paused": JobState.PAUSED,
+    "released": JobState.PAUSED,
     "cancelled": JobState.CANCELLED,
     "failed": JobState.FAILED,
 }

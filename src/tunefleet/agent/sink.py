@@ -12,13 +12,17 @@ import orjson
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.journal import JournalState, Point
 from tunefleet.agent.logtext import Stamper
-from tunefleet.client.backend import JobClient
+from tunefleet.client.backend import BackendFault, JobClient
 from tunefleet.errors import AuthError, NotFoundError, TunefleetError, UnreachableError
 
 logger = logging.getLogger(__name__)
 
 _LINES: Final = 100
 _POINTS: Final = 1000
+_FAULTS: Final = 6
+"""So often a backend may fail at a record, about a quarter of a minute, before the next one is tried."""
+ASIDE: Final = "aside.jsonl"
+"""What was put aside, in the job folder."""
 
 
 _Numbered = tuple[int, Point]
@@ -53,6 +57,7 @@ class BackendSink:
         self._stamper = Stamper(job.record.started_at or job.record.order)
         self.refused: AuthError | None = None
         self._batches = True
+        self._faults: dict[tuple[str, int], int] = {}
 
     def journal(self, launch: str, from_seq: int, lines: list[str]) -> int:
         """Report the points and predictions among records; returns the number of the next record."""
@@ -111,18 +116,27 @@ class BackendSink:
         self._state.take(record)
         if record.get("type") != "metric" or record.get("series", "train") != "train":
             return None
-        return self._state.point_of(record, self._load())
+        point = self._state.point_of(record, self._load())
+        return point if point is None else point.model_copy(update={"epoch": self._epoch(point.epoch)})
+
+    def _epoch(self, epoch: float) -> float:
+        """Return an epoch as a backend's table has it: a whole number, but for our own server's."""
+        return epoch if self._job.record.delivers else int(epoch)
 
     def _report(self, points: list[_Numbered]) -> None:
         """Report points, at once where the backend takes them so: after an outage there are thousands."""
         if self._job.record.muted is not None or (len(points) > 1 and self._report_at_once(points)):
             return
         for seq, point in points:
-            self._guard("metrics", partial(self._client.metrics, self._job.job_id, point), seq)
+            body = point.model_dump(mode="json", exclude_none=True)
+            self._guard("metrics", partial(self._client.metrics, self._job.job_id, point), seq, body)
 
     def _report_at_once(self, points: list[_Numbered]) -> bool:
         try:
             self._client.metrics_batch(self._job.job_id, [point for _, point in points])
+        except BackendFault as error:
+            logger.debug("job(%s): %d points are reported one by one: %s", self._job.job_id, len(points), error)
+            return False  # it may fail at one of them alone
         except (UnreachableError, AuthError) as error:
             raise _Stuck(points[0][0], self._kept(error)) from error
         except TunefleetError as error:
@@ -135,13 +149,13 @@ class BackendSink:
     def _predict(self, seq: int, record: dict[str, Any]) -> None:
         if self._job.record.muted is None:
             one = [self._prediction(record)]
-            self._guard("predictions", lambda: self._client.predictions(self._job.job_id, one), seq)
+            self._guard("predictions", lambda: self._client.predictions(self._job.job_id, one), seq, one)
 
     def _prediction(self, record: dict[str, Any]) -> dict[str, Any]:
         known = {
             "job_id": self._job.job_id,
             "user_id": self._job.record.user_id,
-            "epoch": record.get("epoch") or 0,
+            "epoch": self._epoch(record.get("epoch") or 0),
             "step": record.get("step"),
             "sample_index": record.get("index"),
             "prompt": record.get("prompt"),
@@ -153,18 +167,54 @@ class BackendSink:
     def _post(self, lines: list[bytes]) -> None:
         text = [self._stamper.line(line) for line in lines]
         try:
-            self._guard("logs", lambda: self._client.logs(self._job.job_id, text, self._line), 0)
+            body = {"logs": text, "offset": self._line}
+            self._guard("logs", lambda: self._client.logs(self._job.job_id, text, self._line), self._line, body)
         except _Stuck as stuck:
             raise stuck.error from stuck
         self._line += len(lines)
 
-    def _guard(self, what: str, call: Any, seq: int) -> None:
+    def _guard(self, what: str, call: Any, seq: int, body: Any) -> None:
         try:
             call()
         except (UnreachableError, AuthError) as error:
-            raise _Stuck(seq, self._kept(error)) from error
+            if not self._put_aside(what, seq, body, error):
+                raise _Stuck(0 if what == "logs" else seq, self._kept(error)) from error
         except TunefleetError as error:
             skip(self._job, what, error)
+
+    def _put_aside(self, what: str, seq: int, body: Any, error: TunefleetError) -> bool:
+        """Put a record aside that the backend has failed at again and again, so that the others are not kept waiting."""
+        if not isinstance(error, BackendFault):
+            return False
+        self._faults[what, seq] = self._faults.get((what, seq), 0) + 1
+        if self._faults[what, seq] < _FAULTS:
+            return False
+        with (self._job.folder.root / ASIDE).open("ab") as file:
+            file.write(orjson.dumps({"what": what, "body": body}) + b"\n")
+        put_aside(self._job, what, error)
+        return True
+
+    def send_aside(self) -> None:
+        """Send once more what was put aside; the job has ended. What the backend fails at still is given up.
+
+        Raises:
+            UnreachableError: If the backend is away.
+            AuthError: If the token is not good.
+        """
+        file = self._job.folder.root / ASIDE
+        lines = file.read_bytes().splitlines() if file.exists() else []
+        for index, line in enumerate(lines):
+            one = orjson.loads(line)
+            try:
+                self._client.send(one["what"], self._job.job_id, one["body"])
+            except BackendFault as error:
+                skip(self._job, one["what"], error)
+            except (UnreachableError, AuthError):
+                file.write_bytes(b"".join(each + b"\n" for each in lines[index:]))
+                raise
+            except TunefleetError as error:
+                skip(self._job, one["what"], error)
+        file.unlink(missing_ok=True)
 
     def _kept(self, error: UnreachableError | AuthError) -> UnreachableError:
         if isinstance(error, UnreachableError):
@@ -198,6 +248,13 @@ def skip(job: AgentJob, what: str, error: TunefleetError) -> None:
     job.note(refused={**refused, what: refused.get(what, 0) + 1})
     if what not in refused:
         job.add_warning(f"The backend does not take {what}: {error}")
+
+
+def put_aside(job: AgentJob, what: str, error: TunefleetError) -> None:
+    """Note that something is sent again at the end of the job, since the backend fails at it."""
+    key = f"{what} put aside"
+    job.note(refused={**job.record.refused, key: job.record.refused.get(key, 0) + 1})
+    job.add_warning(f"The backend fails at some {what}, which are sent again at the end: {error}")
 
 
 def _read_range(file: Path, start: int, length: int) -> bytes:

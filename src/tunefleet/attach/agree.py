@@ -104,6 +104,10 @@ class Line:
         here = peer["host"] == machine() and peer["started_at"] is not None
         return here and process_started_at(peer["pid"]) != peer["started_at"]
 
+    def any_lost(self) -> bool:
+        """Whether another rank that lived on this machine is gone."""
+        return any(self.lost(rank) for rank in range(self.size) if rank != self.rank)
+
     def local_peers(self) -> list[int]:
         """Return the pids of the other ranks that live on this machine."""
         others = [rank for rank in range(self.size) if rank != self.rank and self.has(f"process/{rank}")]

@@ -13,6 +13,7 @@ from .callback_checkpoint import CheckpointCallback
 from .callback_ending import EndingCallback
 from .control import ControlServer
 from .overrides import Overrides, RefusedChangeError
+from .preemption import SigtermPause
 from .ranks import Decider, Solo, decider_for
 from .session import JobSession
 
@@ -50,6 +51,7 @@ class ControlCallback(TrainerCallback):
         self._ending = ending
         self._overrides = overrides or Overrides(session.folder)
         self._decider: Decider = Solo(board)
+        self._sigterm = SigtermPause(session, board)
         self._stopping = False
         self._must_save = False
         self._strategy: Any = None
@@ -68,6 +70,7 @@ class ControlCallback(TrainerCallback):
     ) -> None:
         """Open the control port; apply what was set in an earlier launch."""
         self._decider = decider_for(self._board)
+        self._sigterm.begin(self._decider.broken)
         self._stopping = self._must_save = False
         self._overrides.at_begin(args, state, kwargs.get("lr_scheduler"))
         if not state.is_world_process_zero:
@@ -135,6 +138,7 @@ class ControlCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Refuse further commands."""
+        self._sigterm.end()
         self._board.close("training had ended")
 
     def _act(

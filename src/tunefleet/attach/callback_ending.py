@@ -14,6 +14,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from .board import CommandBoard
 from .callback_checkpoint import CheckpointCallback
+from .preemption import PREFIX
 from .session import JobSession
 
 logger = logging.getLogger("tunefleet.control")
@@ -86,7 +87,8 @@ class EndingCallback(TrainerCallback):
         try:
             self._session.journal.event("training.paused", f"Paused at the end of step {step}.", data={"step": step})
             self._session.journal.sync()
-            self._session.status.write(state="paused", intent="pause", step=step)
+            intent = "preempt" if all(name.startswith(PREFIX) for name in self._command_ids) else "pause"
+            self._session.status.write(state="paused", intent=intent, step=step)
         except OSError as error:
             return error
         return None

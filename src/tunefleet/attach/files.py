@@ -18,6 +18,17 @@ def sync_folder(path: Path) -> None:
         os.close(fd)
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder that other users of this machine cannot look into, whatever the umask; its parents are made, too.
+
+    Args:
+        folder: One of ours: a job's, or one of its kind. If it is there already its permissions are mended.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_mode & 0o077:
+        folder.chmod(0o700)
+
+
 def write_json(path: Path, data: Any, *, mode: int = 0o644, sync: bool = False) -> None:
     """Replace a JSON file in one act: a reader sees the old or the new one, never a part.
 

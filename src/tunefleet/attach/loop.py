@@ -31,11 +31,12 @@ from .checkpoints import Checkpoint
 from .claim import jobs_dir
 from .endpoint import safe_job_id
 from .environ import variable
-from .files import read_json, write_json
+from .files import make_private, read_json, write_json
 from .inject import ATTACHED_TO
 from .journal_lines import plain_values
 from .loop_steering import NOTHING, Asked, Steering, newest, overrides
 from .meeting import Meeting
+from .preemption import SigtermPause
 from .ranks import Decider, decider_for
 from .trainings import Training
 
@@ -61,6 +62,7 @@ class Control:
         self._http = http
         self._run: AttachedRun | None = None
         self._decider: Decider | None = None
+        self._sigterm: SigtermPause | None = None
         self._step = 0
         self._steering = Steering(self.folder)
         self._meeting: Meeting | None = None
@@ -75,7 +77,7 @@ class Control:
 
     def __enter__(self) -> Control:
         """Make the job findable, and look for the checkpoint to go on from."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_private(self.folder)
         self.resume = newest(self.folder)
         job = self._job_of_process() if self._attached else self._job_of_its_own()
         self.values = overrides(self.folder)
@@ -140,6 +142,8 @@ class Control:
         self._step = step
         if self._decider is None:
             self._decider = decider_for(run.board)
+            self._sigterm = SigtermPause(run.session, run.board)
+            self._sigterm.begin(self._decider.broken)
         if logs:
             self._record(run, logs, epoch)
         commands = self._decider.due(step)
@@ -189,6 +193,8 @@ class Control:
         run, self._run = self._run, None
         if run is None:
             return
+        if self._sigterm is not None:
+            self._sigterm.end()
         try:
             if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
                 run.on_exception(error)

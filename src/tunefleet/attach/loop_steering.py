@@ -13,6 +13,7 @@ from .attached import AttachedRun
 from .board import SAVING, Command
 from .checkpoints import Checkpoint, fault_of, finish_checkpoint
 from .files import read_json, write_json
+from .preemption import PREFIX
 
 logger = logging.getLogger("tunefleet.control")
 
@@ -54,6 +55,7 @@ class Steering:
 
     def __init__(self, folder: Path) -> None:
         self.pausing = False
+        self._intent = "pause"
         self._folder = folder
         self._saving: list[str] = []
         self._asked_at = 0.0
@@ -110,7 +112,8 @@ class Steering:
             self._saving.append(command.command_id)
             self._asked_at = time.perf_counter()
         if name in _STOPPING:
-            _write(run, intent="pause" if name == "pause" else "stop", phase="stopping", step=step)
+            self._intent = "preempt" if command.command_id.startswith(PREFIX) else "pause"
+            _write(run, intent=self._intent if name == "pause" else "stop", phase="stopping", step=step)
         self.pausing = self.pausing or name == "pause"
         if name == "set":
             changes.update({key: value for key, value in command.data.items() if value is not None})
@@ -132,7 +135,7 @@ class Steering:
         write_json(self._folder / _SAVED, {"saved": [*known, entry]}, sync=True)
         if self.pausing:
             run.session.journal.sync()
-            run.session.status.write(state="paused", intent="pause", step=step)
+            run.session.status.write(state="paused", intent=self._intent, step=step)
 
 
 def _write(run: AttachedRun, **fields: Any) -> None:

@@ -40,6 +40,9 @@ class Decider(Protocol):
     def due(self, step: int) -> Sequence[Command]:
         """Return what acts at the end of this optimizer step, in order; called once a step by every rank."""
 
+    def broken(self) -> bool:
+        """Whether another rank is known to be gone, so that nothing is decided together any more; from any thread."""
+
 
 class Solo:
     """A training of one process: what waits is due.
@@ -56,6 +59,10 @@ class Solo:
     def due(self, step: int) -> Sequence[Command]:
         """Return what waits; without anything it costs one attribute read."""
         return self._board.take() if self._board.armed else _NOTHING
+
+    def broken(self) -> bool:
+        """There is no other rank."""
+        return False
 
 
 class Leader:
@@ -113,6 +120,10 @@ class Leader:
         self._until, self._look_at = until, until - ahead + 1
         return _NOTHING
 
+    def broken(self) -> bool:
+        """Whether one of the others is gone."""
+        return self._line.any_lost()
+
     def _look_closely(self, step: int, horizon: int, ahead: int) -> Sequence[Command]:
         self._hear()
         if self._board.armed or self._held:
@@ -164,6 +175,7 @@ class Follower:
 
     def __init__(self, board: CommandBoard, line: Line) -> None:
         self._board = board
+        self._line = line
         self._listener = Listener(line)
         self._step = self._until = -1
         # Up to this step it is known that nothing acts.
@@ -192,6 +204,10 @@ class Follower:
         due = _ready(self._planned, step) if self._planned else _NOTHING
         self._free_until = step if self._planned else self._until
         return due
+
+    def broken(self) -> bool:
+        """Whether one of the others is gone."""
+        return self._line.any_lost()
 
     def _read(self, step: int) -> None:
         entry = self._listener.hear(step)

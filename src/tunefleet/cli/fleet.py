@@ -54,6 +54,7 @@ class LocalFleet:
         workers: How many workers.
         environment: Variables for the children, on top of this process's.
         save_client: Write `client.json`, so that CLI and SDK of this user find the server while it runs.
+        adopt_files: Take files and folder as the database's, whosever they were.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class LocalFleet:
         workers: int = 1,
         environment: Mapping[str, str] | None = None,
         save_client: bool = True,
+        adopt_files: bool = False,
     ) -> None:
         self._settings = load(ServerSettings, data=data, host=host, port=port)
         self._certificate = opened(self._settings.tls_cert_file, self._settings.tls_key_file)
@@ -72,6 +74,7 @@ class LocalFleet:
         self.host = self._settings.host
         self.port = self._settings.port
         self._workers = workers
+        self._adopt_files = adopt_files
         self._extra = dict(environment or {})
         self._save_client = save_client
         self._saved: SavedServer | None = None
@@ -206,7 +209,7 @@ class LocalFleet:
 
     def _take_folder(self) -> None:
         try:
-            self.data.mkdir(parents=True, exist_ok=True)
+            self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock.acquire(timeout=0)
         except FileExistsError:
             raise MachineError(
@@ -226,6 +229,7 @@ class LocalFleet:
 
     def _start_children(self) -> None:
         arguments = ["--data", str(self.data), "--host", self.host, "--port", str(self.port)]
+        arguments += ["--adopt-files"] if self._adopt_files else []
         log = self.logs / "server.log"
         environment = given.to_server(self._settings, self._extra)
         program = "tunefleet.server.process"

@@ -29,6 +29,12 @@ def up(
     host: Annotated[str | None, typer.Option(help="Address to listen on; 0.0.0.0 lets others in, with a key.")] = None,
     workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="How many workers.")] = 1,
     keep_jobs: Annotated[bool, typer.Option("--keep-jobs", help="At the end, leave running trainings alive.")] = False,
+    adopt_files: Annotated[
+        bool,
+        typer.Option(
+            "--adopt-files", help="Once: take the files in the folder as this database's, and keep what it does not know."
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Once it is up, print where as one JSON object, and nothing else.")
     ] = False,
@@ -41,7 +47,7 @@ def up(
     At the end, a running training saves a checkpoint if that is quick and ends; its task goes on from the newest
     checkpoint at the next `tunefleet up` on the same folder. With --keep-jobs it lives on and is adopted then.
     """
-    fleet = LocalFleet(data, host=host, port=port, workers=workers)
+    fleet = LocalFleet(data, host=host, port=port, workers=workers, adopt_files=adopt_files)
     with ending(fleet) as asked:
         fleet.start()
         present = fleet.await_workers(_WORKERS_S, asked)

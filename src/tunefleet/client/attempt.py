@@ -104,7 +104,9 @@ class AttemptClient:
             )
         )
 
-    def fetch_artifact(self, digest: str, dest: Path) -> Path:
+    def fetch_artifact(
+        self, digest: str, dest: Path, *, on_progress: transfer.OnProgress = transfer.ignore_progress
+    ) -> Path:
         """Download an input of the task into `dest`.
 
         Returns:
@@ -113,7 +115,7 @@ class AttemptClient:
         Raises:
             ArtifactError: If what arrives does not match its digest.
         """
-        return self._transport.run(transfer.fetch(digest, dest))
+        return self._transport.run(transfer.fetch(digest, dest, on_progress=on_progress))
 
     def chat_turns(self, task_id: str, poll: ChatPoll) -> ChatTurns:
         """Ask for the turns of a chat; the answer is held for as long as `poll` says.

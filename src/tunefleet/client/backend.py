@@ -30,7 +30,13 @@ M = TypeVar("M", bound=Message)
 
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=10.0)
 _TRANSIENT: Final = frozenset({408, 425, 429})
+_AWAY: Final = frozenset({502, 503, 504})
+"""What stands before a backend says while it is away."""
 _MAX_WORDS: Final = 300
+
+
+class BackendFault(UnreachableError):
+    """A backend that answers, and fails at what it was sent: as well its own trouble as what it cannot store."""
 
 
 class JobClient:
@@ -77,6 +83,16 @@ class JobClient:
     def predictions(self, job_id: str, predictions: Sequence[dict[str, Any]]) -> None:
         """Report sample answers; raises as `metrics` does."""
         self._send("POST", "/api/training/local/predictions", {"job_id": job_id, "predictions": list(predictions)})
+
+    def send(self, what: str, job_id: str, body: Any) -> None:
+        """Report something as it was put together before: `metrics`, `predictions` or `logs`; raises as `metrics`."""
+        match what:
+            case "metrics":
+                self._send("PUT", f"/api/training/local/{job_id}/metrics", body)
+            case "predictions":
+                self.predictions(job_id, body)
+            case _:
+                self._send("POST", f"/api/training/local/{job_id}/logs", body)
 
     def fetch_input(self, ref: dict[str, str], folder: Path) -> Path:
         """Fetch an artifact that a job needs, from our own server; what is there already is not fetched again.
@@ -191,6 +207,8 @@ def _call(http: httpx.Client, method: str, path: str, body: dict[str, Any] | Non
 def _refusal(response: httpx.Response, what: str) -> TunefleetError:
     status, words = response.status_code, response.text[:_MAX_WORDS].strip()
     message = f"The backend answered {what} with {status}{f': {words}' if words else ''}"
+    if status >= 500 and status not in _AWAY:
+        return BackendFault(message)
     if status >= 500 or status in _TRANSIENT or status < 400:
         return UnreachableError(message)
     kinds: dict[int, type[TunefleetError]] = {401: AuthError, 404: NotFoundError, 409: ConflictError}

@@ -80,6 +80,20 @@ def normalise(url: str) -> str:
     return str(bare).rstrip("/").removesuffix("/api/v1")
 
 
+def answers(url: str, *, timeout_s: float = 3.0) -> bool:
+    """Whether a server answers at a URL, whoever asks.
+
+    Args:
+        url: Its base URL.
+        timeout_s: Seconds to wait.
+    """
+    base = normalise(url)
+    try:
+        return httpx.get(f"{base}/healthz", timeout=timeout_s, **trust.options(base)).is_success
+    except httpx.HTTPError:
+        return False
+
+
 def read_client_file(file: Path) -> ClientFile | None:
     """Read `client.json`; `None` if there is none.
 

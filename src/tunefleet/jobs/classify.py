@@ -92,6 +92,9 @@ def classify(folder: JobFolder, launch: str, current_boot: str | None) -> JobEnd
     state = status.state if status else None
     if state in _DELIBERATE:
         outcome, reason = _DELIBERATE[state]
+        if status is not None and status.intent == "preempt" and state == "paused" and not cancelled:
+            # By SIGTERM, which nobody sends who wants it to stay paused: the task goes on where there is room.
+            outcome, reason = "released", TaskReason.RELEASED
         if reason is TaskReason.ABORTED and cancelled:
             reason = TaskReason.CANCELLED_BY_USER
         return JobEnd(outcome=outcome, reason=reason, launch=launch, returncode=returncode)

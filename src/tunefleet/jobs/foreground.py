@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.attach import identity, inject, trainings
-from tunefleet.attach.files import read_json, write_json
+from tunefleet.attach.files import make_private, read_json, write_json
 from tunefleet.errors import ConflictError, MachineError, TunefleetError
 from tunefleet.jobs import gpus, locks
 from tunefleet.jobs.classify import read_status
@@ -93,7 +93,7 @@ class ForegroundRun:
             ConflictError: If the job lives already.
             MachineError: If a GPU is taken, or there is no such command.
         """
-        self._folder.root.mkdir(parents=True, exist_ok=True)
+        make_private(self._folder.root)
         with contextlib.ExitStack() as held:
             fds = self._hold(held)
             for name in _STALE:

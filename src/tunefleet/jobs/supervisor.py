@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from tunefleet.attach import identity
 from tunefleet.attach.endpoint import safe_job_id
-from tunefleet.attach.files import read_json, write_json
+from tunefleet.attach.files import make_private, read_json, write_json
 from tunefleet.errors import ConflictError, InputError, MachineError
 from tunefleet.jobs import engines, locks
 from tunefleet.jobs.environment import job_environment, needs_cold_start
@@ -95,7 +95,7 @@ class Supervisor:
         folder = self.folder(job.job_id)
         if not _is_free(folder):
             raise ConflictError(f"Job {job.job_id} is running already.")
-        folder.root.mkdir(parents=True, exist_ok=True)
+        make_private(folder.root)
         if job.gang is not None:
             # A node that had the result of an earlier try would not run again, and the others would wait for it.
             folder.responses_json.unlink(missing_ok=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from abc import ABC, abstractmethod
+from urllib.parse import urlsplit
 
 from tunefleet.wire.link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 
@@ -42,3 +44,14 @@ class AsyncWorkerLink(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Give up connections."""
+
+
+def address_towards(url: str) -> str | None:
+    """Return the address that this machine has in the network towards a host; None if there is no way there."""
+    parts = urlsplit(url)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((parts.hostname or "127.0.0.1", parts.port or 80))  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None

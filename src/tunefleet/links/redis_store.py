@@ -41,10 +41,12 @@ class Store:
     Args:
         id: The same for one server and the next on its store.
         where: Of this server, in words.
+        url: Where workers reach it by HTTP.
     """
 
     id: str
     where: str
+    url: str = ""
 
 
 class StoreClaim:
@@ -117,7 +119,7 @@ class StoreClaim:
                     return None
 
     def _said(self) -> str:
-        return dumps({"store": self._store.id, "where": self._store.where, "at": now_text()})
+        return dumps({"store": self._store.id, "where": self._store.where, "url": self._store.url, "at": now_text()})
 
     async def _there(self) -> dict[str, str] | None:
         return _read(await self._redis.get(self._keys.store))

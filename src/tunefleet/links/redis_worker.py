@@ -6,6 +6,7 @@ on the way (a message, a connection, all of Redis) ends the call as unreachable,
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import uuid
@@ -35,6 +36,7 @@ from tunefleet.links.redis_keys import (
 )
 from tunefleet.links.redis_parts import Entry, now_text, raised, reply_of
 from tunefleet.links.redis_reader import Call, Reader, end_earlier
+from tunefleet.spec.base import is_url
 from tunefleet.wire.link import ExchangeReply, ExchangeRequest, Offer, RegisterReply, RegisterRequest
 
 logger = logging.getLogger(__name__)
@@ -66,6 +68,28 @@ def connect(url: str, *, read_s: float) -> Redis:
         socket_connect_timeout=_CONNECT_S,
         retry=Retry(NoBackoff(), 0),
     )
+
+
+def server_url(url: str, keys: Keys) -> str | None:
+    """Return where the server of a fleet is reached by HTTP, as it says in Redis; None if no server says it now.
+
+    Args:
+        url: Of the Redis server.
+        keys: Names of the fleet's keys.
+
+    Raises:
+        MachineError: If the URL is none of a Redis, or the login is refused.
+        UnreachableError: If Redis does not answer.
+    """
+    client: Any = connect(url, read_s=_CONNECT_S)
+    try:
+        said = json.loads(client.get(keys.store) or "{}")
+    except (RedisError, OSError, ValueError) as error:
+        raise explained(error, url, "GET", first=True) from error
+    finally:
+        client.close()
+    found = said.get("url") if isinstance(said, dict) else None
+    return found if isinstance(found, str) and is_url(found) else None
 
 
 class RedisLink(WorkerLink):

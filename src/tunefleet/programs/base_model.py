@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from tunefleet.errors import ModelError
 from tunefleet.programs import assets, hub
 from tunefleet.programs.archives import inner, opened
+from tunefleet.spec.base import is_written_as_path
 from tunefleet.spec.model import ModelSource
 
 _EMBEDDINGS: Final = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
@@ -55,13 +57,14 @@ def locate(
     """
     if assets.is_builtin(identifier):
         path = str(assets.locate(identifier, "model"))
-    elif local is not None or Path(identifier).expanduser().is_dir():
+    elif local is not None or is_written_as_path(identifier):
         folder = Path(local or identifier).expanduser()
         if not (folder / "config.json").is_file():
             raise ModelError(
                 f"The model folder {identifier} has no config.json.",
                 hint="Name a folder as `save_pretrained` writes it.",
             )
+        check_shards(folder)
         path = str(folder)
     else:
         path = hub.resolve(identifier, "model", revision)
@@ -93,6 +96,25 @@ def named(
     folder = None if local is None else str(inner(opened(Path(local), workspace)))
     wanted = source.revision or revision
     return locate(source.identifier, folder, revision=wanted, trust_remote_code=trust_remote_code)
+
+
+def check_shards(folder: Path) -> None:
+    """Refuse a folder whose index of shards leads out of it: Transformers would read weights from anywhere.
+
+    Args:
+        folder: Of a model or adapter.
+
+    Raises:
+        ModelError: If it does, or cannot be read.
+    """
+    for index in folder.glob("*.index.json"):
+        try:
+            shards = set(json.loads(index.read_bytes())["weight_map"].values())
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ModelError(f"{index.name} of {folder.name} is no index of shards: {error!r}.") from None
+        for shard in shards:
+            if not isinstance(shard, str) or not (folder / shard).resolve().is_relative_to(folder.resolve()):
+                raise ModelError(f"{index.name} of {folder.name} names {shard!r}, which leads out of the folder.")
 
 
 def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:

@@ -44,8 +44,14 @@ def resolve(name: str, kind: Kind, revision: str | None = None) -> str:
         DataError: If no such dataset exists or may be read.
         UnreachableError: If the hub does not answer and nothing is in the cache.
     """
+    wrong = ModelError if kind == "model" else DataError
+    if Path(name).exists():
+        # The libraries would take the folder, wherever this process happens to run.
+        raise wrong(
+            f"The {kind} {name!r} is looked for on the hub, and something of that name lies in {Path.cwd()} as well.",
+            hint=f"Write ./{name} if you mean the folder.",
+        )
     if constants.HF_HUB_OFFLINE:
-        wrong = ModelError if kind == "model" else DataError
         cached = _cached(name, kind, revision)
         if cached is None:
             raise wrong(

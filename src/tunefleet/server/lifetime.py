@@ -152,7 +152,7 @@ class Lifetime:
         if redis_address is not None:
             from tunefleet.server import redis_desk  # noqa: PLC0415 -- most servers need no Redis
 
-            self._hub = redis_desk.hub_of(self.core, redis_address)
+            self._hub = redis_desk.hub_of(self.core, redis_address, self.url)
             loops["redis"] = self._loop("redis", self._hub.serve)
         self._tasks = [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
 

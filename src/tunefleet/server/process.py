@@ -52,19 +52,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _set_up_log(settings)
         for sentence in unsupported("server"):
             log.warning(sentence)
-        _serve(settings)
+        _serve(settings, adopt_files=options.adopt_files)
     except TunefleetError as error:
         sys.stderr.write(f"error: {error}\n")
         return _EXIT_FAILED
     return 0
 
 
-def _serve(settings: ServerSettings) -> None:
+def _serve(settings: ServerSettings, *, adopt_files: bool) -> None:
     redis_address = address_of(settings)
     certificate = opened(settings.tls_cert_file, settings.tls_key_file)
     if certificate is not None:
         certificate.tell()
-    core = open_core(settings)
+    core = open_core(settings, adopt_files=adopt_files)
     try:
         if redis_address is not None:
             from tunefleet.server.redis_desk import refuse_other_store  # noqa: PLC0415 -- most servers need no Redis
@@ -112,6 +112,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on; 0 takes a free one (default 8000)")
+    parser.add_argument(
+        "--adopt-files",
+        action="store_true",
+        help="once: take the files and the data folder as this database's own, and keep what it does not know",
+    )
     return parser
 
 

@@ -6,6 +6,7 @@ import hashlib
 import socket
 
 from tunefleet.links import redis_store
+from tunefleet.links.base import address_towards
 from tunefleet.links.redis_keys import Keys
 from tunefleet.links.redis_server import RedisHub
 from tunefleet.links.redis_store import Store
@@ -56,10 +57,15 @@ def keys_of(core: Core) -> Keys:
     return Keys(core.settings.topic, core.settings.redis_prefix)
 
 
-def store_of(core: Core) -> Store:
-    """Return what a server has in common with the one before it on its database, and with no other."""
+def store_of(core: Core, url: str = "") -> Store:
+    """Return what a server has in common with the one before it on its database, and with no other.
+
+    Args:
+        core: What the services work on.
+        url: Where workers reach this server by HTTP.
+    """
     where = f"on {socket.gethostname()} with its data in {core.settings.data_dir.absolute()}"
-    return Store(hashlib.sha256(core.secret + b":store").hexdigest()[:16], where)
+    return Store(hashlib.sha256(core.secret + b":store").hexdigest()[:16], where, url)
 
 
 async def refuse_other_store(core: Core, url: str) -> None:
@@ -71,15 +77,32 @@ async def refuse_other_store(core: Core, url: str) -> None:
     await redis_store.refuse_other_store(url, keys_of(core), store_of(core))
 
 
-def hub_of(core: Core, url: str) -> RedisHub:
+def hub_of(core: Core, url: str, here: str | None) -> RedisHub:
     """Return the Redis link of a server.
 
     Args:
         core: What the services work on.
         url: Of the Redis.
+        here: Under which this process reaches itself.
     """
     settings = core.settings
     # The same after a restart, so that it finds what it had read; another once the database has another server.
     about = f"{socket.gethostname()}:{settings.data_dir.absolute()}"
     name = hashlib.sha256(core.secret + about.encode()).hexdigest()[:12]
-    return RedisHub(url, keys_of(core), CoreDesk(core), name=name, store=store_of(core))
+    return RedisHub(url, keys_of(core), CoreDesk(core), name=name, store=store_of(core, address_of(core, url, here)))
+
+
+def address_of(core: Core, url: str, here: str | None) -> str:
+    """Return where workers reach a server by HTTP, which the Redis tells those that were not told.
+
+    Args:
+        core: What the services work on.
+        url: Of the Redis: towards it lies the network that the workers are in.
+        here: Under which this process reaches itself; without one there is no address.
+    """
+    if core.settings.public_base_url is not None:
+        return core.settings.public_base_url
+    if here is None or core.settings.host not in {"0.0.0.0", "::"}:
+        return here or ""
+    outward = address_towards(url)
+    return here if outward is None else here.replace("[::1]", outward).replace("127.0.0.1", outward)

@@ -1,7 +1,12 @@
-"""Servers on one database must keep their files in one place: a mark there, whose name the database knows.
+"""Database, file store and data folder belong together: each has the same mark, from the first start on.
 
-A server that does not find the mark looks at other files than those that serve now, and would lose half of what is
-uploaded; it is refused. If nobody else serves, the files were moved or restored: it marks the place anew.
+    database            meta `files_mark`: a random name
+    file store          a small file that says the name
+    <data>/database-id  the name
+
+What no row knows is deleted as garbage, so a server that opened the wrong database, or one that lost its rows, would
+delete every file. It is refused unless a person says that they belong together (`--adopt-files`); what the store has
+then and no row knows stays.
 """
 
 from __future__ import annotations
@@ -10,16 +15,22 @@ import hashlib
 import logging
 import secrets
 import time
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 from tunefleet.artifacts import BlobStore
+from tunefleet.attach.files import write_text
 from tunefleet.errors import StoreError
-from tunefleet.store import Connection, Database, keys, servers
+from tunefleet.store import Connection, Database, artifacts, keys, servers
 
 log = logging.getLogger(__name__)
 _META: Final = "files_mark"
+_BEGIN: Final = "The files of the Tunefleet database "
+_NAME: Final = "database-id"
 _LISTEN_S: Final = 3.5
 """Longer than two signs of life of a server are apart."""
+_ADOPT: Final = "If this database is the one to go on with, start the server once with --adopt-files: nothing is deleted."
 
 
 def digest_of(connection: Connection) -> str | None:
@@ -28,49 +39,99 @@ def digest_of(connection: Connection) -> str | None:
     return None if mark is None else _named(mark)[0]
 
 
-def check(database: Database, blobs: BlobStore) -> None:
-    """Refuse files that are not those of the other servers; blocks.
+def check(
+    database: Database, name: str, blobs: BlobStore, folder: Path, *, now: float, adopt: bool = False
+) -> None:
+    """Refuse a database whose files or data folder are another's; blocks.
+
+    Args:
+        database: Of the server.
+        name: What messages call it.
+        blobs: Its files.
+        folder: Its data folder.
+        now: Unix time.
+        adopt: Take them as they are, and keep what no row knows.
 
     Raises:
-        StoreError: If others serve with files somewhere else.
+        StoreError: If they do not belong together, or others serve with files somewhere else.
     """
-    if not database.shared:
-        return
     known = database.read(lambda connection: keys.get_meta(connection, _META)).result()
-    if known is not None and blobs.has(_named(known)[0]):
-        return
-    if known is not None and _others_serve(database):
+    noted = _noted(folder)
+    if noted is not None and noted != known and not adopt:
+        raise StoreError(
+            f"The data folder {folder} belongs to another database than {name}, which is "
+            + ("new, or has lost its rows." if known is None else "paired with other files."),
+            hint=f"Check TUNEFLEET_DATABASE_URL and --data; `tunefleet restore` brings a lost database back. {_ADOPT}",
+        )
+    if known is None or not blobs.has(_named(known)[0]):
+        known = _pair(database, name, blobs, known, adopted_at=now if adopt else None)
+    elif adopt:
+        database.write(partial(keys.keep_unknown_files, now=now)).result()
+    if noted != known:
+        write_text(folder / _NAME, known + "\n", mode=0o600, sync=True)
+
+
+def _pair(database: Database, name: str, blobs: BlobStore, known: str | None, *, adopted_at: float | None) -> str:
+    """Mark the file store as the database's, if it may be; returns the mark."""
+    if known is not None and database.shared and _others_serve(database):
         raise StoreError(
             f"Other servers on this database keep their files elsewhere than in {blobs.root} or the bucket named here.",
             hint="Give every server the same bucket in TUNEFLEET_ARTIFACTS, or the same shared folder as `artifacts` "
             "in its data folder.",
         )
-    made = secrets.token_hex(16)
+    if adopted_at is None and known is not None:
+        raise StoreError(
+            f"The files of {name} are not in {blobs.root} or the bucket named here, where this server looks for them.",
+            hint=f"Check TUNEFLEET_ARTIFACTS and --data. {_ADOPT}",
+        )
+    if adopted_at is None and _foreign(database, blobs):
+        raise StoreError(
+            f"The files in {blobs.root} or the bucket named here belong to another database than {name}, which is new, "
+            "or has lost its rows.",
+            hint=f"Check TUNEFLEET_DATABASE_URL, TUNEFLEET_ARTIFACTS and --data. {_ADOPT}",
+        )
+    made = known or secrets.token_hex(16)
     # The file comes first: what the database names has been there.
     digest, body = _named(made)
     with blobs.append(digest, 0, len(body)) as upload:
         upload.write(body)
         upload.finish()
-    if database.write(lambda connection: _store(connection, known, made)).result():
-        if known is not None:
-            log.warning("The files of this database were not where they are looked for; the place is marked anew.")
-        return
-    check(database, blobs)  # another server was faster
+    if adopted_at is not None:
+        log.warning("%s and the files in %s belong together from now on.", name, blobs.root)
+    return database.write(lambda connection: _store(connection, made, adopted_at)).result()
+
+
+def _foreign(database: Database, blobs: BlobStore) -> bool:
+    """Whether there are files, and rows know none of them."""
+    found = [digest for digest, size in blobs.kept_before(float("inf")).items() if not _is_mark(blobs, digest, size)]
+    return bool(found) and not database.read(lambda connection: artifacts.known_anywhere(connection, found)).result()
+
+
+def _is_mark(blobs: BlobStore, digest: str, size_bytes: int) -> bool:
+    """Whether a file is a mark: of a database that was marked at this moment, or of one that is gone."""
+    return size_bytes == len(_named("0" * 32)[1]) and blobs.read(digest).startswith(_BEGIN.encode())
 
 
 def _named(mark: str) -> tuple[str, bytes]:
-    body = f"The files of the Tunefleet database {mark}.\n".encode()
+    body = f"{_BEGIN}{mark}.\n".encode()
     return hashlib.sha256(body).hexdigest(), body
 
 
-def _store(connection: Connection, known: str | None, made: str) -> bool:
-    if keys.get_meta(connection, _META) != known:
-        return False
+def _noted(folder: Path) -> str | None:
+    try:
+        return (folder / _NAME).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return None
+
+
+def _store(connection: Connection, made: str, adopted_at: float | None) -> str:
+    """Store the mark unless another server was faster; returns the one that holds."""
+    known = keys.get_meta(connection, _META)
     if known is None:
         keys.put_meta(connection, _META, made)
-    else:
-        keys.change_meta(connection, _META, made)
-    return True
+    if adopted_at is not None:
+        keys.keep_unknown_files(connection, adopted_at)
+    return known or made
 
 
 def _others_serve(database: Database) -> bool:

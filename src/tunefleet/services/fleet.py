@@ -41,6 +41,7 @@ class Presence:
         stalled: The attempts that it said write nothing; null before its first word about it.
         delivering: The attempts whose job is over, and why each is held up: they take no room. The worker says them
             in each exchange, so that a new leader knows them after the first.
+        fetching: What attempts fetch before their jobs begin, in words; said as `delivering` is.
         load: How busy it was when it told last.
         load_at: When that was, on the wall clock.
         outdated: Something of ours has ended there since: what it told of free memory counts no more.
@@ -55,6 +56,7 @@ class Presence:
     lost: bool = False
     stalled: frozenset[str] | None = None
     delivering: Mapping[str, str] = field(default_factory=dict)
+    fetching: Mapping[str, str] = field(default_factory=dict)
     load: Load | None = None
     load_at: float = 0.0
     outdated: bool = False

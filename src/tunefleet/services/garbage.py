@@ -16,7 +16,7 @@ from tunefleet.artifacts import BlobStore
 from tunefleet.services import filemark, leftovers, ration
 from tunefleet.services.core import Core
 from tunefleet.services.deleting import delete_files
-from tunefleet.store import Connection, after_commit, artifacts
+from tunefleet.store import Connection, after_commit, artifacts, keys
 
 log = logging.getLogger(__name__)
 PARTIAL_S: Final = 24 * 3600.0
@@ -43,6 +43,10 @@ async def collect(core: Core) -> Collected:
     now = core.clock.wall()
     before = now - core.settings.garbage_grace_s
     old = await asyncio.to_thread(core.blobs.kept_before, before)
+    since = await core.read(keys.files_kept_until)
+    if since:
+        earlier = await asyncio.to_thread(core.blobs.kept_before, since)
+        old = {digest: size for digest, size in old.items() if digest not in earlier}
     # Looked up beside the writer: with a million files it takes seconds. What no row knows is looked at again there.
     recorded = await core.read(lambda connection: artifacts.known_anywhere(connection, list(old)))
     old = {digest: size for digest, size in old.items() if digest not in recorded}
@@ -57,8 +61,8 @@ def _collect(
     found = dict(artifacts.garbage(connection, now=now, verified_before=before))
     # A crash between a file and its row leaves a file that no row knows.
     recorded = artifacts.known_anywhere(connection, list(old))
-    mark = filemark.digest_of(connection)
-    found |= {digest: size for digest, size in old.items() if digest not in recorded and digest != mark}
+    kept = recorded | {filemark.digest_of(connection)}
+    found |= {digest: size for digest, size in old.items() if digest not in kept}
     artifacts.delete_blobs(connection, list(found), now=now)
     ration.count(connection, blobs)
     if found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import threading
 import time
@@ -50,6 +51,11 @@ def new_secret() -> str:
     """Return a new API key."""
     # 30 random bytes are 40 characters.
     return f"tf_{secrets.token_urlsafe(30)}"
+
+
+def is_secret(text: str) -> bool:
+    """Whether a text may be an API key of ours."""
+    return re.fullmatch(r"tf_[A-Za-z0-9_-]{20,200}", text) is not None
 
 
 def hashed(secret: str) -> str:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hmac
 import logging
-import os
 import secrets
 from pathlib import Path
 from typing import Final
 
-from tunefleet.errors import AuthError, ForbiddenError, NotFoundError
+from tunefleet.attach.files import write_text
+from tunefleet.errors import AuthError, ForbiddenError, NotFoundError, StoreError
 from tunefleet.services import projects
 from tunefleet.services.core import KEYS, Core
 from tunefleet.services.identity import Actor, AttemptActor, is_operator, may_administer
-from tunefleet.services.ids import attempt_of, hashed, new_id, new_secret
+from tunefleet.services.ids import attempt_of, hashed, is_secret, new_id, new_secret
 from tunefleet.services.views import key_view
 from tunefleet.store import DEFAULT_PROJECT, Connection, after_commit, attempts, keys, tasks, wake
 from tunefleet.store import projects as project_rows
@@ -151,10 +151,14 @@ async def ensure_first(core: Core) -> None:
     """At the first start, make an admin and a worker key and write each to a file that only this user can read."""
     if await core.read(lambda connection: keys.all_rows(connection, project=DEFAULT_PROJECT)):
         return
-    made = {name: (role, new_secret()) for name, role in _FIRST}
-    # The files come first: a crash in between leaves files that the next start overwrites, never a lost key.
+    folder = core.settings.data_dir / "keys"
+    # The files come first, and one that is there holds on: it may be the only copy of a key of a lost database.
+    there = {name: _secret_in(folder / f"{name}.key") for name, _ in _FIRST}
+    made = {name: (role, there[name] or new_secret()) for name, role in _FIRST}
     for name, (_, secret) in made.items():
-        _write_private(core.settings.data_dir / "keys" / f"{name}.key", secret)
+        if there[name] is None:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_text(folder / f"{name}.key", secret + "\n", mode=0o600, sync=True)
 
     def operation(connection: Connection) -> bool:
         if keys.all_rows(connection, project=DEFAULT_PROJECT):
@@ -166,9 +170,10 @@ async def ensure_first(core: Core) -> None:
     if not await core.write(operation):
         # Another server on the database was faster: the keys lie in its folder.
         for name in made:
-            (core.settings.data_dir / "keys" / f"{name}.key").unlink()
+            if there[name] is None:
+                (folder / f"{name}.key").unlink()
         return
-    log.info("Made the first keys; they lie in %s.", core.settings.data_dir / "keys")
+    log.info("Made the first keys; they lie in %s.", folder)
 
 
 async def create_login_code(core: Core, actor: Actor) -> str:
@@ -304,13 +309,16 @@ def _actor(connection: Connection, row: KeyRow | None) -> Actor:
     return Actor(row.id, row.owner, row.role, row.project)
 
 
-def _write_private(path: Path, text: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_suffix(".new")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+def _secret_in(path: Path) -> str | None:
+    """Return the key in a file; null if there is no file.
+
+    Raises:
+        StoreError: If it holds none: it is not replaced.
+    """
+    try:
+        secret = path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return None
+    if not is_secret(secret):
+        raise StoreError(f"{path} holds no key, and is not replaced.", hint="Move it away; another one is made then.")
+    return secret

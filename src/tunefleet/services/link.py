@@ -115,6 +115,7 @@ async def _exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Excha
     now = round(core.clock.wall(), 3)
     if presence.hear(request.load, now, ended=bool(request.finishes), delivering=said.delivering):
         core.signals.notify("placement")
+    presence.fetching = said.fetching
     if request.load is not None:
         core.fleet.told[request.worker_id] = (now, request.load)
     if request.holding or request.finishes:

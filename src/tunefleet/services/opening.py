@@ -23,21 +23,23 @@ from tunefleet.services.signals import Signals
 from tunefleet.settings import ServerSettings
 from tunefleet.store import Connection, Database, keys
 from tunefleet.store.folderlock import FolderLock
-from tunefleet.store.opening import target_of
+from tunefleet.store.opening import name_of, target_of
 from tunefleet.store.writer import EVERYTHING
 
 _SECRET: Final = "server_secret"
 
 
-def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
+def open_core(settings: ServerSettings, *, clock: Clock | None = None, adopt_files: bool = False) -> Core:
     """Open a data folder; it is made if there is none.
 
     Args:
         settings: Of the server.
         clock: Default: the machine's.
+        adopt_files: Take files and folder as the database's, whosever they were, and keep what no row knows.
 
     Raises:
-        StoreError: If another process uses the folder or the database, or something in it cannot be used.
+        StoreError: If another process uses the folder or the database, something in it cannot be used, or database,
+            files and folder do not belong together.
         MachineError: If the artifact store cannot be used, or is another than that of the database's other servers; or
             an engine that the settings name cannot be asked from here.
         UnreachableError: If the artifact store does not answer.
@@ -66,7 +68,8 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
         )
         undone.callback(database.close)
         blobs.others_write = database.shared
-        filemark.check(database, blobs)
+        name, folder, now = name_of(target), settings.data_dir, clock.wall()
+        filemark.check(database, name, blobs, folder, now=now, adopt=adopt_files)
         blobs.limit_bytes = settings.storage_limit_bytes
         database.write(lambda connection: ration.count(connection, blobs)).result()
         secret = bytes.fromhex(database.write(_server_secret).result())

@@ -38,6 +38,7 @@ class Presences:
         kept: Worker id → the waiting task for which it gathers what becomes free.
         delivering: Attempt whose job is over, so that it takes no room → why its delivery is held up; empty if it is
             not.
+        fetching: Attempt → what it fetches before its job begins, in words.
         joins: `seq` of the spread task whose parts' files cannot be put together yet → what they do meanwhile.
         absent: Engine that this server does not ask for nodes → what is to be set.
         nodes_jobs: How many jobs engines are asked for at a time.
@@ -49,6 +50,7 @@ class Presences:
     warm: dict[str, frozenset[str]] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
     delivering: dict[str, str] = field(default_factory=dict)
+    fetching: dict[str, str] = field(default_factory=dict)
     joins: dict[int, str] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
     nodes_jobs: int = 1
@@ -61,10 +63,13 @@ def presences(core: Core) -> Presences:
     limits: dict[str, dict[str, int]] = {}
     loads: dict[str, Load] = {}
     delivering: dict[str, str] = {}
+    fetching: dict[str, str] = {}
     silent = core.fleet.silent(core.settings.lost_after_s / 2)
     for worker_id, presence in core.fleet.presences.items():
         if presence.delivering:
             delivering.update(presence.delivering)
+        if presence.fetching:
+            fetching.update(presence.fetching)
         if presence.lost or not presence.limits or worker_id in silent:
             continue
         limits[worker_id] = presence.limits
@@ -74,7 +79,7 @@ def presences(core: Core) -> Presences:
     warm = core.fleet.warm_since(now - core.settings.cache_ttl_s)
     joins = {**core.fleet.joins, **{seq: wait.why for seq, wait in core.joins.items()}}
     return Presences(
-        now, limits, loads, warm, dict(core.fleet.kept), delivering, joins, core.engines.absent,
+        now, limits, loads, warm, dict(core.fleet.kept), delivering, fetching, joins, core.engines.absent,
         core.settings.nodes_jobs,
     )  # fmt: skip
 
@@ -248,6 +253,8 @@ def _ending(row: TaskRow, here: Presences) -> str | None:
         return None
     if row.attempt_id in here.delivering:
         return f"delivering: {here.delivering[row.attempt_id] or 'its job is over, and what it has left is brought.'}"
+    if row.attempt_id in here.fetching:
+        return f"{here.fetching[row.attempt_id]}."
     if row.desired == "cancel":
         return "cancelling: it ends at the end of the running step."
     return "pausing: it saves at the end of the running step, and ends." if row.desired == "pause" else None

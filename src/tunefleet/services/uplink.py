@@ -70,6 +70,7 @@ class Said:
         outcomes: What became of commands.
         stalled: Attempt → for how many seconds its job has written nothing.
         delivering: Attempt whose job is over → why its delivery is held up, scrubbed; empty if it is not.
+        fetching: Attempt → what it fetches before its job begins, and how far it is, scrubbed.
         draining: Whether it was told to leave when it has finished, and knows.
         leaves: Whether it has, and ends.
     """
@@ -83,6 +84,7 @@ class Said:
     outcomes: tuple[CommandOutcome, ...] = ()
     stalled: Mapping[str, float] = field(default_factory=dict)
     delivering: Mapping[str, str] = field(default_factory=dict)
+    fetching: Mapping[str, str] = field(default_factory=dict)
     draining: bool = False
     leaves: bool = False
     points: Mapping[str, str] = field(default_factory=dict)
@@ -139,6 +141,11 @@ def read(secret: bytes, request: ExchangeRequest) -> Said:
         delivering={
             id_: scrub(why)
             for token, why in request.delivering.items()
+            if (id_ := attempt_of(secret, token)) is not None
+        },
+        fetching={
+            id_: scrub(what)
+            for token, what in request.fetching.items()
             if (id_ := attempt_of(secret, token)) is not None
         },
         draining=request.draining,

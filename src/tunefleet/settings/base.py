@@ -84,7 +84,12 @@ class ProcessSettings(BaseSettings):
 
 
 class ClientSettings(ProcessSettings):
-    """Settings of the CLI and the SDK."""
+    """Settings of the CLI and the SDK; none of them is read from a file `.env`.
+
+    Commands run wherever somebody has unpacked something: such a file would name the server that data and key go to.
+    """
+
+    model_config = SettingsConfigDict(env_file=None)
 
     url: str | None = Field(default=None, validation_alias=variable("TUNEFLEET_URL"))
     """The server that CLI and SDK speak to; default: the one that `tunefleet up` wrote into the client file."""

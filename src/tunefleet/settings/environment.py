@@ -67,6 +67,11 @@ def variables_of(prefixes: Sequence[str]) -> dict[str, str]:
     return {name: value for name, value in given.items() if value and name.startswith(tuple(prefixes))}
 
 
+def is_set(name: str) -> bool:
+    """Whether a variable stands in the environment itself, and is not empty."""
+    return bool(os.environ.get(name))
+
+
 def secret_variables() -> dict[str, str]:
     """Return the secrets for tasks that lie in this process's environment, by their names without the prefix."""
     found = {name: value for name, value in os.environ.items() if name.startswith(SECRET_PREFIX)}

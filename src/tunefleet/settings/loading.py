@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import logging
+from typing import Any, Final, TypeVar
 
 from dotenv import dotenv_values
 from pydantic import ValidationError
@@ -10,8 +11,12 @@ from pydantic import ValidationError
 from tunefleet.errors import MachineError
 from tunefleet.settings.agent import AgentSettings
 from tunefleet.settings.base import ProcessSettings
+from tunefleet.settings.environment import is_set
 from tunefleet.settings.worker import WorkerSettings
 
+logger = logging.getLogger(__name__)
+DOTENV: Final = ".env"
+ALLOW_CODE: Final = "TUNEFLEET_ALLOW_CODE"
 S = TypeVar("S", bound=ProcessSettings)
 
 
@@ -26,11 +31,27 @@ def load(cls: type[S], **overrides: Any) -> S:
         MachineError: If a value is unusable; the message names the variable and the value.
     """
     given = {name: value for name, value in overrides.items() if value is not None}
+    files = given.get("_env_file", cls.model_config.get("env_file"))
+    if "allow_code" in cls.model_fields and "allow_code" not in given and (file := _code_allowed_by(files)) is not None:
+        logger.warning("%s in .env is not heeded: set it in the environment, or use --allow-code.", ALLOW_CODE)
+        given["allow_code"] = file
     try:
         return cls(**given)
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, e['loc']))}={e['input']!r}: {e['msg']}" for e in error.errors())
         raise MachineError(f"A setting cannot be used: {faults}.", hint="Mend the variable or the option.") from None
+
+
+def _code_allowed_by(files: object) -> str | None:
+    """Return what else than `.env` says of code that documents bring, if `.env` says something; None if it does not.
+
+    A file of the working directory may have come with what was unpacked there.
+    """
+    named = files if isinstance(files, tuple) else (files,)
+    if DOTENV not in named or not dotenv_values(DOTENV).get(ALLOW_CODE) or is_set(ALLOW_CODE):
+        return None
+    others = (dotenv_values(file).get(ALLOW_CODE) for file in named if file is not None and file != DOTENV)
+    return next((value for value in others if value), "false")
 
 
 def load_agent(**overrides: Any) -> AgentSettings:
@@ -42,7 +63,7 @@ def load_agent(**overrides: Any) -> AgentSettings:
     Raises:
         MachineError: If a value is unusable.
     """
-    files = (load(ProcessSettings).home_dir / "agent.env", ".env")  # of two files the later one counts
+    files = (load(ProcessSettings).home_dir / "agent.env", DOTENV)  # of two files the later one counts
     return load(AgentSettings, _env_file=files, **overrides)
 
 
@@ -62,5 +83,5 @@ def load_worker(**overrides: Any) -> WorkerSettings:
     file = plain.joined_file
     if plain.key is not None or plain.redis_url is not None or not file.is_file():
         return plain
-    joined = load(WorkerSettings, _env_file=(file, ".env"), **overrides)
+    joined = load(WorkerSettings, _env_file=(file, DOTENV), **overrides)
     return joined if joined.server_url == dotenv_values(file).get("ORCHESTRATOR_BASE_URL") else plain

@@ -183,6 +183,11 @@ def is_url(value: str) -> bool:
     return _URL.fullmatch(value) is not None
 
 
+def is_written_as_path(value: str) -> bool:
+    """Whether a text can only be a path, and no name of a hub: it starts with `./`, `../`, `/` or `~`."""
+    return value in {".", ".."} or value.startswith(("./", "../", "/", "~"))
+
+
 def is_hub_name(value: str) -> bool:
     """Whether a text may be the name of a repository of the hub, such as `org/name`."""
     return _HUB_NAME.fullmatch(value) is not None

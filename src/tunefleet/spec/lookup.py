@@ -26,7 +26,7 @@ def look_up(
 
     Args:
         reference: What to look up. A key of a list of mappings gives the list of what each has under it. `NAME_archive`
-            finds `NAME_archive_url`, too.
+            is its address, `NAME_archive_url`, where there is one.
         envelopes: The results of the tasks before.
         room: Counts the entries that are looked through; what the value itself takes is the caller's to count.
         null: Whether null is a value like any other.
@@ -78,10 +78,10 @@ class _Missing(Exception):
 
 def _step(value: Any, part: str, reference: Reference, room: Room | None) -> Any:
     if isinstance(value, Mapping):
+        if part.endswith("_archive") and value.get(f"{part}_url") is not None:
+            return value[f"{part}_url"]  # the archive itself is a name in the folder of a task
         if part in value:
             return value[part]
-        if part.endswith("_archive") and f"{part}_url" in value:
-            return value[f"{part}_url"]
         raise _Missing(f"has no {show(part)}")
     if isinstance(value, list | tuple):
         return _in_list(value, part, reference, room)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
@@ -10,6 +10,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tunefleet.errors import Fault, ReferenceFault
+from tunefleet.spec import result_keys
 from tunefleet.spec.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS, WAY_OUT
 from tunefleet.spec.condition import ConditionSpec
 from tunefleet.spec.edges import Edge, edges
@@ -86,12 +87,27 @@ def read_tasks(source: Source, name: str, faults: list[Fault]) -> tuple[TaskNode
     for edge in edges(source, found, looked.conditions, looked.placeholders, faults):
         waits.setdefault(edge.task, []).append(edge)
     faults.extend(_told(found[: len(looked.wrong)], looked.wrong))
+    if not faults:  # of a document that is wrong otherwise, the kinds may be meant otherwise
+        faults.extend(_valueless(found, looked.placeholders))
     if faults:
         return ()
     return tuple(
         _node(draft, spec, looked.conditions.get(draft.name), names, waits.get(draft.name, []))
         for draft, spec in zip(found, looked.specs, strict=True)
     )
+
+
+def _valueless(found: Sequence[Draft], placeholders: Mapping[str, Sequence[Found]]) -> list[Fault]:
+    """Tell the references that can have no value, whatever the tasks before them do."""
+    specs = {draft.name: draft.source.data["spec"] for draft in found}
+    told = []
+    for draft in found:
+        for each in placeholders.get(draft.name, ()):
+            upstream = specs.get(each.piece.node) if isinstance(each.piece, Reference) else None
+            wrong = None if upstream is None else result_keys.fault_of(each.piece, upstream)
+            if wrong is not None:
+                told.append(fault_at((*SPEC, *each.where), wrong[0], draft.source, hint=wrong[1]))
+    return told[:MAX_FAULTS]
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from tunefleet.spec.base import is_url
+from tunefleet.spec.base import is_hub_name, is_url, is_written_as_path
 from tunefleet.spec.builtin import BUILTIN_PREFIX
 from tunefleet.spec.checkpoint import CheckpointLoadSpec
 from tunefleet.spec.command import CommandSpec
@@ -51,7 +51,24 @@ class LocalPath:
     @property
     def looks_local(self) -> bool:
         """Whether it is written as a path: it starts with `./`, `../`, `/` or `~`."""
-        return self.value in {".", ".."} or self.value.startswith(("./", "../", "/", "~"))
+        return is_written_as_path(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPath:
+    """A value that names something on the worker's disk.
+
+    Args:
+        pointer: Dotted path below `spec`.
+        value: The path as written, without `file://`.
+        beside: Pointers of other places that are named beside it: one of them will do.
+        maybe_hub_name: Whether it may be the name of a repository of the hub as well.
+    """
+
+    pointer: str
+    value: str
+    beside: tuple[str, ...] = ()
+    maybe_hub_name: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +109,12 @@ class NamedTask:
     alone: bool
 
 
+_OF_ADAPTERS: Final = "model.adapters.*.path"
+"""May be the name of a hub, or of a folder on the worker that looks like one, such as `task-ID/final_lora`."""
 _PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
     ("model.source.identifier", "model", False),
     ("model.tokenizer", "model", False),
-    ("model.adapters.*.path", "model", False),
+    (_OF_ADAPTERS, "model", False),
     ("reward_model.identifier", "model", False),
     ("embedding.model", "model", False),
     ("qdrant.path", "dataset", True),
@@ -113,6 +132,7 @@ _PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
     ("evaluations.*.data.path", "dataset", True),
     ("evaluations.*.data.jsonl_path", "dataset", True),
     ("evaluations.*.data.jsonl.path", "dataset", True),
+    ("evaluations.*.data.eval.path", "dataset", True),
     ("evaluations.*.include_path", "dataset", True),
     ("sources.*.dataset_name", "dataset", False),
     ("sources.*.path", "dataset", True),
@@ -129,10 +149,21 @@ _BESIDE: Final[dict[str, tuple[str, ...]]] = {
     "data.jsonl.path": ("url", "download_url", "worker_path"),
     "evaluations.*.data.jsonl.path": ("url", "download_url", "worker_path"),
     "sources.*.jsonl.path": ("url", "download_url", "worker_path"),
+    "data.jsonl.worker_path": ("url", "download_url", "path"),
+    "evaluations.*.data.jsonl.worker_path": ("url", "download_url", "path"),
+    "sources.*.jsonl.worker_path": ("url", "download_url", "path"),
     "checkpoint.load.path": ("taskId", "task_id", "url"),
     "checkpoint.load.uri": ("taskId", "task_id", "url"),
+    _OF_ADAPTERS: ("taskId", "task_id", "url"),
 }
 """Pointer → keys beside it that name another place."""
+_WORKER_PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
+    ("data.jsonl.worker_path", "dataset", True),
+    ("evaluations.*.data.jsonl.worker_path", "dataset", True),
+    ("sources.*.jsonl.worker_path", "dataset", True),
+    ("model.vllm.download_dir", "file", True),
+)
+"""The same, of values that never travel: what they name lies on the worker."""
 _LINKS: Final = (
     "data.path", "data.jsonl_path", "data.jsonl.path", "data.jsonl.url", "data.jsonl.download_url", "data.eval.path",
     "data.url", "model.adapters.*.url", "checkpoint.load.path", "checkpoint.load.url",
@@ -163,6 +194,26 @@ def local_paths(spec: BaseTaskSpec | Mapping[str, Any]) -> list[LocalPath]:
             elsewhere = places.startswith("model.adapters") or any(around.get(key) for key in _BESIDE.get(places, ()))
             elsewhere = elsewhere or (places in _ON_WORKER and value.startswith("/"))
             found.append(LocalPath(pointer, value, role, required and not elsewhere, elsewhere))
+    return found
+
+
+def worker_paths(spec: Mapping[str, Any]) -> list[WorkerPath]:
+    """Return the values that a worker would look for on its own disk, unless something was uploaded in their place.
+
+    Args:
+        spec: The mapping below `spec`, without references. Left out are `builtin:` names, addresses and names of a
+            hub.
+    """
+    found = []
+    for places, _, required in (*_PLACES, *_WORKER_PLACES):
+        for pointer, value, around in values_at(spec, places):
+            if not isinstance(value, str) or value.startswith(BUILTIN_PREFIX) or is_url(value):
+                continue
+            block, path = pointer.rpartition(".")[0], value.removeprefix("file://")
+            beside = tuple(f"{block}.{key}" for key in _BESIDE.get(places, ()) if around.get(key))
+            named = is_hub_name(path) and not required
+            if required or is_written_as_path(path) or places == _OF_ADAPTERS:
+                found.append(WorkerPath(pointer, path, beside, maybe_hub_name=named))
     return found
 
 

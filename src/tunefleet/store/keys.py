@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
@@ -11,6 +11,7 @@ from tunefleet.store import channels
 from tunefleet.store.rows import KeyRow
 from tunefleet.store.tables import api_keys, meta, sessions
 
+_FILES_KEPT: Final = "files_kept_until"
 _USED = update(api_keys).where(api_keys.c.id == bindparam("b_id")).values(last_used_at=bindparam("b_at"))
 
 
@@ -28,6 +29,22 @@ def put_meta(connection: Connection, name: str, value: str) -> None:
 def change_meta(connection: Connection, name: str, value: str) -> None:
     """Change a value that belongs to the database as a whole."""
     connection.execute(update(meta).where(meta.c.name == name).values(value=value))
+
+
+def files_kept_until(connection: Connection) -> float:
+    """Return the Unix time up to which files that no row knows stay: they came before the database, or are newer."""
+    return float(get_meta(connection, _FILES_KEPT) or 0.0)
+
+
+def keep_unknown_files(connection: Connection, now: float) -> None:
+    """Let files stay that no row knows: the database was restored, or took over others' files.
+
+    Args:
+        connection: Of a write.
+        now: Unix time; what is kept later is garbage again if no row knows it.
+    """
+    put = change_meta if get_meta(connection, _FILES_KEPT) is not None else put_meta
+    put(connection, _FILES_KEPT, repr(now))
 
 
 def insert_one(connection: Connection, row: Mapping[str, Any]) -> None:

@@ -230,7 +230,7 @@ class JobStatus(Message):
     eta_s: float | None = None
     at: float
     pid: int
-    intent: Literal["stop", "pause", "abort"] | None = None
+    intent: Literal["stop", "pause", "preempt", "abort"] | None = None
     error: str | None = None
     error_kind: Literal["input", "oom", "disk", "network", "diverged", "bug"] | None = None
     traceback: str | None = None

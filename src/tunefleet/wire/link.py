@@ -213,7 +213,8 @@ class ExchangeRequest(Message):
     live and write nothing, and for how many seconds; a job that is not named there is not stalled. `delivering` names
     those whose job is over, so that they take no slot and no device: why they are held up, a sentence; empty if they
     are not. A job that is not named there may still need the machine. `points` says, by the token of an accepted first
-    node of a gang, where it waits for the others (host:port).
+    node of a gang, where it waits for the others (host:port). `fetching` says, by token, what an attempt fetches before
+    its job begins, and how far it is.
     """
 
     worker_id: str
@@ -228,6 +229,7 @@ class ExchangeRequest(Message):
     discarded: tuple[str, ...] = ()
     stalled: dict[str, Annotated[float, Field(ge=0, le=MAX_SILENCE_S)]] = Field(default_factory=dict)
     delivering: dict[str, str] = Field(default_factory=dict)
+    fetching: dict[str, str] = Field(default_factory=dict)
     want: dict[SlotClass, Whole] = Field(default_factory=dict)
     draining: bool = False
     """Whether it finishes what it has and then leaves, because the server said so."""

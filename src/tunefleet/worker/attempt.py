@@ -30,7 +30,7 @@ from tunefleet.worker.mailbox import Cancelled, Dropped, Mailbox, Stopped
 from tunefleet.worker.meeting import as_node, is_member, released
 from tunefleet.worker.parts import Parts
 from tunefleet.worker.ports import Handle
-from tunefleet.worker.running import CannotGoOn, JobRun
+from tunefleet.worker.running import CannotGoOn, JobRun, PausedFirst
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import AttemptRecord
 from tunefleet.worker.uploads import CheckpointUploads
@@ -238,6 +238,8 @@ class JobAttempt:
             return self._run.begin()
         except CannotGoOn as error:
             return released(self._run.record.offer, str(error))
+        except PausedFirst:
+            return Finish(token=self.token, outcome="paused", reason=TaskReason.PAUSED)
         except Cancelled:
             return Finish(token=self.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
 
@@ -279,7 +281,8 @@ class JobAttempt:
             self._site.outbox.poke()
 
     def _failure(self, reason: TaskReason, error: str) -> Finish:
-        detail = traceback.format_exc()
+        # A mistake in the document needs no traceback, which would tell where this worker's folders lie.
+        detail = None if reason is TaskReason.BAD_INPUT else traceback.format_exc()
         return Finish(token=self.token, outcome="failed", reason=reason, error=error, detail=detail)
 
     def _end_dropped(self) -> None:

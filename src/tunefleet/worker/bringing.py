@@ -1,4 +1,4 @@
-"""What a spec names and nobody has uploaded: files of other tasks, addresses, weights in a folder of this worker.
+"""What a spec names and nobody has uploaded: files of other tasks, and addresses.
 
 <job folder>/imported_checkpoint/            what was fetched to start from
 <job folder>/imported_checkpoint/extracted/  the same, unpacked, if it is an archive
@@ -23,7 +23,7 @@ from tunefleet.client.download import Address, Downloader
 from tunefleet.errors import ForbiddenError, InputError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.jobs.secrets import Secrets
 from tunefleet.spec import BaseTaskSpec, load_task_spec
-from tunefleet.spec.base import is_hub_name, is_url
+from tunefleet.spec.base import is_url
 from tunefleet.spec.checkpoint import CheckpointLoadSpec
 from tunefleet.spec.paths import Fetch, fetches
 from tunefleet.wire.jobfolder import JobFolder
@@ -74,7 +74,7 @@ class Bringer:
         """Bring everything here.
 
         Args:
-            given: What has been uploaded: pointer into the spec → local path.
+            given: What has been uploaded or lies on this worker: pointer into the spec → local path.
 
         Returns:
             Pointer → local path, of what was found or fetched beside that.
@@ -90,7 +90,7 @@ class Bringer:
         start: CheckpointLoadSpec | None = getattr(spec, "start", None)
         here = self._weights_here(spec, start, given)
         stages = Stages(self._folder.root / "inputs" / "upstream", self._other, self._mailbox, self._delivery)
-        found = here | self._adapters_here(spec, given) | stages.bring(getattr(spec, "upstream", None) or {})
+        found = here | stages.bring(getattr(spec, "upstream", None) or {})
         for wanted in fetches(spec):
             if wanted.pointer == WEIGHTS and here:
                 continue
@@ -100,32 +100,12 @@ class Bringer:
     def _weights_here(
         self, spec: BaseTaskSpec, start: CheckpointLoadSpec | None, given: Mapping[str, str]
     ) -> dict[str, str]:
-        """Return the weights that were uploaded or lie in a folder that a document may name."""
+        """Return the weights that were uploaded or lie on this worker, unpacked."""
         pointer = getattr(spec, "start_pointer", None)
         if start is None or start.place is None or pointer is None or is_url(start.place):
             return {}
-        uploaded = given.get(pointer)
-        path = Path(uploaded) if uploaded else self._transfers.existing(start.place, f"spec.{pointer}")
-        if path is not None:
-            return {pointer: str(self._unpacked(path, self._imported, start.archive_format))}
-        if start.task is None and start.url is None:
-            raise InputError(f"spec.{pointer}: there is no {start.place} on this worker.")
-        return {}
-
-    def _adapters_here(self, spec: BaseTaskSpec, given: Mapping[str, str]) -> dict[str, str]:
-        """Return the adapters that lie in a folder that a document may name, and nowhere else."""
-        found = {}
-        for index, adapter in enumerate(getattr(getattr(spec, "model", None), "adapters", ())):
-            pointer = f"model.adapters.{index}.path"
-            if adapter.path is None or pointer in given or adapter.task_id is not None or adapter.url is not None:
-                continue
-            path = self._transfers.existing(adapter.path, f"spec.{pointer}")
-            if path is None and is_hub_name(adapter.path):
-                continue  # the program fetches it, as it fetches models
-            if path is None:
-                raise InputError(f"spec.{pointer}: there is no {adapter.path} on this worker.")
-            found[pointer] = str(path)
-        return found
+        place = given.get(pointer)
+        return {} if place is None else {pointer: str(self._unpacked(Path(place), self._imported, start.archive_format))}
 
     def _fetched(
         self,
@@ -145,7 +125,7 @@ class Bringer:
         try:
             path = self._fetch(wanted, dest)
         except TunefleetError as error:
-            if rows and (siblings or _lies_here_too(self._offer.spec)):
+            if rows and siblings:
                 logger.warning("spec.%s is left out, another place is named beside it: %s", wanted.pointer, error)
                 return {}
             raise _as_input(error, wanted.pointer) from error
@@ -192,9 +172,12 @@ class Bringer:
         """Return what a task has left on this worker; never its bare folder, which may hold anything."""
         if Path(task_id).name != task_id or task_id.startswith("."):
             raise InputError(f"{task_id!r} is no id of a task.")
-        root = self._other(task_id).root
         names = (filename,) if filename is not None else self._probes
-        return next((root / name for name in names if (root / name).exists()), None)
+        try:
+            found = (self._transfers.readable(f"{task_id}/{name}", self._offer.project, "taskId") for name in names)
+            return next((path for path in found if path is not None), None)
+        except InputError:
+            return None  # not of this project, or not of a task: the server knows what may be read of it
 
     @property
     def _probes(self) -> tuple[str, ...]:
@@ -249,12 +232,6 @@ def _names_places(spec: Mapping[str, Any]) -> bool:
 
 def _blocks(value: Any) -> list[Mapping[str, Any]]:
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
-
-
-def _lies_here_too(spec: Mapping[str, Any]) -> bool:
-    data = spec.get("data")
-    jsonl = data.get("jsonl") if isinstance(data, Mapping) else None
-    return isinstance(jsonl, Mapping) and bool(jsonl.get("worker_path"))
 
 
 def _texts(data: Mapping[str, Any]) -> list[str]:

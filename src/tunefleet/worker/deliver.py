@@ -80,7 +80,13 @@ class Deliverer:
         self._folder = site.folder(offer.task_id)
         self._outputs = Outputs(offer, self._folder, site.transfers.packing)
         self._destination = Destination(
-            offer.task_id, offer.spec.get("output") or {}, site.transfers, site.secrets, self._pause, self.held_up
+            offer.task_id,
+            offer.spec.get("output") or {},
+            site.transfers,
+            site.secrets,
+            self._pause,
+            self.held_up,
+            project=offer.project,
         )
         self._shipper: Shipper | None = None
 

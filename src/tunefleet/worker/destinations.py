@@ -58,6 +58,7 @@ class Destination:
         secrets: The values that it may name.
         sleep: Waits between two tries; may raise to give them up.
         held_up: Told why something has to be tried again, without secrets, and null when it has gone well.
+        project: Whose task it is.
     """
 
     def __init__(
@@ -68,6 +69,8 @@ class Destination:
         secrets: Secrets,
         sleep: Callable[[float], None],
         held_up: Callable[[str | None], None] = silent,
+        *,
+        project: str | None = None,
     ) -> None:
         raw: dict[str, Any] = dict(output.get("destination") or {})
         self._task_id = task_id
@@ -77,6 +80,7 @@ class Destination:
         self._hidden = secrets.redaction(raw)
         self._sleep = sleep
         self._held_up = held_up
+        self._project = project
 
     def check(self, root: Path | None = None) -> None:
         """Refuse, before anything is computed, a folder or an address that is not allowed.
@@ -104,10 +108,7 @@ class Destination:
         folder = self.folder
         if folder is None:
             return
-        try:
-            target = self._transfers.inside(folder, f"{_KEY}.path")
-        except ForbiddenError as error:
-            raise InputError(error.message, hint=error.hint) from error
+        target = self._transfers.writable(folder, self._project, f"{_KEY}.path")
         own = target if root is None else root.resolve()
         if target != own and (target.is_relative_to(own) or own.is_relative_to(target)):
             # A copy there would hold the copy before it, or take the place of what it is made of.

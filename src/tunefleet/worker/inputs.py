@@ -17,6 +17,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from tunefleet.artifacts import is_archive, unpack
+from tunefleet.attach.files import make_private
 from tunefleet.wire.link import InputRef
 from tunefleet.worker.files import write_synced
 
@@ -46,7 +47,7 @@ class InputStore:
         Raises:
             ArtifactError: If it does not match its digest, or is an archive that is not safe to unpack.
         """
-        self._root.mkdir(parents=True, exist_ok=True)
+        make_private(self._root)
         with FileLock(self._root / f"{ref.digest}.lock"):
             known = self._known(ref.digest)
             if known is not None:

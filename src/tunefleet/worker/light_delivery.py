@@ -45,7 +45,7 @@ class LightDelivery:
         try:
             for spec in (offer.spec, *(each.spec for each in offer.merged)):
                 self.secrets.check(spec, offer.kind, offer.project)
-            destination = self._destination(offer.task_id, offer.spec)
+            destination = self._destination(offer)
             if destination is not None:
                 destination.check()
         except InputError as error:
@@ -54,11 +54,11 @@ class LightDelivery:
 
     def wanted(self, task: Offer, finish: Finish) -> bool:
         """Return whether an end leads to a delivery."""
-        return finish.outcome == "completed" and self._destination(task.task_id, task.spec) is not None
+        return finish.outcome == "completed" and self._destination(task) is not None
 
     def delivered(self, task: Offer, kind: str, finish: Finish) -> Finish:
         """Bring a completed task's result to where its document wants it; returns the end that this leads to."""
-        destination = self._destination(task.task_id, task.spec)
+        destination = self._destination(task)
         if destination is None or finish.outcome != "completed":
             return finish
         about = {"attempt": task.attempt, "name": task.name, "kind": kind, "workflow_id": task.workflow_id}
@@ -80,12 +80,13 @@ class LightDelivery:
             return Finish(token=finish.token, outcome="failed", reason=reason, error=str(error), result=kept)
         return finish
 
-    def _destination(self, task_id: str, spec: Mapping[str, Any]) -> Destination | None:
-        output = spec.get("output") or {}
+    def _destination(self, task: Offer) -> Destination | None:
+        output = task.spec.get("output") or {}
         wanted = output.get("destination") or {}
         if not (wanted.get("url") or wanted.get("path")):
             return None
-        return Destination(task_id, output, self.transfers, self.secrets, self.sleep, self.held_up)
+        secrets, sleep, held_up = self.secrets, self.sleep, self.held_up
+        return Destination(task.task_id, output, self.transfers, secrets, sleep, held_up, project=task.project)
 
 
 def _write(folder: Path, envelope: ResultEnvelope) -> None:

@@ -6,7 +6,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from concurrent.futures import Future
+from contextvars import copy_context
+from typing import Final, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
 
@@ -14,6 +16,7 @@ from tunefleet.errors import AuthError, ForbiddenError, UnreachableError
 from tunefleet.wire.link import Command, Desired
 
 T = TypeVar("T")
+_LOOK_S: Final = 0.2
 
 
 class Dropped(Exception):
@@ -30,6 +33,16 @@ class Cancelled(Exception):
 
 def _never() -> bool:
     return False
+
+
+def _silently(error: BaseException, for_s: float) -> None:
+    """Tell nobody."""
+
+
+def _error_of(state: RetryCallState) -> BaseException:
+    error = None if state.outcome is None else state.outcome.exception()
+    assert error is not None, "only errors are tried again"
+    return error
 
 
 class Mailbox:
@@ -157,7 +170,12 @@ class Mailbox:
             self._check()
 
     def patiently(
-        self, act: Callable[[], T], *, but: tuple[type[Exception], ...] = (), unwanted: Callable[[], bool] = _never
+        self,
+        act: Callable[[], T],
+        *,
+        but: tuple[type[Exception], ...] = (),
+        unwanted: Callable[[], bool] = _never,
+        waits: Callable[[BaseException, float], None] = _silently,
     ) -> T:
         """Do something that needs the server, again and again while it is away or the token is in doubt.
 
@@ -167,6 +185,7 @@ class Mailbox:
             act: What is to be done.
             but: Errors that are an answer to the question.
             unwanted: Whether another try is not worth waiting for.
+            waits: Told before each further try why it is needed, and for how many seconds it has failed; may raise.
 
         Raises:
             Dropped: If it is void.
@@ -179,9 +198,36 @@ class Mailbox:
             wait=wait_exponential(multiplier=0.2, max=15.0) + wait_random(0, 0.2),
             sleep=lambda seconds: self.pause_whole(seconds, unwanted=unwanted),
             before=self._check_before,
+            before_sleep=lambda state: waits(_error_of(state), state.seconds_since_start or 0.0),
             reraise=True,
         )
         return retrying(act)
+
+    def interruptibly(self, act: Callable[[], T], check: Callable[[], None]) -> T:
+        """Do something that may sit in a socket or a lock for minutes, and leave it alone once it is not wanted.
+
+        Args:
+            act: What is to be done, in a thread of its own: one that is left alone ends by itself, and what it still
+                fetches is there for the next attempt.
+            check: Called several times a second; may raise.
+
+        Raises:
+            Dropped, Stopped: While it is done; what `check` raises, as well.
+        """
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(act())
+            except BaseException as error:  # noqa: BLE001 -- raised where it is waited for
+                future.set_exception(error)
+            self.wake()
+
+        threading.Thread(target=copy_context().run, args=(run,), name="fetch", daemon=True).start()
+        while not future.done():
+            check()
+            self.pause(_LOOK_S)
+        return future.result()
 
     def pause_whole(self, seconds: float, *, unwanted: Callable[[], bool] = _never) -> None:
         """Wait that long whatever comes, but for `Dropped` and `Stopped`; raises `Cancelled` once it is unwanted."""

@@ -10,7 +10,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import FrameType
@@ -19,8 +19,9 @@ from typing import Final
 import tunefleet
 from tunefleet.client import trust
 from tunefleet.client.attempt import AttemptClient
+from tunefleet.client.connection import answers
 from tunefleet.client.reaching import StoreReach
-from tunefleet.errors import AuthError, MachineError
+from tunefleet.errors import AuthError, MachineError, UnreachableError
 from tunefleet.executors import registry
 from tunefleet.executors.registry import Registry
 from tunefleet.jobs import JournalShipper, Supervisor, devices, envs
@@ -36,7 +37,7 @@ from tunefleet.links.redis_tls import address_of
 from tunefleet.observing import context
 from tunefleet.observing.spans import Spans, open_spans
 from tunefleet.settings import WorkerSettings, inherited_environment, secret_variables, unsupported
-from tunefleet.wire.link import Capabilities, Load, Offer
+from tunefleet.wire.link import Capabilities, ExecutorOffer, Load, Offer
 from tunefleet.worker import changes, hub, logfile, probe, transfers
 from tunefleet.worker.energy import EnergyMeter
 from tunefleet.worker.heartbeat import Heartbeat
@@ -82,6 +83,10 @@ def run(
             if not state.open(pause=stopper.pause):
                 return stopper.makes_way
             settings = changes.applied(settings, state)
+            told = _with_address(settings, stopper.pause)
+            if told is None:
+                return stopper.makes_way
+            settings = told
             closing.enter_context(logfile.kept(settings, results_dir))
             spans = open_spans(settings.otlp_endpoint, "tunefleet-worker", tunefleet.__version__)
             if spans is not None:
@@ -110,6 +115,38 @@ def run(
     return worker.made_way
 
 
+def _with_address(settings: WorkerSettings, pause: Callable[[float], bool]) -> WorkerSettings | None:
+    """Return settings that name the server by HTTP: files, journals and logs go there, whatever carries the messages.
+
+    Args:
+        settings: Of the worker.
+        pause: Waits; returns whether to go on.
+
+    Returns:
+        The settings, with the address that the server says in Redis where nobody has named one; None if the worker is
+        stopped while nobody says it.
+    """
+    redis_address = address_of(settings)
+    if redis_address is None or "server_url" in settings.model_fields_set:
+        return settings
+    from tunefleet.links.redis_worker import server_url  # noqa: PLC0415 -- most workers need no Redis
+
+    keys, silent = Keys(settings.topic, settings.redis_prefix), 0
+    while True:
+        try:
+            found, why = server_url(redis_address, keys), "No server has said there where it is."
+        except UnreachableError as error:
+            found, why = None, str(error)
+        if found is not None:
+            logger.info("The server is at %s, as it says in Redis.", found)
+            return settings.model_copy(update={"server_url": found})
+        if silent % _SAY_EVERY == 0:
+            logger.warning("Waiting for the server's address. %s ORCHESTRATOR_BASE_URL names it.", why)
+        silent += 1
+        if not pause(_ASK_S):
+            return None
+
+
 def _require_key(settings: WorkerSettings) -> None:
     if settings.key is None and settings.redis_url is None:
         raise AuthError(
@@ -121,6 +158,9 @@ def _require_key(settings: WorkerSettings) -> None:
 
 
 _JOB_DEFAULTS: Final = BRIEF_SPIN
+_ASK_S: Final = 1.0
+_SAY_EVERY: Final = 30
+"""Of so many looks for the server's address one is logged."""
 
 
 def _build(
@@ -165,7 +205,15 @@ def _build(
     recent = RecentLog()
     logging.getLogger().addHandler(recent)
 
-    offered = partial(executors.offers, allow_code=settings.allow_code, environment=environment)
+    within_reach = _reach(settings)
+
+    def offered() -> tuple[ExecutorOffer, ...]:
+        found = executors.offers(allow_code=settings.allow_code, environment=environment)
+        why = within_reach()
+        if why is None:
+            return found
+        jobs = {each.kind: each.model_copy(update={"available": False, "reason": why}) for each in found}
+        return tuple(jobs[each.kind] if each.slot_class == "job" and each.available else each for each in found)
 
     def describe() -> Capabilities:
         names = secrets.announced()
@@ -192,6 +240,23 @@ def _build(
         return probe.load(settings, results_dir=results_dir, in_use=_in_use(sentry), meter=meter)
 
     return worker, verbs, Heartbeat(site.outbox, load, settings.heartbeat_interval_s)
+
+
+def _reach(settings: WorkerSettings) -> Callable[[], str | None]:
+    """Return what tells why no job can run here, since the server of its files is not reached; None if it is.
+
+    Who exchanges messages by HTTP reaches it, or hears of no task.
+    """
+    if address_of(settings) is None:
+        return lambda: None
+
+    def look() -> str | None:
+        if answers(settings.server_url):
+            return None
+        where = f"the server does not answer at {settings.server_url}, where the files of tasks are"
+        return f"{where}; set ORCHESTRATOR_BASE_URL on the worker"
+
+    return look
 
 
 def _link(settings: WorkerSettings, state: StateFolder) -> WorkerLink:

@@ -8,10 +8,11 @@ from importlib.metadata import version
 
 from tunefleet.errors import MachineError
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.links.base import address_towards
 from tunefleet.settings import WorkerSettings
 from tunefleet.wire.jobfolder import GangJob
 from tunefleet.wire.link import Finish, Offer, release_of
-from tunefleet.worker.probe import address_towards, torch_version
+from tunefleet.worker.probe import torch_version
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ MAX_SAID_BYTES: Final = 4 << 20
 _MAX_WORDS: Final = 64 << 10
 _MAX_NOTE: Final = 1000
 """Characters of what is said of a delivery."""
+_FETCHING_EVERY_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -60,6 +61,8 @@ class Outbox:
         self._discarded: set[str] = set()
         self._silent_from: dict[str, float] = {}
         self._held_up: dict[str, str] = {}
+        self._fetching: dict[str, tuple[float, str]] = {}
+        self._heard_at = -1e9
         self._load: Load | None = None
         self._version = 0
 
@@ -141,6 +144,22 @@ class Outbox:
             if self._held_up.get(token) != before:
                 self._touch()
 
+    def fetching(self, token: str, what: str | None) -> None:
+        """Say what an attempt fetches before its job begins, or that it fetches nothing any more; once a second."""
+        now = time.monotonic()
+        with self._changed:
+            if what is None:
+                self._fetching.pop(token, None)
+                return  # that the job begins is said anyway
+            said_at, _ = self._fetching.get(token, (-1.0, ""))
+            if now - said_at >= _FETCHING_EVERY_S:
+                self._fetching[token] = now, what[:_MAX_NOTE]
+                self._touch()
+
+    def heard_within(self, seconds: float) -> bool:
+        """Whether the server has answered an exchange in this time."""
+        return time.monotonic() - self._heard_at < seconds
+
     def load(self, load: Load) -> None:
         """Say how busy the worker is; newer figures take the place of those that were not said yet."""
         with self._changed:
@@ -160,6 +179,7 @@ class Outbox:
             self._reached.pop(token, None)
             self._silent_from.pop(token, None)
             self._held_up.pop(token, None)
+            self._fetching.pop(token, None)
 
     def draft(
         self,
@@ -191,6 +211,7 @@ class Outbox:
             discarded=said.discarded,
             stalled={token: time.monotonic() - since for token, since in self._silent_from.items()},
             delivering=dict.fromkeys(delivering, "") | self._held_up,
+            fetching={token: what for token, (_, what) in self._fetching.items()},
             want=want,
             draining=draining,
             load=self._load,
@@ -200,6 +221,7 @@ class Outbox:
     def answered(self, draft: Draft, reply: ExchangeReply) -> None:
         """Strike out what the server has taken."""
         with self._lock:
+            self._heard_at = time.monotonic()
             for token in (*reply.accepted, *reply.finished, *reply.drop):
                 self._accepts.pop(token, None)
             for token in (*reply.finished, *reply.drop):

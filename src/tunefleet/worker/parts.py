@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from tunefleet.attach.files import read_json
+from tunefleet.attach.files import make_private, read_json
 from tunefleet.errors import TunefleetError
 from tunefleet.executors.base import JobExecutor, ResultError
 from tunefleet.lifecycle.task import TaskReason
@@ -258,7 +258,7 @@ class Parts:
     def _lay_out(self, part: MergedTask, result: dict[str, Any]) -> None:
         """Make the task's own folder of what the run has left for it."""
         own = self._site.folder(part.task_id)
-        own.root.mkdir(parents=True, exist_ok=True)
+        make_private(own.root)
         write_synced(own.root / MARK, json.dumps({"task_id": self._offer.task_id, "attempt": part.attempt}))
         left = self._site.folder(self._offer.task_id).root / CHILDREN / part.task_id
         for entry in sorted(left.iterdir()) if left.is_dir() else ():

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from tunefleet.client.transfer import OnProgress, ignore_progress
 from tunefleet.jobs.guard import End
 from tunefleet.wire.chat import ChatPiece, ChatPoll, ChatTurns
 from tunefleet.wire.control import CommandState, ControlReply
@@ -110,7 +111,7 @@ class Delivery(Protocol):
     ) -> object:
         """Upload an output; of a folder only the expected files, if they have the digests that are given."""
 
-    def fetch_artifact(self, digest: str, dest: Path) -> Path:
+    def fetch_artifact(self, digest: str, dest: Path, *, on_progress: OnProgress = ignore_progress) -> Path:
         """Download an input."""
 
     def result_files(self, task_id: str) -> Sequence[ResultFile]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
-from tunefleet.errors import InputError
+from tunefleet.client.transfer import Progress
+from tunefleet.errors import InputError, UnreachableError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.jobs import new_launch_id
 from tunefleet.spec import load_task_spec
 from tunefleet.spec.kinds import task_kinds
+from tunefleet.spec.paths import WorkerPath, worker_paths
 from tunefleet.wire.jobfolder import Job, Participant
 from tunefleet.wire.link import InputRef, Offer
 from tunefleet.worker.bringing import Bringer
@@ -19,6 +23,12 @@ from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.ports import Delivery
 from tunefleet.worker.restoring import Restorer
 from tunefleet.worker.site import Site
+from tunefleet.worker.transfers import Transfers
+
+logger = logging.getLogger(__name__)
+_PATIENCE_S: Final = 300.0
+"""How long files that the server has are tried to be fetched while it hears this worker; one that is down is waited for."""
+_HEARD_S: Final = 60.0
 
 
 class Preparation:
@@ -37,13 +47,13 @@ class Preparation:
         self._mailbox = mailbox
         self._delivery = delivery
 
-    def job(self, offer: Offer, *, again: bool, pause: Callable[[], None], point: str | None = None) -> Job:
+    def job(self, offer: Offer, *, again: bool, check: Callable[[], None], point: str | None = None) -> Job:
         """Prepare a launch.
 
         Args:
             offer: The attempt.
             again: Whether the attempt was launched before; then it goes on from its own checkpoints.
-            pause: Called when the inputs are there; may raise to give the launch up.
+            check: Called several times a second while inputs are fetched, and after it; may raise to give the launch up.
             point: Where its gang meets, if it has one.
 
         Raises:
@@ -52,9 +62,11 @@ class Preparation:
             Dropped, Stopped: While something is fetched.
         """
         gang = self._site.place.job(offer, point)
-        inputs = self.inputs(offer)
-        pause()
-        from_step = self._restore(offer, again=again)
+        inputs, from_step = self._mailbox.interruptibly(
+            lambda: (self.inputs(offer), self._restore(offer, again=again)), check
+        )
+        self._site.outbox.fetching(offer.token, None)
+        check()
         self._introduce(offer)
         job = self._executor.job(offer, launch=new_launch_id(), inputs=inputs, gpus=self._site.gpus(offer))
         return job.model_copy(update={"env": self._site.env | job.env, "from_step": from_step, "gang": gang})
@@ -70,9 +82,11 @@ class Preparation:
         for spec in (offer.spec, *(each.spec for each in offer.merged)):
             self._site.secrets.check(spec, offer.kind, offer.project)
         output = offer.spec.get("output") or {}
-        sleep, root = self._mailbox.pause_whole, self._site.folder(offer.task_id).root
-        Destination(offer.task_id, output, self._site.transfers, self._site.secrets, sleep).check(root)
-        inputs = {pointer: self._input(ref) for pointer, ref in offer.inputs.items()}
+        sleep, root, transfers = self._mailbox.pause_whole, self._site.folder(offer.task_id).root, self._site.transfers
+        target = Destination(offer.task_id, output, transfers, self._site.secrets, sleep, project=offer.project)
+        target.check(root)
+        here = paths_here(offer, transfers)
+        inputs = here | {pointer: self._input(ref, offer.token) for pointer, ref in offer.inputs.items()}
         return inputs | Bringer(self._site, offer, self._mailbox, self._delivery).bring(inputs)
 
     def _introduce(self, offer: Offer) -> None:
@@ -90,9 +104,27 @@ class Preparation:
                 hint="Start a worker with --allow-code if you trust that code.",
             )
 
-    def _input(self, ref: InputRef) -> str:
-        store, fetch = self._site.inputs, self._delivery.fetch_artifact
-        return str(self._mailbox.patiently(lambda: store.materialise(ref, fetch)))
+    def _input(self, ref: InputRef, token: str) -> str:
+        outbox = self._site.outbox
+
+        def tell(progress: Progress) -> None:
+            done, whole = progress.done_bytes / 1e6, progress.total_bytes / 1e6
+            outbox.fetching(token, f"fetching {ref.name}, {done:,.0f} of {whole:,.0f} MB")
+
+        def fetch(digest: str, dest: Path) -> Path:
+            return self._delivery.fetch_artifact(digest, dest, on_progress=tell)
+
+        def waits(error: BaseException, for_s: float) -> None:
+            outbox.fetching(token, f"fetching {ref.name} waits, and is tried again: {error}")
+            logger.warning("%s cannot be fetched yet, for %.0f s now: %s", ref.name, for_s, error)
+            if for_s > _PATIENCE_S and outbox.heard_within(_HEARD_S):
+                url = self._site.transfers.server_url
+                raise UnreachableError(
+                    f"{ref.name} could not be fetched for {for_s:.0f} s, though the server hears this worker: {error}",
+                    hint=f"The worker fetches files from {url}; ORCHESTRATOR_BASE_URL names another address.",
+                )
+
+        return str(self._mailbox.patiently(lambda: self._site.inputs.materialise(ref, fetch), waits=waits))
 
     def _restore(self, offer: Offer, *, again: bool) -> int | None:
         """Bring the checkpoint that the attempt goes on from."""
@@ -103,6 +135,44 @@ class Preparation:
 
     def _fetch(self, ref: InputRef, dest: Path) -> Path:
         return self._mailbox.patiently(lambda: self._delivery.fetch_artifact(ref.digest, dest))
+
+
+def paths_here(offer: Offer, transfers: Transfers) -> dict[str, str]:
+    """Return what a document names on this worker's disk: pointer → path, links resolved.
+
+    Programs read a path only if it is among their inputs, so what this refuses is read by none.
+
+    Args:
+        offer: The attempt; what was uploaded for it is left out.
+        transfers: Knows what may be named.
+
+    Raises:
+        InputError: If it names what it may not, or what is not there and nowhere else either.
+    """
+    found: dict[str, str] = {}
+    missing: dict[str, tuple[WorkerPath, InputError]] = {}
+    for named in worker_paths(offer.spec):
+        if named.pointer in offer.inputs:
+            continue
+        at = f"spec.{named.pointer}"
+        load = (offer.spec.get("checkpoint") or {}).get("load") or {}
+        inner = load.get("subdir") if named.pointer.startswith("checkpoint.load.") else None
+        try:
+            path = transfers.readable(named.value, offer.project, at, inner)
+        except InputError as error:
+            missing[named.pointer] = named, error
+            continue
+        if path is None:
+            missing[named.pointer] = named, InputError(f"{at}: there is no {named.value} on this worker.")
+        else:
+            found[named.pointer] = str(path)
+    for named, error in missing.values():
+        if named.maybe_hub_name:
+            continue
+        if all(other in missing for other in named.beside):
+            raise error
+        logger.warning("It is left out, another place is named beside it: %s", error)
+    return found
 
 
 def _brings_code(offer: Offer) -> bool:

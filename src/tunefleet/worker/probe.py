@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psutil
 
@@ -19,6 +18,7 @@ from tunefleet.jobs.devices import described
 from tunefleet.jobs.environment import core_count
 from tunefleet.jobs.gpudriver import read_driver
 from tunefleet.jobs.gpuinfo import read_gpus, visible
+from tunefleet.links.base import address_towards
 from tunefleet.settings import WorkerSettings
 from tunefleet.wire.link import Capabilities, ExecutorOffer, GpuLoad, Load
 from tunefleet.worker import hub
@@ -130,14 +130,3 @@ def cpu_model() -> str:
         return platform.processor()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor())
-
-
-def address_towards(url: str) -> str | None:
-    """Return the address that this machine has in the network towards a server; None if there is no way there."""
-    parts = urlsplit(url)
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((parts.hostname or "127.0.0.1", parts.port or 80))  # sends nothing
-            return str(probe.getsockname()[0])
-    except OSError:
-        return None

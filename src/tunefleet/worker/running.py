@@ -52,6 +52,10 @@ class PausedEnd:
     detail: str | None = None
 
 
+class PausedFirst(Exception):
+    """The server wants a pause of an attempt whose job was not started."""
+
+
 class CannotGoOn(Exception):
     """It is not launched here: a node of a gang that has ended in between, or a machine that is taken away soon."""
 
@@ -116,6 +120,7 @@ class JobRun:
         Raises:
             TunefleetError: If it cannot be started; the message is for the user.
             Cancelled: If the server asked for the end before.
+            PausedFirst: If it asked for a pause before.
         """
         found = self._adoptable()
         if found is not None:
@@ -168,6 +173,8 @@ class JobRun:
             again = None if final else self._launch_again(handle, end)
             if again is None:
                 self._steering.last_look(handle)
+                if not final and self._pause_wanted and not self._unwanted:
+                    return PausedEnd()
                 if not final and self._leaving.wanted and not self._unwanted and not self._stays_paused(end):
                     return LeftEnd()
                 return verdict if final and verdict is not None else end
@@ -244,7 +251,7 @@ class JobRun:
             if self._guard.room(handle):
                 try:
                     return self._launch_when_free(_BUSY_PAUSE_S)
-                except (Cancelled, CannotGoOn):
+                except (Cancelled, PausedFirst, CannotGoOn):
                     return None
                 except GpuBusyError as error:
                     logger.info("Task %s waits: %s", self.record.offer.task_id, error)
@@ -252,8 +259,7 @@ class JobRun:
 
     def _stays_paused(self, end: End) -> bool:
         """Whether it has paused as the server wants it."""
-        desired = self._mailbox.desired
-        return end.outcome == "paused" and desired is not None and desired.action == "pause"
+        return end.outcome == "paused" and self._pause_wanted
 
     def _launch_when_free(self, patience_s: float) -> Handle:
         """Launch; a GPU that another job of ours holds is waited for a while, since that job may just be ending."""
@@ -270,7 +276,7 @@ class JobRun:
         again = self.record.launch is not None
         with self._trace.timed("prepare", self.record.launch or ""):
             job = self._preparation.job(
-                self.record.offer, again=again, pause=self._raise_cancel, point=self.record.point
+                self.record.offer, again=again, check=self._raise_unwanted, point=self.record.point
             )
         env = job.env | self._trace.environment(job.launch)
         job = job.model_copy(update={"merge_children": self._parts.prepare(), "env": env})
@@ -287,6 +293,16 @@ class JobRun:
         if self._unwanted:
             raise Cancelled
         self._raise_leaving()
+
+    def _raise_unwanted(self) -> None:
+        self._raise_cancel()
+        if self._pause_wanted:
+            raise PausedFirst
+
+    @property
+    def _pause_wanted(self) -> bool:
+        desired = self._mailbox.desired
+        return desired is not None and desired.action == "pause"
 
     def _raise_leaving(self) -> None:
         if self._leaving.wanted:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from tunefleet.artifacts import Packing
+from tunefleet.attach.files import read_json
 from tunefleet.client.throttle import Throttle
-from tunefleet.errors import ForbiddenError, InputError
+from tunefleet.errors import InputError
 from tunefleet.settings import WorkerSettings
+from tunefleet.wire.jobfolder import JobFolder
+
+_JOB: Final = JobFolder(Path()).job_json.name
+_FORBIDDEN: Final = (
+    "on a worker a document may only name what was uploaded with it, what lies in a folder of TUNEFLEET_SHARED_DIRS, "
+    "and what a task of the same project has left."
+)
+_HINT: Final = "Name a path beside the document, which is uploaded then, or have the folder shared by the worker."
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +29,8 @@ class Transfers:
 
     Args:
         server_url: The server, as this worker knows it.
-        folders: The only folders that a document may name by absolute path.
+        folders: RESULTS_DIR, of which a document may name what tasks of its project have left; then those that all
+            documents may name.
         url_allow: Hosts and networks in private ranges that a document may name.
         throttle: Holds all transfers together to a speed; null for none.
         packing: How archives are compressed.
@@ -33,36 +46,94 @@ class Transfers:
     patience_s: float = 86_400.0
     cleanup: bool = False
 
-    def inside(self, path: Path, what: str) -> Path:
-        """Return an absolute path, links resolved, that a document may name.
+    def writable(self, path: Path, project: str | None, what: str) -> Path:
+        """Return a path, links resolved, that a document may write to.
 
         Args:
-            path: As the document names it, existing or not.
+            path: Where it leads, existing or not.
+            project: Whose document it is.
             what: The key that names it, for the message.
 
         Raises:
-            ForbiddenError: If it lies outside of the folders.
+            InputError: If it lies outside of the folders, is hidden, or belongs to a task of another project.
         """
-        found = path.resolve()
-        if not any(found.is_relative_to(folder.resolve()) for folder in self.folders):
-            raise ForbiddenError(
-                f"{what}: {path} is not in a folder of this worker that documents may name.",
-                hint="Name a path in its RESULTS_DIR, or start the worker with TUNEFLEET_SHARED_DIRS.",
-            )
+        with _in_words(what):
+            found = path.resolve()
+            self._check(found, project, must_be_owned=False)
         return found
 
-    def existing(self, text: str, what: str) -> Path | None:
-        """Return a path that a document may name, if something is there; relative ones are below RESULTS_DIR.
+    def readable(self, text: str, project: str | None, what: str, inner: str | None = None) -> Path | None:
+        """Return a path, links resolved, that a document may read; nothing else on this disk is for documents.
+
+        Args:
+            text: As the document has it; a relative one is below RESULTS_DIR.
+            project: Whose document it is.
+            what: The key that names it, for the message.
+            inner: What of it is read, if not all.
+
+        Returns:
+            The path; None if it may be read, and nothing is there.
 
         Raises:
-            InputError: If it is a forbidden one; a document's mistake, which no repetition mends.
+            InputError: If it lies neither in a shared folder nor in a task's folder of the same project, whether
+                something is there or not.
         """
-        path = Path(text)
-        try:
-            found = self.inside(path if path.is_absolute() or not self.folders else self.folders[0] / path, what)
-        except ForbiddenError as error:
-            raise InputError(error.message, hint=error.hint) from error
-        return found if found.exists() else None
+        with _in_words(what):
+            path = Path(text)
+            found = (path if path.is_absolute() or not self.folders else self.folders[0] / path).resolve()
+            for each in (found, *([] if inner is None else [(found / inner).resolve()])):
+                self._check(each, project, must_be_owned=self._within(each) == self._results)
+                if each.is_dir() and next(each.glob(f"*/{_JOB}"), None) is not None:
+                    raise _OutOfBounds  # tasks of anybody lie in it
+            return found if found.exists() else None
+
+    @property
+    def _results(self) -> Path | None:
+        return self.folders[0].resolve() if self.folders else None
+
+    def _within(self, path: Path) -> Path | None:
+        """Return the innermost of the folders that a path lies in: RESULTS_DIR may be part of what is shared."""
+        around = [folder for each in self.folders if path.is_relative_to(folder := each.resolve())]
+        return max(around, key=lambda folder: len(folder.parts), default=None)
+
+    def _check(self, path: Path, project: str | None, *, must_be_owned: bool) -> None:
+        """Refuse what lies outside of the folders, is hidden, or lies in the folder of another project's task.
+
+        Args:
+            path: Links resolved.
+            project: Whose document names it.
+            must_be_owned: Whether a task must own it; what is shared may lie beside tasks, too.
+        """
+        folder = self._within(path)
+        names = () if folder is None else path.relative_to(folder).parts
+        # A worker keeps the uploads of all projects in `.inputs`, and its own state in others.
+        if folder is None or any(name.startswith(".") for name in names):
+            raise _OutOfBounds
+        ways = [folder.joinpath(*names[:depth]) for depth in range(1, len(names) + 1)]
+        # What a destination has copied into a folder of RESULTS_DIR lies below the id of its task.
+        owners = [owner for way in ways for owner in (_owner(way), _owner(folder / way.name)) if owner is not None]
+        if any(owner != (project,) for owner in owners) or (must_be_owned and not owners):
+            raise _OutOfBounds
+
+
+class _OutOfBounds(Exception):
+    """A path that a document may not name."""
+
+
+@contextmanager
+def _in_words(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (_OutOfBounds, OSError, ValueError, RuntimeError):  # or too long, with a null byte, links in a circle
+        raise InputError(f"{what}: {_FORBIDDEN}", hint=_HINT) from None
+
+
+def _owner(folder: Path) -> tuple[str | None] | None:
+    """Return the project of the task whose folder it is, which is null for a server without projects; None if of none."""
+    if not (folder / _JOB).exists():
+        return None
+    job = read_json(folder / _JOB)
+    return ("\0",) if job is None else (job.get("project"),)  # a file that cannot be read makes it nobody else's
 
 
 def of(settings: WorkerSettings, results_dir: Path) -> Transfers:

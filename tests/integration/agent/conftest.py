@@ -44,6 +44,15 @@ class Call:
 
 
 BATCH = "/api/training/local/metrics"
+INTEGERS = ("step", "epoch", "total_steps", "sample_index")
+"""Columns of the original's tables that take no fraction; a value of another type is its database's error, a 500."""
+
+
+def column_fault(body: Any) -> str | None:
+    """Return what the original's database says of a body that its tables cannot hold."""
+    rows = [body, *(body.get("metrics") or []), *(body.get("predictions") or [])] if isinstance(body, dict) else []
+    wrong = [row[name] for row in rows for name in INTEGERS if name in row and type(row[name]) is not int]
+    return f'invalid input syntax for type integer: "{wrong[0]}"' if wrong else None
 
 
 @dataclass
@@ -81,7 +90,10 @@ class StubBackend:
                     return
                 call = Call(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body)
                 unknown = call.path == BATCH and not stub.batches
+                fault = column_fault(body)
                 call.status, reply = (404, {"error": "no such route"}) if unknown else stub.answer(call)
+                if call.status == 200 and fault is not None and self.command != "PATCH":
+                    call.status, reply = 500, {"error": fault}
                 stub.calls.append(call)
                 data = json.dumps(reply).encode()
                 self.send_response(call.status)

@@ -150,6 +150,56 @@ def test_what_the_backend_will_never_take_is_skipped_and_said(written: Written, 
     assert stub.taken("job-1", "status")[-1]["error"] == "It broke."
 
 
+@pytest.mark.parametrize("batches", [False, True])
+@pytest.mark.parametrize("heals", [False, True])
+def test_a_record_that_the_backend_fails_at_keeps_no_other_waiting(
+    written: Written, stub: StubBackend, batches: bool, heals: bool
+) -> None:
+    """Its database cannot hold step 2, or one of the lines: a 500 each time, as of the original."""
+    broken = threading.Event()
+    broken.set()
+    stub.batches = batches
+
+    def fails(call: Call) -> tuple[int, dict[str, Any]]:
+        bad = '"step": 2,' in json.dumps(call.body) or "poison" in json.dumps(call.body)
+        return (500, {"error": "invalid input syntax"}) if bad and broken.is_set() else (200, {})
+
+    stub.answer = fails
+    written.steps(1, 3)
+    written.say("one\n")
+    written.report()
+    until(lambda: stub.log("job-1") == stub.log("job-1")[:1] and stub.log("job-1"), "what came behind it", 60)
+    written.say("poison\n")
+    assert [point["step"] for point in stub.taken("job-1", "metrics")] == [1, 3]
+    (said,) = written.job.record.warnings
+    assert "fails at some metrics, which are sent again at the end" in said
+    assert "invalid input syntax" in said
+    until(lambda: written.job.record.refused.get("logs put aside"), "the line is put aside", 60)
+    written.say("two\n")
+    until(lambda: len(stub.log("job-1")) == 2, "the line behind it")
+    if heals:
+        broken.clear()
+    written.end()
+    until(lambda: stub.statuses("job-1")[-1:] == ["completed"], "the end is told")
+    steps = [point["step"] for point in stub.taken("job-1", "metrics")]
+    assert steps == ([1, 3, 2] if heals else [1, 3])
+    assert ("poison" in str(stub.log("job-1"))) is heals
+    gone = {} if heals else {"metrics": 1, "logs": 1}
+    assert written.job.record.refused == {"metrics put aside": 1, "logs put aside": 1, **gone}
+
+
+def test_the_summary_of_a_run_is_no_point(written: Written, stub: StubBackend) -> None:
+    written.steps(1, 2)
+    summary = {"train_runtime": 9.0, "train_samples_per_second": 3.5, "train_loss": 2.1}
+    written.write("metric", series="train", step=2, epoch=0.2, values=summary)
+    written.report()
+    written.end()
+    until(lambda: stub.statuses("job-1")[-1:] == ["completed"], "the end is told")
+    points = stub.taken("job-1", "metrics")
+    assert [(point["step"], point["epoch"], point["train_loss"]) for point in points] == [(1, 0, 2.0), (2, 0, 2.0)]
+    assert stub.taken("job-1", "status")[-1]["samples_per_second"] == 3.5
+
+
 def test_a_busy_backend_is_asked_again(written: Written, stub: StubBackend) -> None:
     troubles = iter([503, 429, 500])
     stub.answer = lambda _: (next(troubles, 200), {})
@@ -183,8 +233,8 @@ def test_a_token_that_is_not_good_ends_the_reports_with_a_clear_sentence(
 def test_a_point_has_the_names_that_readers_of_either_kind_know(written: Written, stub: StubBackend) -> None:
     written.write("progress", phase="training", step=5, max_steps=10, tokens_per_s=12.5, gpu_bytes=3 << 29)
     values = {"loss": 1.0, "grad_norm": "NaN", "learning_rate": 0.5}
-    written.write("metric", series="train", step=5, epoch=0.5, values=values)
-    written.write("metric", series="train", step=5, epoch=0.5, values={"eval_loss": 0.0})
+    written.write("metric", series="train", step=5, epoch=1.5, values=values)
+    written.write("metric", series="train", step=5, epoch=1.5, values={"eval_loss": 0.0})
     written.write("prediction", step=5, index=0, prompt="p", output="o", reference="r")
     written.report()
     written.end()
@@ -192,7 +242,7 @@ def test_a_point_has_the_names_that_readers_of_either_kind_know(written: Written
     train, held_out = stub.taken("job-1", "metrics")
     train.pop("timestamp")
     assert train == {
-        "step": 5, "epoch": 0.5, "train_loss": 1.0, "learning_rate": 0.5, "train_perplexity": pytest.approx(2.71828),
+        "step": 5, "epoch": 1, "train_loss": 1.0, "learning_rate": 0.5, "train_perplexity": pytest.approx(2.71828),
         "tokens_per_second": 12.5, "gpu_memory_reserved_gb": 1.5, "total_steps": 10,
     }  # fmt: skip
     assert held_out["perplexity"] == held_out["eval_perplexity"] == 1.0
@@ -205,12 +255,12 @@ def test_a_point_has_the_names_that_readers_of_either_kind_know(written: Written
 def test_a_point_of_pairs_has_its_rewards_as_numbers_and_no_perplexity(written: Written, stub: StubBackend) -> None:
     """The exponential of a loss of preferences means nothing."""
     rewards = {"rewards/accuracies": 0.5, "rewards/margins": "NaN", "logps/chosen": -3.0}
-    written.write("metric", series="train", step=5, epoch=0.5, values={"loss": 0.7, **rewards})
-    written.write("metric", series="train", step=5, epoch=0.5, values={"eval_loss": 0.6, "eval_rewards/margins": 0.1})
+    written.write("metric", series="train", step=5, epoch=1.5, values={"loss": 0.7, **rewards})
+    written.write("metric", series="train", step=5, epoch=1.5, values={"eval_loss": 0.6, "eval_rewards/margins": 0.1})
     written.report()
     written.end()
     until(lambda: stub.statuses("job-1")[-1:] == ["completed"], "the end is told")
     train, held_out = stub.taken("job-1", "metrics")
     assert train.pop("timestamp") < held_out.pop("timestamp")
-    assert train == {"step": 5, "epoch": 0.5, "train_loss": 0.7, "rewards/accuracies": 0.5}
-    assert held_out == {"step": 5, "epoch": 0.5, "eval_loss": 0.6, "eval_rewards/margins": 0.1}
+    assert train == {"step": 5, "epoch": 1, "train_loss": 0.7, "rewards/accuracies": 0.5}
+    assert held_out == {"step": 5, "epoch": 1, "eval_loss": 0.6, "eval_rewards/margins": 0.1}

@@ -64,11 +64,13 @@ class Runs:
         self.environment = {**os.environ, "TUNEFLEET_HOME": str(home), "OMP_NUM_THREADS": "1"}
         (folder / "train.py").write_text(SCRIPT)
 
-    def begin(self, *args: str) -> subprocess.Popen[str]:
+    def begin(self, *args: str, group: bool = False) -> subprocess.Popen[str]:
+        """Start a run; with `group` as a shell, `timeout`, systemd or Slurm does, in a process group of its own."""
         command = [sys.executable, "-c", "from tunefleet.cli.main import main; main()", "run", *args]
         return subprocess.Popen(
-            command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+            command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=group,
+        )  # fmt: skip
 
     def run(self, *args: str) -> tuple[int, str, str]:
         with self.begin(*args) as process:
@@ -158,6 +160,35 @@ def paused(runs: Runs) -> None:
     status = runs.file("one", "status.json")
     assert (status["state"], status["intent"]) == ("paused", "pause")
     (runs.folder / "out" / f"checkpoint-{status['step']}" / "manifest.json").stat()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_sigterm_to_the_whole_group_saves_and_pauses(runs: Runs, foreign_python: Path, ranks: int) -> None:
+    python = [str(foreign_python)]
+    launcher = [*python, "-m", "torch.distributed.run", "--nproc-per-node", "2"] if ranks == 2 else python
+    process = runs.begin("--name", "one", "--", *launcher, "train.py", "60", "0.15", "out", group=True)
+    runs.until(lambda: running_at(runs) >= 3)
+    os.killpg(process.pid, signal.SIGTERM)
+    out, err = process.communicate(timeout=100)
+    status = runs.file("one", "status.json")
+    assert (status["state"], weights(out)) == ("paused", ""), err
+    assert (runs.folder / "out" / f"checkpoint-{status['step']}" / "manifest.json").is_file()
+    assert status["step"] % 5, "the script itself saves every five steps"
+    assert "tunefleet run --resume one" in err
+
+
+def test_a_second_sigterm_ends_the_script_at_once(runs: Runs, foreign_python: Path) -> None:
+    process = runs.begin("--name", "one", "--", str(foreign_python), "train.py", "20", "30", "out", group=True)
+    runs.endpoint("one")
+    time.sleep(1.0)
+    os.killpg(process.pid, signal.SIGTERM)
+    time.sleep(3.0)
+    assert process.poll() is None, "it waits for the end of its step"
+    begun = time.monotonic()
+    os.killpg(process.pid, signal.SIGTERM)
+    process.communicate(timeout=100)
+    assert (process.returncode, time.monotonic() - begun < 10) == (128 + signal.SIGTERM, True)
+    assert runs.file("one", "status.json")["state"] == "failed"
 
 
 def test_ranks_of_torchrun_are_one_run(runs: Runs, foreign_python: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_reference_is_a_dependency_wherever_the_stage_is_listed() -> None:
 graph:
   nodes:
     - {name: last, spec: {data: {items: ["${mid.result.items[0].output} and ${first.task_id}"]}}}
-    - {name: mid, spec: {data: {items: ["${first.text}"]}}}
+    - {name: mid, spec: {data: {items: ["${first.echo.text}"]}}}
     - {name: first}
 """
     )
@@ -62,7 +62,7 @@ graph:
 
 
 def test_a_name_with_dots_is_found_in_a_reference() -> None:
-    found = edges("stages: [{name: v1.5}, {name: v1}, {name: c, dependsOn: [], spec: {data: {items: ['${v1.5.x}']}}}]")
+    found = edges("stages: [{name: v1.5}, {name: v1}, {name: c, dependsOn: [], spec: {data: {items: ['${v1.5.echo.x}']}}}]")
     assert found["c"] == ("v1.5",)
 
 
@@ -145,10 +145,10 @@ stages:
   - name: b
     spec:
       taskType: lora_sft
-      model: {source: {identifier: "${a.result.model}"}}
-      data: {path: "${a.result.path}", max_samples: "${a.result.n}0"}
-      training: "${a.result.training}"
-      lora: {r: "${a.result.r}", target_modules: "${a.result.modules}"}
+      model: {source: {identifier: "${a.result.echo.model}"}}
+      data: {path: "${a.result.echo.path}", max_samples: "${a.result.echo.n}0"}
+      training: "${a.result.echo.training}"
+      lora: {r: "${a.result.echo.r}", target_modules: "${a.result.echo.modules}"}
       limits: {max_runtime_s: 60}
 """
     )
@@ -161,7 +161,7 @@ stages:
     spec:
       taskType: lora_sft
       model: {source: {identifier: "${a.result.model}", revisoin: x}}
-      data: {path: "${a.result.path}", max_samples: 0}
+      data: {path: "${a.result.echo.path}", max_samples: 0}
       training: "see ${a.result.training}"
       lora: {r: "${a.result.r}", alpha: -1}
       output: {artifacts: [final_model]}
@@ -317,11 +317,11 @@ def test_local_files_of_every_stage_are_found() -> None:
     text = """
 model: {source: {identifier: ./base}}
 stages:
-  - {name: a, spec: {taskType: lora_sft, data: {path: a.jsonl}}}
+  - {name: a, spec: {taskType: lora_sft, data: {path: a.jsonl}, output: {artifacts: [final_lora.tar.gz]}}}
   - name: b
     spec:
       taskType: lora_sft
-      data: {path: b.jsonl, max_samples: "${a.result.n}"}
+      data: {path: b.jsonl, max_samples: "${a.result.steps}"}
       checkpoint: {load: {type: http, url: "${a.result.final_lora_archive_url}"}}
 """
     found = {name: [(each.pointer, each.value) for each in local_paths(task.raw)] for name, task in tasks(text).items()}

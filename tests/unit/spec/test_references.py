@@ -18,6 +18,8 @@ RESULT = {
     "ok": True,
     "nothing": None,
     "final_lora_archive_url": "http://server/final_lora.tar.gz",
+    "final_model_archive": "final_model.tar.gz",
+    "final_model_archive_url": "http://server/final_model.tar.gz",
     "metrics": {"eval.loss": 0.25},
     "metadata": "of the result",
 }
@@ -50,6 +52,7 @@ def value(text: str) -> Any:
         ("${a.items.output}", ["one", "two"]),
         ('${a.metrics["eval.loss"]}', 0.25),
         ("${a.final_lora_archive}", "http://server/final_lora.tar.gz"),
+        ("${a.result.final_model_archive}", "http://server/final_model.tar.gz"),
         ("${a.metadata.node}", "rack-3"),
         ("${a.result.metadata}", "of the result"),
         ("n=${a.n}, ok=${a.ok}, ${a.items[0].output}!", "n=7, ok=true, one!"),

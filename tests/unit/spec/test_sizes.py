@@ -152,7 +152,7 @@ def test_a_long_placeholder_is_refused_and_cut(monkeypatch: pytest.MonkeyPatch) 
     (fault,) = faults(graph(["name: a", f"name: b, spec: {{data: {{items: ['{text}']}}}}"]))
     assert "has 300,001 characters; a reference has at most 1,000" in fault.message
     assert len(str(fault)) < 400
-    longest = f"${{a.{'k' * (MAX_PLACEHOLDER - 2)}}}"
+    longest = f"${{a.echo.{'k' * (MAX_PLACEHOLDER - 7)}}}"
     assert len(parse_workflow(graph(["name: a", f"name: b, spec: {{data: {{items: ['{longest}']}}}}"])).tasks) == 2
 
 

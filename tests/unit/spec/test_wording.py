@@ -71,7 +71,7 @@ def test_a_misspelt_key_of_a_training_is_told_though_its_value_is_a_reference() 
 
 
 def test_what_lies_below_a_reference_is_not_judged() -> None:
-    text = training(stages="[{name: one}, {name: two, spec: {checkpoint: {load: '${one.result.load}'}}}]")
+    text = training(stages="[{name: one}, {name: two, spec: {checkpoint: {load: '${one.result.data.load}'}}}]")
     assert [task.name for task in parse_workflow(text).tasks] == ["one", "two"]
 
 
@@ -219,7 +219,7 @@ def test_data_of_another_type_take_nothing_of_what_all_share() -> None:
       - {{name: one}}
       - name: two
         spec:
-          data: {{type: graph_template, template: {{name: t, text: '{{col0_value}}', columns: [{{expr: one.x}}]}}}}
+          data: {{type: graph_template, template: {{name: t, text: '{{col0_value}}', columns: [{{expr: one.echo.x}}]}}}}
           output: {{destination: {{type: local}}}}
       - {{name: three, spec: {{data: {{type: list, items: [c, d]}}}}}}
 """

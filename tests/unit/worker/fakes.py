@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.worker.fake_server import WAIT_S, FakeServer
+from tunefleet.client.transfer import OnProgress, ignore_progress
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.executors.registry import Registry
@@ -158,7 +159,7 @@ class FakeFiles:
         self.pushed.append((task_id, name, kind))
         return None
 
-    def fetch_artifact(self, digest: str, dest: Path) -> Path:
+    def fetch_artifact(self, digest: str, dest: Path, *, on_progress: OnProgress = ignore_progress) -> Path:
         self.fetches += 1
         (dest / "rows.jsonl").write_text("{}\n")
         return dest / "rows.jsonl"

@@ -15,11 +15,12 @@ import pytest
 from tests.unit.worker.fakes import Running, World
 from tunefleet.errors import ForbiddenError, InputError, NotFoundError
 from tunefleet.jobs.secrets import Secrets
-from tunefleet.wire.link import Offer
+from tunefleet.wire.link import InputRef, Offer
 from tunefleet.wire.results import ResultFile
 from tunefleet.worker.bringing import Bringer
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.ports import Delivery
+from tunefleet.worker.preparing import paths_here
 from tunefleet.worker.site import Site
 from tunefleet.worker.transfers import Transfers
 
@@ -28,6 +29,7 @@ TRAIN: dict[str, Any] = {
     "model": {"source": {"identifier": "builtin:gsm8k-llama-2m"}},
     "data": {"prompts": ["a"]},
 }
+UPLOADED = InputRef(digest="ab" * 32, name="w")
 ADAPTER = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"weights"}
 
 
@@ -65,8 +67,17 @@ class Lab:
         offer = Offer(
             token="t", task_id="task-me", workflow_id="wf", attempt=1, kind=spec["taskType"], name="n", spec=spec
         )
-        found = Bringer(self.site, offer, Mailbox(), cast(Delivery, self.server)).bring(given or {})
+        offer = offer.model_copy(update={"inputs": {pointer: UPLOADED for pointer in given or {}}})
+        here = paths_here(offer, self.site.transfers) | dict(given or {})
+        found = here | Bringer(self.site, offer, Mailbox(), cast(Delivery, self.server)).bring(here)
         return {pointer: Path(path) for pointer, path in found.items()}
+
+    def task(self, name: str, left: str) -> Path:
+        """Make the folder of a task of this worker, with something that it has left."""
+        folder = self.results / name
+        (folder / left).mkdir(parents=True)
+        (folder / "job.json").write_text('{"project": null}')
+        return folder / left
 
     def load(self, **load: Any) -> Path:
         """Bring weights, and return where they are."""
@@ -107,13 +118,12 @@ def test_nothing_is_brought_for_most_tasks(lab: Lab) -> None:
 
 @pytest.mark.parametrize("probe", ["final_lora", "checkpoints/final_lora", "final_model", "checkpoints/final_model"])
 def test_fault_22_what_a_task_left_is_found_on_this_worker_and_never_its_bare_folder(lab: Lab, probe: str) -> None:
-    other = lab.results / "task-other"
-    (other / probe).mkdir(parents=True)
-    (other / "journal").mkdir()
-    assert lab.load(taskId="task-other") == other / probe
+    left = lab.task("task-other", probe)
+    (lab.results / "task-other" / "journal").mkdir()
+    assert lab.load(taskId="task-other") == left
     for kind in ("sft", "lora_sft"):
         assert lab.bring({"taskType": kind, "checkpoint": {"load": {"task_id": "task-other"}}})
-    (other / probe).rmdir()
+    left.rmdir()
     lab.server.tasks["task-other"] = {"responses.json": b"{}"}
     with pytest.raises(InputError, match="task-other has left no model or adapter"):
         lab.load(taskId="task-other")
@@ -167,25 +177,34 @@ def test_an_adapter_of_the_hub_is_left_to_the_program_that_loads_it(lab: Lab) ->
     model = {"source": {"identifier": "org/base"}}
     asked = {"taskType": "inference", "data": {"type": "list", "items": ["a"]}}
     assert lab.bring({**asked, "model": {**model, "adapters": [{"path": "org/adapter"}]}}) == {}
-    with pytest.raises(InputError, match=r"adapters\.0\.path: there is no \./adapter"):
-        lab.bring({**asked, "model": {**model, "adapters": [{"path": "./adapter"}]}})
+    lab.task("task-a", "final_lora")
+    with pytest.raises(InputError, match=r"adapters\.0\.path: there is no \./task-a/adapter"):
+        lab.bring({**asked, "model": {**model, "adapters": [{"path": "./task-a/adapter"}]}})
 
 
-def test_a_path_is_read_only_where_a_document_may_look(lab: Lab, tmp_path: Path) -> None:
-    inside, shared, outside = lab.results / "task-a" / "final_lora", tmp_path / "mount" / "m", tmp_path / "private"
-    for folder in (inside, shared, outside):
+def test_weights_are_read_where_a_document_may_look(lab: Lab, tmp_path: Path) -> None:
+    inside, shared, outside = lab.task("task-a", "final_lora"), tmp_path / "mount" / "m", tmp_path / "private"
+    for folder in (shared, outside):
         folder.mkdir(parents=True)
-    (lab.results / "link").symlink_to(outside)
     assert (
         lab.load(path=str(inside)) == lab.load(uri=f"file://{inside}") == lab.load(path="task-a/final_lora") == inside
     )
-    for path in (str(outside), str(shared), str(lab.results / "link"), "../private", f"{inside}/../../../private"):
+    for path in (str(outside), str(shared), "../private", f"{inside}/../../../private"):
         with pytest.raises(InputError, match="TUNEFLEET_SHARED_DIRS"):
             lab.load(path=path)
     allowing = replace(lab.site, transfers=replace(lab.site.transfers, folders=(lab.results, tmp_path / "mount")))
     assert Lab(lab.results, allowing).load(path=str(shared)) == shared
     uploaded = lab.bring({"checkpoint": {"load": {"path": "./w"}}}, {"checkpoint.load.path": str(outside)})
     assert uploaded == {"checkpoint.load.path": outside}, "what travelled with the submit is no path of the document"
+
+
+def test_what_another_projects_task_has_left_here_is_asked_of_the_server(lab: Lab) -> None:
+    left = lab.task("task-theirs", "final_lora")
+    (left.parent / "job.json").write_text('{"project": "another"}')
+    for folder in ("task-theirs", "no-task"):
+        (lab.results / folder / "final_lora").mkdir(parents=True, exist_ok=True)
+        with pytest.raises(InputError, match=f"There is no task {folder}"):
+            lab.load(taskId=folder, url="https://example.invalid/a.tar.gz", type="http")
 
 
 def test_a_path_that_is_not_here_gives_way_to_the_task_and_the_address(lab: Lab) -> None:

@@ -97,7 +97,7 @@ def test_what_was_not_launched_yet_is_not_launched_any_more(world: World) -> Non
     with Running(world) as running:
         fetch, told = world.files.fetch_artifact, running.worker.make_way
 
-        def meanwhile(digest: str, dest: Path) -> Path:
+        def meanwhile(digest: str, dest: Path, **_: object) -> Path:
             told()
             return fetch(digest, dest)
 

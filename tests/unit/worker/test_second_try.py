@@ -11,7 +11,7 @@ from tunefleet.lifecycle.task import TaskReason
 SPEC = {
     "taskType": "lora_sft",
     "model": {"source": {"identifier": "m"}},
-    "data": {"path": "rows.jsonl"},
+    "data": {"prompts": ["a"]},
     "training": {"batch_size": 2},
 }
 OOM = FakeEnd("failed", TaskReason.OUT_OF_MEMORY, "No memory.")

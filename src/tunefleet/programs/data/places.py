@@ -18,6 +18,7 @@ from tunefleet.programs.archives import opened
 from tunefleet.programs.data.readers import Rows, files_of_split, read_path, take, without_media
 from tunefleet.programs.data.streams import HubReader, Reader, TableReader, chained, open_file
 from tunefleet.spec import BUILTIN_PREFIX
+from tunefleet.spec.base import is_written_as_path
 
 _SPLIT = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<from>-?\d+%?)?:(?P<to>-?\d+%?)?\])?$")
 
@@ -54,7 +55,7 @@ class Place:
     @property
     def on_disk(self) -> bool:
         """Whether it lies on this machine; else the hub is asked, which may have sent it before."""
-        return self.local is not None or self.name.startswith(BUILTIN_PREFIX) or Path(self.name).expanduser().exists()
+        return self.local is not None or self.hub is None or not self._may_be_hub_name
 
     def read(self, split: str, limit: int | None) -> tuple[Rows, str]:
         """Read one split, sliced as the split says; returns the rows and what to call them."""
@@ -84,15 +85,18 @@ class Place:
             return open_file(path), self.name
         return chained([open_file(file) for file in files_of_split(path, split)]), f"{self.name} ({split})"
 
+    @property
+    def _may_be_hub_name(self) -> bool:
+        """Whatever lies under this name in the folder that the process happens to run in is not meant."""
+        return not self.name.startswith(BUILTIN_PREFIX) and not is_written_as_path(self.name)
+
     def _path(self) -> Path | None:
         """Where it lies; `None` if it is on the hub."""
         if self.name.startswith(BUILTIN_PREFIX):
             return assets.locate(self.name, "dataset")
-        named = Path(self.name).expanduser()
-        if self.local is None and self.hub is not None and not named.exists():
+        if self.local is None and self.hub is not None and self._may_be_hub_name:
             return None
-        path = Path(self.local) if self.local is not None else named
-        return opened(path, self.workspace)
+        return opened(Path(self.local or self.name).expanduser(), self.workspace)
 
 
 def first(rows: Rows, limit: int | None) -> Rows:

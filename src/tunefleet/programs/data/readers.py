@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -211,6 +212,7 @@ def _read_parquet(path: Path, limit: int | None) -> Rows:
 
 
 def _saved_dataset(path: Path, split: str) -> Rows:
+    _check_files(path)
     try:
         loaded = datasets.load_from_disk(str(path))
     except (OSError, ValueError, pa.ArrowInvalid) as error:
@@ -222,6 +224,21 @@ def _saved_dataset(path: Path, split: str) -> Rows:
             f"The saved dataset {path.name} has no split {split!r}.", hint=f"It has: {', '.join(sorted(loaded))}."
         )
     return without_media(loaded[split])
+
+
+def _check_files(path: Path) -> None:
+    """Refuse a saved dataset whose notes lead out of it: `datasets` would read files from anywhere."""
+    for note in (path / "dataset_dict.json", *path.glob("state.json"), *path.glob("*/state.json")):
+        if not note.exists():
+            continue
+        try:
+            found = json.loads(note.read_bytes())
+            named = [each["filename"] for each in found["_data_files"]] if "splits" not in found else found["splits"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{note.name} of {path.name} does not say which files it has: {error!r}.") from None
+        for name in named:
+            if not isinstance(name, str) or not (note.parent / name).resolve().is_relative_to(path.resolve()):
+                raise DataError(f"{note.name} of {path.name} names {name!r}, which leads out of the folder.")
 
 
 def without_media(rows: _Stored) -> _Stored:

@@ -136,12 +136,7 @@ def _read_held_out(held: EvalSpec, place: Place, inputs: Mapping[str, str], work
 
 def _chosen(data: RowsSpec, inputs: Mapping[str, str]) -> DataSource:
     """Return the first of several places that is there; the first of all if none is."""
-    there = (
-        each
-        for each in data.sources
-        if each.pointer in inputs or (each.kind == "worker_file" and Path(each.value).expanduser().exists())
-    )
-    return next(there, data.source)
+    return next((each for each in data.sources if each.pointer in inputs), data.source)
 
 
 @dataclass(frozen=True, slots=True)

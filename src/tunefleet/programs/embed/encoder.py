@@ -14,8 +14,9 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from tunefleet.errors import InputError, ModelError
-from tunefleet.programs import assets, base_model
+from tunefleet.programs import base_model
 from tunefleet.programs.base_model import Source
+from tunefleet.spec.base import is_written_as_path
 from tunefleet.spec.retrieval import VectorSpec
 
 Vectors = npt.NDArray[np.float32]
@@ -163,8 +164,10 @@ def open_encoder(
 
 
 def _locate(identifier: str, local: str | None, *, revision: str | None, trust_remote_code: bool) -> Source:
+    if local is None and not is_written_as_path(identifier):
+        return base_model.locate(identifier, None, revision=revision, trust_remote_code=trust_remote_code)
     folder = Path(local or identifier).expanduser()
-    if not assets.is_builtin(identifier) and (folder / MODULES).is_file():
+    if (folder / MODULES).is_file():
         return Source(identifier, str(folder), None, trust_remote_code)
     if (folder / "adapter_config.json").is_file():
         raise ModelError(

@@ -48,7 +48,7 @@ def engine_model(
     source = base_model.named(
         named, inputs, workspace, revision=revision, trust_remote_code=spec.model.trust_remote_code
     )
-    on_hub = base_model.POINTER not in inputs and not Path(source.path).is_dir() and not Path(named.identifier).exists()
+    on_hub = base_model.POINTER not in inputs and not Path(source.path).is_dir()
     hub_id = named.identifier if on_hub else None
     path, adapters = source.path, _adapters(spec, inputs, workspace, hub_id)
     if spec.start is not None:

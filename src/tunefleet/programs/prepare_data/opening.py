@@ -77,10 +77,9 @@ class Source:
     def _values(self, on_bad: Bad) -> Iterator[Mapping[str, Any]]:
         if self._source.kind == "inline":
             return iter(self._spec.rows or ())
-        local = Path(self._place.local or self._source.value).expanduser()
-        builtin = self._source.value.startswith("builtin:")
+        local = Path(self._place.local or self._source.value)
         # A table of the hub's cache is mapped into memory; a slice needs to know how many rows there are.
-        if _SLICED.search(self._spec.split) or not (builtin or local.exists()) or local.suffix.lower() == ".json":
+        if _SLICED.search(self._spec.split) or not self._place.on_disk or local.suffix.lower() == ".json":
             return iter(self._place.read(self._spec.split, self._spec.max_samples)[0])
         return _streamed(self._place.stream(self._spec.split)[0], on_bad)
 
@@ -133,9 +132,4 @@ def _finite(value: Any) -> bool:
 
 
 def _chosen(places: tuple[DataSource, ...], inputs: Mapping[str, str]) -> DataSource:
-    there = (
-        each
-        for each in places
-        if each.pointer in inputs or (each.kind == "worker_file" and Path(each.value).expanduser().exists())
-    )
-    return next(there, places[0])
+    return next((each for each in places if each.pointer in inputs), places[0])

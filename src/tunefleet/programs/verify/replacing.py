@@ -42,10 +42,8 @@ def locate(name: str, given: str | None, workspace: Path) -> Source:
     """
     if given is not None:
         return Source(name, str(inner(opened(Path(given), workspace))))
-    if is_hub_name(name) and not Path(name).is_dir():
+    if is_hub_name(name):
         return Source(name, str(hub.fetched(name, patterns=_WANTED)))
-    if Path(name).expanduser().is_dir():
-        return Source(name, str(Path(name).expanduser()))
     return base_model.locate(name, None)
 
 

@@ -1,0 +1,128 @@
+"""Which keys the result of each task kind has: a reference to another one would fail only after the task has run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tunefleet.spec.placeholders import Reference
+from tunefleet.spec.shown import show
+from tunefleet.spec.words import nearest
+
+_SHOWN: Final = 12
+_ARCHIVE: Final = ("", "_path", "_url", "_bytes", "_uploaded")
+
+
+def _product(name: str) -> tuple[str, ...]:
+    return (f"{name}_path", *(f"{name}_archive{end}" for end in _ARCHIVE))
+
+
+_PRODUCTS: Final = (*_product("final_lora"), *_product("final_model"))
+_TRAINING: Final = (
+    "task_id", "training_successful", "error_message", "model_name", "output_dir", "checkpoints_dir",
+    "training_time_seconds", "timings", "dataset_size", "resume_from_path", "steps", "epochs", "data", "used",
+    "overrides", "memory", "throughput", *_PRODUCTS,
+)  # fmt: skip
+_SUPERVISED: Final = (*_TRAINING, "losses", "held_out", "tokens")
+_BY_ANOTHER_TRAINER: Final = ("metrics", "trainer", "stopped_early")
+
+RESULT_KEYS: Final[Mapping[str, frozenset[str]]] = {
+    kind: frozenset(keys)
+    for kinds, keys in (
+        (("echo",), ("ok", "echo", "items", "count")),
+        (("sft", "lora_sft"), (*_SUPERVISED, *_BY_ANOTHER_TRAINER)),
+        (("dpo", "kto", "orpo", "reward", "grpo", "rloo"), _SUPERVISED),
+        (("ppo",), (*_TRAINING, "rewards", "kl", "held_out_rewards", "early_stopped", "reward_model", "samples")),
+        (("inference",), ("ok", "task_id", "model", "engine", "items", "count", "usage", "warning", "jsonl_export")),
+        (("chat",), ("ok", "model", "models", "ended", "turns", "usage")),
+        (("embedding",), ("ok", "executor", "model", "library", "normalized", "vectors", "items", "usage")),
+        (("rag",), ("ok", "executor", "qdrant", "embedding", "search", "queries", "usage")),
+        (("rag_index",), ("ok", "executor", "qdrant", "embedding", "documents", "chunks", "points", "usage")),
+        (
+            ("merge",),
+            (
+                "task_id", "merged", "into", "model_name", "output_dir", *_PRODUCTS, "parents", "vocabulary",
+                "verification", "gguf", "timings", "tensors", "shards", "dtypes", "parameters", "tied_embeddings",
+                "method", "rank", "error_of_sum",
+            ),
+        ),
+        (
+            ("verify",),
+            (
+                "ok", "task_id", "model_name", "commit", "files", "size_bytes", "parameters", "dtypes", "vocabulary",
+                "forward", *_PRODUCTS,
+            ),
+        ),
+        (
+            ("evaluate",),
+            (
+                "ok", "task_id", "model_name", "checkpoint", "adapters", "metrics", "passed", "gates", "fingerprint",
+                "evaluations", "device", "versions",
+            ),
+        ),
+        (("api",), ("ok", "executor", "status_code", "json", "text", "usage", "items")),
+        (
+            ("data",),
+            ("ok", "rows", "bad_rows", "files", "steps", "recognised", "preview", "usage", "jsonl_export"),
+        ),
+    )
+    for kind in kinds
+}  # fmt: skip
+"""Kind → the keys of its result. A function of a `python` task returns what it likes, and a `command` may leave any."""
+_OF_PARTS: Final = frozenset({"parts"})
+"""What the result of a task has that was spread over workers."""
+_SAVES: Final = frozenset({"sft", "lora_sft", "dpo", "kto", "orpo", "reward", "grpo", "rloo", "ppo"})
+
+
+def fault_of(reference: Reference, upstream: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return why a reference can have no value, and what to write instead; None if it may have one.
+
+    Args:
+        reference: Into the result of `upstream`.
+        upstream: The mapping below `spec` of that task, as written.
+    """
+    kind = upstream.get("taskType")
+    keys = RESULT_KEYS.get(kind) if isinstance(kind, str) else None
+    if keys is None or len(reference.path) < 2 or reference.path[0] != "result" or upstream.get("federation"):
+        return None
+    key = reference.path[1]
+    if key not in keys | _OF_PARTS:
+        guess = nearest(key, sorted(keys))
+        shown = sorted(keys - set(_PRODUCTS))
+        more = ", …" if len(shown) > _SHOWN else ""
+        hint = f"did you mean {guess}?" if guess else f"it has {', '.join(shown[:_SHOWN])}{more}"
+        return f"{reference.text} has no value: the result of a {kind} task has no {show(key)}", hint
+    return _product_fault(reference, key, str(kind), upstream)
+
+
+def _product_fault(reference: Reference, key: str, kind: str, upstream: Mapping[str, Any]) -> tuple[str, str] | None:
+    name = next((each for each in ("final_lora", "final_model") if key.startswith(each)), None)
+    made = _made(kind, upstream)
+    if name is None or made is None:
+        return None
+    if name != made:
+        return f"{reference.text} has no value: {reference.node} leaves {made}", f"write {key.replace(name, made)}"
+    training = upstream.get("training")
+    if isinstance(training, Mapping) and training.get("save_model") is False:
+        return f"{reference.text} has no value: {reference.node} saves no model", "leave out training.save_model: false"
+    if "_archive" in key and not _archives(name, upstream.get("output")):
+        hint = f"add `output: {{ artifacts: [{name}.tar.gz] }}` to {reference.node}, or load it with taskId"
+        return f"{reference.text} has no value: {reference.node} leaves no archive", hint
+    return None
+
+
+def _made(kind: str, upstream: Mapping[str, Any]) -> str | None:
+    """Return which of the two products a task leaves; None if that is not known here."""
+    if kind not in _SAVES:
+        return None
+    return "final_lora" if kind == "lora_sft" or upstream.get("lora") is not None else "final_model"
+
+
+def _archives(name: str, output: Any) -> bool:
+    """Whether an archive is made, as `OutputSpec.wants_archive` says of what is not checked yet."""
+    if not isinstance(output, Mapping):
+        return False
+    destination, artifacts = output.get("destination"), output.get("artifacts")
+    type_ = destination.get("type") if isinstance(destination, Mapping) else None
+    listed: Sequence[Any] = artifacts if isinstance(artifacts, list) else (artifacts,)
+    return (isinstance(type_, str) and ("${" in type_ or type_ == "http")) or f"{name}.tar.gz" in listed

@@ -1,0 +1,93 @@
+"""What is uploaded may name files inside itself only: libraries follow such names anywhere on the disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+from tunefleet.errors import DataError, ModelError, TunefleetError
+from tunefleet.programs import base_model, hub
+from tunefleet.programs.data.places import HubSet, Place
+from tunefleet.programs.data.readers import read_path
+from tunefleet.programs.ppo import judge
+
+OUT = ("../other/model.safetensors", "/etc/passwd", "sub/../../other/x", "link/x")
+
+
+def model_folder(folder: Path, shard: str) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "link").symlink_to(folder.parent)
+    index = {"metadata": {}, "weight_map": {"a": "model-1.safetensors", "b": shard}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder
+
+
+def saved(folder: Path, change: dict[str, Any], *, split: bool = False) -> Path:
+    datasets.Dataset.from_list([{"text": "a"}]).save_to_disk(str(folder / "train" if split else folder))
+    if split:
+        (folder / "dataset_dict.json").write_text(json.dumps({"splits": ["train", *change["splits"]]}))
+        return folder
+    (folder / "link").symlink_to(folder.parent)
+    state = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps({**state, **change}))
+    return folder
+
+
+@pytest.mark.parametrize("name", OUT)
+def test_a_list_of_files_that_leads_out_of_its_folder_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ModelError, match="leads out of the folder"):
+        base_model.locate("./m", str(model_folder(tmp_path / "m", name)))
+    with pytest.raises(DataError, match="leads out of the folder"):
+        read_path(saved(tmp_path / "d", {"_data_files": [{"filename": name}]}), "train")
+    if name != "link/x":
+        with pytest.raises(DataError, match="leads out of the folder"):
+            read_path(saved(tmp_path / "dd", {"splits": [name]}, split=True), "train")
+
+
+@pytest.mark.parametrize("broken", [{}, {"weight_map": []}, {"weight_map": {"a": 3}}, None])
+def test_a_list_of_files_that_cannot_be_read_is_a_users_mistake(tmp_path: Path, broken: Any) -> None:
+    folder = model_folder(tmp_path / "m", "model-2.safetensors")
+    (folder / "model.safetensors.index.json").write_text("{" if broken is None else json.dumps(broken))
+    with pytest.raises(ModelError):
+        base_model.locate("./m", str(folder))
+
+
+def test_whole_folders_are_read(tmp_path: Path) -> None:
+    assert base_model.locate("./m", str(model_folder(tmp_path / "m", "model-2.safetensors"))).path
+    assert len(read_path(saved(tmp_path / "d", {}), "train")) == 1
+    assert len(read_path(saved(tmp_path / "dd", {"splits": []}, split=True), "train")) == 1
+
+
+@pytest.mark.parametrize("base", ["/srv/models/secret", "../secret", "~/secret", "here"])
+def test_a_reward_adapter_whose_base_is_a_path_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+    with pytest.raises(ModelError, match="names its base by a path"):
+        judge._check_base(base_model.Source("a", str(tmp_path / "a")))
+
+
+@pytest.mark.parametrize("name", ["etc/secret", "secret"])
+def test_a_name_of_the_hub_is_no_folder_of_where_a_job_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A job of a warm process runs in `/`, where `etc/ssl` is the name of a folder and of a repository."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir(parents=True)
+    (tmp_path / name / "config.json").write_text("{}")
+    (tmp_path / name / "train.jsonl").write_text('{"text": "secret"}\n')
+    place = Place(name, None, tmp_path / "work", HubSet())
+    assert not place.on_disk
+    for read in (lambda: base_model.locate(name, None), lambda: place.read("train", None)):
+        with pytest.raises(TunefleetError, match="lies in"):
+            read()
+    with pytest.raises(ModelError, match=f"Write ./{name} if you mean the folder"):
+        hub.resolve(name, "model")

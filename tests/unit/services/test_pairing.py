@@ -1,0 +1,199 @@
+"""Database, files and data folder belong together: what does not is refused, and nothing of it is deleted."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tunefleet.artifacts import FolderStore
+from tunefleet.errors import StoreError
+from tunefleet.services import artifacts, garbage, keys
+from tunefleet.services.core import Core
+from tunefleet.services.identity import Actor
+from tunefleet.services.opening import open_core
+from tunefleet.settings import ServerSettings
+from tunefleet.store import archive, restoring
+
+OLD_S = 7 * 86_400
+FILES = {name.encode() for name in ("rows", "weights")}
+
+
+def settings(folder: Path, **changes: object) -> ServerSettings:
+    return ServerSettings(data=folder, synchronous="NORMAL", **changes)
+
+
+async def filled(folder: Path) -> dict[Path, bytes]:
+    """Fill a data folder as a server with two old files does; return what must stay as it is."""
+    core = open_core(settings(folder))
+    await keys.ensure_first(core)
+    for data in FILES:
+        await store(core, data)
+    core.close()
+    age(folder)
+    return kept(folder)
+
+
+async def store(core: Core, data: bytes) -> str:
+    digest = hashlib.sha256(data).hexdigest()
+    with core.blobs.append(digest, 0, len(data)) as upload:
+        upload.write(data)
+        upload.finish()
+    await artifacts.stored(core, Actor("key-1", "me", "admin"), digest, len(data))
+    return digest
+
+
+def age(folder: Path) -> None:
+    old = time.time() - OLD_S
+    for path in (folder / "artifacts" / "blobs").rglob("*"):
+        os.utime(path, (old, old))
+
+
+def kept(folder: Path) -> dict[Path, bytes]:
+    places = (folder / "artifacts" / "blobs", folder / "keys")
+    return {path: path.read_bytes() for place in places for path in place.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def sqlite_only(everywhere: object) -> None:
+    if everywhere is not None:
+        pytest.skip("the database is no file")
+
+
+def another(folder: Path) -> None:
+    other = folder.parent / "other"
+    open_core(settings(other)).close()
+    (other / "tunefleet.db").replace(folder / "tunefleet.db")
+
+
+def empty(folder: Path) -> None:
+    (folder / "tunefleet.db").write_bytes(b"")
+
+
+def gone(folder: Path) -> None:
+    (folder / "tunefleet.db").unlink()
+
+
+def gone_with_the_note(folder: Path) -> None:
+    gone(folder)
+    (folder / "database-id").unlink()
+
+
+def another_with_the_note(folder: Path) -> None:
+    another(folder)
+    (folder / "database-id").unlink()
+
+
+def elsewhere(folder: Path) -> None:
+    """The database looks for its files where there are none."""
+    (folder / "artifacts").rename(folder / "moved")
+
+
+WRONG = [another, empty, gone, gone_with_the_note, another_with_the_note, elsewhere]
+
+
+@pytest.mark.usefixtures("sqlite_only")
+@pytest.mark.parametrize("happens", WRONG)
+async def test_a_wrong_database_is_refused_and_nothing_is_deleted(
+    tmp_path: Path, happens: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "data"
+    before = await filled(folder)
+    for path in folder.glob("tunefleet.db-*"):
+        path.unlink()
+    happens(folder)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="--adopt-files") as caught:
+            open_core(settings(folder))
+        assert str(folder) in caught.value.message
+    if happens is elsewhere:
+        (folder / "moved").rename(folder / "artifacts2")
+        return
+    assert kept(folder) == before
+
+
+@pytest.mark.usefixtures("sqlite_only")
+@pytest.mark.parametrize("happens", [another, empty, gone_with_the_note])
+async def test_who_adopts_files_keeps_those_that_no_row_knows(
+    tmp_path: Path, happens: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "data"
+    before = await filled(folder)
+    happens(folder)
+    caplog.set_level(logging.WARNING)
+    core = open_core(settings(folder), adopt_files=True)
+    assert "belong together from now on" in caplog.text
+    await keys.ensure_first(core)
+    assert (await garbage.collect(core)).files == 0
+    mine = (folder / "keys" / "admin.key").read_text().strip()
+    assert (await keys.authenticate(core, mine)).role == "admin", "the key of before opens the new database"
+    core.close()
+    core = open_core(settings(folder))  # from now on it is theirs
+    assert (await garbage.collect(core)).files == 0
+    core.close()
+    assert before.items() <= kept(folder).items()
+
+
+@pytest.mark.usefixtures("sqlite_only")
+async def test_what_nobody_knows_is_garbage_of_a_database_that_was_always_theirs(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    await filled(folder)
+    blobs = FolderStore(folder / "artifacts")
+    digest = hashlib.sha256(b"of a crash").hexdigest()
+    with blobs.append(digest, 0, 10) as upload:
+        upload.write(b"of a crash")
+        upload.finish()
+    age(folder)
+    core = open_core(settings(folder))
+    collected = await garbage.collect(core)
+    assert not blobs.has(digest)
+    assert collected.files >= 1
+    core.close()
+    open_core(settings(folder)).close()
+
+
+@pytest.mark.usefixtures("sqlite_only")
+async def test_files_that_are_newer_than_a_restored_backup_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    await filled(folder)
+    backup = tmp_path / "fleet.zip"
+    archive.write(folder / "tunefleet.db", backup)
+    core = open_core(settings(folder))
+    newer = await store(core, b"newer than the backup")
+    core.close()
+    age(folder)
+    restoring.restore(backup, folder / "tunefleet.db", folder, force=True)
+    core = open_core(settings(folder))
+    await garbage.collect(core)
+    assert core.blobs.has(newer)
+    core.close()
+
+
+@pytest.mark.usefixtures("sqlite_only")
+async def test_a_folder_of_before_there_were_marks_is_paired_by_what_rows_know(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    await filled(folder)
+    core = open_core(settings(folder))
+    digest = hashlib.sha256(b"rows").hexdigest()
+    await core.write(lambda connection: connection.exec_driver_sql("DELETE FROM meta WHERE name = 'files_mark'"))
+    core.close()
+    (folder / "database-id").unlink()
+    core = open_core(settings(folder))
+    assert core.blobs.has(digest)
+    core.close()
+
+
+async def test_a_key_file_that_holds_no_key_is_not_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    (folder / "keys").mkdir(parents=True)
+    (folder / "keys" / "admin.key").write_text("my notes\n")
+    core = open_core(settings(folder))
+    with pytest.raises(StoreError, match="holds no key, and is not replaced"):
+        await keys.ensure_first(core)
+    assert (folder / "keys" / "admin.key").read_text() == "my notes\n"
+    core.close()

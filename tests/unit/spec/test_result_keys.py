@@ -1,0 +1,126 @@
+"""A reference that can have no value is refused when it is submitted, not after hours of the stage before."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tunefleet.errors import SpecError
+from tunefleet.spec import parse_workflow
+from tunefleet.spec.result_keys import RESULT_KEYS
+from tunefleet.spec.tasks import TASK_KINDS
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "results.md"
+
+LORA = "taskType: lora_sft, model: {source: {identifier: m}}, data: {prompts: [a]}"
+KINDS = {
+    "lora_sft": LORA,
+    "sft": LORA.replace("lora_sft", "sft"),
+    "dpo": "taskType: dpo, model: {source: {identifier: m}}, data: {path: p.jsonl}, lora: {}",
+    "echo": "taskType: echo, data: {type: list, items: [a]}",
+    "inference": "taskType: inference, model: {source: {identifier: m}}, data: {type: list, items: [a]}",
+    "python": "taskType: python, code: 'def main(): return {}'",
+}
+PACKED = "output: {artifacts: [final_lora.tar.gz]}"
+BY_HTTP = "output: {destination: {type: http}}"
+
+
+def document(first: str, value: str) -> str:
+    return f"""apiVersion: tunefleet/v1
+kind: Workflow
+metadata: {{name: w}}
+spec:
+  stages:
+    - name: one
+      spec: {{{first}}}
+    - name: two
+      spec: {{taskType: echo, data: {{type: list, items: ["{value}"]}}}}
+"""
+
+
+def fault(first: str, value: str) -> tuple[str, str | None] | None:
+    """Return what is said of a reference to the first stage, and the way out; None if it is taken."""
+    try:
+        parse_workflow(document(first, value))
+    except SpecError as error:
+        (found,) = error.faults
+        assert found.path.startswith("spec.stages.1.spec.data.items.0")
+        assert found.line == 9
+        return found.message, found.hint
+    return None
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("lora_sft", "losses.held_out_after"),
+        ("lora_sft", "final_lora_path"),
+        ("sft", "final_model_path"),
+        ("dpo", "final_lora_path"),
+        ("dpo", "held_out.after"),
+        ("echo", "items[0].output"),
+        ("echo", "parts[0].items"),
+        ("inference", "usage.total_tokens"),
+        ("python", "whatever.it[0].returns"),
+        ("python", "final_lora_archive_url"),
+    ],
+)
+def test_what_a_stage_leaves_may_be_named(kind: str, key: str) -> None:
+    for prefix in ("", "result."):
+        assert fault(KINDS[kind], f"${{one.{prefix}{key}}}") is None
+    assert fault(KINDS[kind], "${one.task_id} ${one.worker_id}") is None
+
+
+@pytest.mark.parametrize("end", ["", "_url", "_path", "_bytes"])
+def test_an_archive_may_be_named_where_one_is_made(end: str) -> None:
+    value = f"${{one.final_lora_archive{end}}}"
+    for output in (PACKED, BY_HTTP):
+        assert fault(f"{LORA}, {output}", value) is None
+    message, hint = fault(LORA, value) or ("", "")
+    assert message == f"{value} has no value: one leaves no archive"
+    assert hint is not None
+    assert "artifacts: [final_lora.tar.gz]" in hint
+
+
+@pytest.mark.parametrize(
+    ("first", "value", "message", "hint"),
+    [
+        (KINDS["lora_sft"], "${one.loss}", "the result of a lora_sft task has no 'loss'", "did you mean losses?"),
+        (KINDS["echo"], "${one.result.output}", "the result of a echo task has no 'output'", "it has count, echo"),
+        (KINDS["lora_sft"], "${one.final_model_path}", "one leaves final_lora", "write final_lora_path"),
+        (KINDS["sft"], "${one.final_lora_archive}", "one leaves final_model", "write final_model_archive"),
+        (f"{LORA}, training: {{save_model: false}}", "${one.final_lora_path}", "one saves no model", "save_model"),
+    ],
+)
+def test_what_no_stage_leaves_is_refused_with_its_place(first: str, value: str, message: str, hint: str) -> None:
+    said = fault(first, value)
+    assert said is not None
+    assert message in said[0]
+    assert hint in str(said[1])
+
+
+def test_the_form_of_the_worker_guide_validates() -> None:
+    text = document(f"{LORA}, {BY_HTTP}", "x").replace(
+        '{taskType: echo, data: {type: list, items: ["x"]}}',
+        "{" + LORA + ', checkpoint: {load: {type: http, url: "${one.final_lora_archive}"}}}',
+    )
+    assert parse_workflow(text).tasks[1].depends_on == ("one",)
+
+
+def sections() -> dict[str, str]:
+    parts = re.split(r"^## (.+)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    return {kind: text for names, text in zip(parts[::2], parts[1::2], strict=True) for kind in names.split(", ")}
+
+
+@pytest.mark.parametrize("kind", RESULT_KEYS)
+def test_the_keys_are_those_of_the_page_of_results(kind: str) -> None:
+    rows = [line.split("|")[1] for line in sections()[kind].splitlines() if line.startswith("| `")]
+    tables = {"passed", "relative_error", "tolerance", "adapter_effect", "telling", "positions"}  # of `verification`
+    listed = {name for row in rows for name in re.findall(r"`([a-z_]+)(?:\[\]|\.\w+)?`", row)}
+    listed -= {*TASK_KINDS, *(tables if kind == "merge" else ()), "largest_error", "compared_in", "exact_match", "lm_eval"}
+    listed -= {"sft", "lora_sft", "lora", "loss"} - RESULT_KEYS[kind]
+    assert {name for name in listed if not name.startswith(("final_", "…"))} <= RESULT_KEYS[kind] | {"into", "passed"}
+    unlisted = {key for key in RESULT_KEYS[kind] if f"`{key}" not in sections()[kind] and not key.startswith("final_")}
+    assert not unlisted
