@@ -149,9 +149,11 @@ def in_turns(model: str, steps: int, turns: int) -> dict[str, list[dict[str, flo
     from tunefleet.jobs.environment import BRIEF_SPIN
 
     found: dict[str, list[dict[str, float]]] = {name: [] for name in SIDES}
+    cores = len(os.sched_getaffinity(0))
     for turn in range(turns):
         for name in SIDES if turn % 2 == 0 else reversed(SIDES):
-            environment = {**os.environ, **(BRIEF_SPIN if name == "ours" else {})}
+            # All cores, as a training has them: what starts the benchmarks lets each have one.
+            environment = {**os.environ, "OMP_NUM_THREADS": str(cores), **(BRIEF_SPIN if name == "ours" else {})}
             command = [sys.executable, __file__, "side", name, model, str(steps)]
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
             found[name].append(json.loads(done.stdout.splitlines()[-1]))
