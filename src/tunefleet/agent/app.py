@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
 
 import tunefleet
 from tunefleet.agent import problems, routes_jobs, routes_reports, routes_self
@@ -28,7 +29,16 @@ def create_app(agent: Agent, verbs: Verbs) -> FastAPI:
     app.state.agent = agent
     app.state.verbs = verbs
     app.state.key = key.get_secret_value() if key is not None else None
+    app.state.origins = frozenset(agent.settings.cors_origins)
     for module in (routes_jobs, routes_reports, routes_self):
         app.include_router(module.router)
     problems.install(app)
+    if agent.settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(agent.settings.cors_origins),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "X-API-Key"],
+            allow_private_network=True,
+        )
     return app

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.agent.journal import JournalReader, JournalState
-from tunefleet.agent.logtext import LogPages, stamped
+from tunefleet.agent.logtext import LogPages, LogTimes, stamped
 from tunefleet.agent.records import AgentRecord, keep
 from tunefleet.errors import InputError
 from tunefleet.jobs import JobHandle
@@ -48,6 +48,7 @@ class AgentJob:
         self._lock = threading.RLock()
         self._reader = JournalReader(folder, of_tokens=record.loss_is_of_tokens)
         self._pages = LogPages(folder.log)
+        self.log_times = LogTimes(folder.log)
 
     @property
     def record(self) -> AgentRecord:
@@ -177,7 +178,7 @@ class AgentJob:
     def log(self, offset: int, limit: int) -> tuple[list[str], int, int]:
         """Return lines of its log, the number of the first one, and how many there are; see `LogPages.page`."""
         lines, first, total = self._pages.page(offset, limit)
-        return stamped(lines, self._record.started_at or self._record.order), first, total
+        return stamped(lines, self._record.started_at or self._record.order, self.log_times), first, total
 
     def _step_of(self, checkpoint: str | None) -> int | None:
         if checkpoint is None:

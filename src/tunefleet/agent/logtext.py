@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,18 +14,85 @@ _STAMP: Final = re.compile(rb"^(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,]\d+)? ?
 _PIECE_BYTES: Final = 1 << 20
 
 
+class LogTimes:
+    """When the bytes of a growing log were written, to a second: noted beside it, `SIZE TIME` a line. One process notes.
+
+    Args:
+        log: The log.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._file = log.with_name(f"{log.name}.times")
+        self._noted_at = 0.0
+        self._sizes: list[int] = []
+        self._times: list[float] = []
+        self._read = 0
+
+    def note(self, *, now: float) -> None:
+        """Note how large the log is by now, if that was not done within the last second.
+
+        Args:
+            now: In seconds since the epoch.
+        """
+        if now - self._noted_at < 1.0 or not self._log.exists():
+            return
+        self._noted_at = now
+        size = self._log.stat().st_size
+        if size > self.size:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(f"{size} {now:.1f}\n")
+
+    @property
+    def size(self) -> int:
+        """How large the log was when it was noted last, in bytes."""
+        self._look()
+        return self._sizes[-1] if self._sizes else 0
+
+    def at(self, offset: int) -> float | None:
+        """Return by when a byte was written, in seconds since the epoch; None if nobody has noted it yet."""
+        if offset >= self.size:
+            return None
+        return self._times[bisect_right(self._sizes, offset)]
+
+    def _look(self) -> None:
+        try:
+            if self._file.stat().st_size == self._read:
+                return
+        except FileNotFoundError:
+            return
+        with self._file.open("rb") as file:
+            file.seek(self._read)
+            whole = file.read().rpartition(b"\n")[0]
+        for line in whole.splitlines():
+            size, _, at = line.partition(b" ")
+            self._sizes.append(int(size))
+            self._times.append(float(at))
+        self._read += len(whole) + (1 if whole else 0)
+
+
 class Stamper:
-    """Puts the time in front of lines: their own where they begin with one, else that of the line before.
+    """Puts the time in front of lines: their own where they begin with one, else when it was written, else that before.
 
     Args:
         at: When the first line was written, in seconds since the epoch, unless it says so itself.
+        times: Of the log that the lines are of.
     """
 
-    def __init__(self, at: float) -> None:
+    def __init__(self, at: float, times: LogTimes) -> None:
         self._now = datetime.fromtimestamp(at, UTC)
+        self._times = times
 
-    def line(self, raw: bytes) -> str:
-        """Return one line, without its line break."""
+    def line(self, raw: bytes, offset: int) -> str:
+        """Return one line, without its line break.
+
+        Args:
+            raw: As it stands in the log.
+            offset: Of its first byte there.
+        """
+        written = self._times.at(offset)
+        if written is not None:
+            self._now = datetime.fromtimestamp(written, UTC)
         match = _STAMP.match(raw)
         if match is not None:
             # Trainers write their machine's local time, which is ours.
@@ -35,10 +103,10 @@ class Stamper:
         return f"[{self._now:%Y-%m-%d %H:%M:%S}] {text}"
 
 
-def stamped(lines: Iterable[bytes], at: float) -> list[str]:
-    """Put the time in front of each line; see `Stamper`."""
-    stamper = Stamper(at)
-    return [stamper.line(line) for line in lines]
+def stamped(lines: Iterable[tuple[int, bytes]], at: float, times: LogTimes) -> list[str]:
+    """Put the time in front of each line, which comes with where it begins; see `Stamper`."""
+    stamper = Stamper(at, times)
+    return [stamper.line(line, offset) for offset, line in lines]
 
 
 class LogPages:
@@ -71,8 +139,8 @@ class LogPages:
                     self._marks.append(piece_start + position + 1)
         return self._lines
 
-    def page(self, offset: int, limit: int) -> tuple[list[bytes], int, int]:
-        """Return lines, the number of the first one, and how many there are.
+    def page(self, offset: int, limit: int) -> tuple[list[tuple[int, bytes]], int, int]:
+        """Return lines, each with where it begins, the number of the first one, and how many there are.
 
         Args:
             offset: Number of the first line; negative counts from the end.
@@ -87,7 +155,7 @@ class LogPages:
             log.seek(self._marks[first // self._EVERY])
             for _ in range(first % self._EVERY):
                 log.readline()
-            return [log.readline().rstrip(b"\n") for _ in range(last - first)], first, total
+            return [(log.tell(), log.readline().rstrip(b"\n")) for _ in range(last - first)], first, total
 
     def _new(self) -> Iterator[tuple[int, bytes]]:
         try:

@@ -53,6 +53,10 @@ def install(app: FastAPI) -> None:
             {"detail": [{key: each[key] for key in ("loc", "msg", "type")} for each in error.errors()]}, 422
         )
 
+    @app.exception_handler(RecursionError)
+    async def too_deep(_: Request, __: RecursionError) -> JSONResponse:
+        return JSONResponse({"detail": "The request is nested too deeply."}, 422)
+
     @app.exception_handler(Exception)
     async def unexpected(request: Request, _: Exception) -> JSONResponse:
         # Starlette raises the exception again after this answer, so uvicorn logs its traceback.

@@ -21,6 +21,7 @@ from tunefleet.jobs import JobHandle, new_launch_id, second_try
 from tunefleet.jobs.classify import JobEnd
 from tunefleet.jobs.gpus import GpuBusyError
 from tunefleet.jobs.guard import End, Guard
+from tunefleet.jobs.journal_audit import losses
 from tunefleet.jobs.watched import Watched
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.observing import context
@@ -198,6 +199,7 @@ class JobRun:
     def _watch(self, handle: JobHandle) -> JobEnd:
         while True:
             end = handle.poll()
+            self._job.log_times.note(now=time.time())
             if end is not None:
                 launch = handle.job.launch
                 self._trace.launched(launch, handle.folder.journal_dir / f"{launch}.jsonl", end.outcome, end.error)
@@ -224,6 +226,8 @@ class JobRun:
             state = JobState.CANCELLED
         if state is JobState.COMPLETED:
             job.link_final()
+        for sentence in losses(job.folder):
+            job.add_warning(sentence)
         error = end.error if state is JobState.FAILED else None
         ended = time.time() if state.final else None
         watched = self._guard.ended()

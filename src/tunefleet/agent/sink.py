@@ -54,7 +54,7 @@ class BackendSink:
         self._log_at: int | None = None
         self._line = 0
         self._rest = b""
-        self._stamper = Stamper(job.record.started_at or job.record.order)
+        self._stamper = Stamper(job.record.started_at or job.record.order, job.log_times)
         self.refused: AuthError | None = None
         self._batches = True
         self._faults: dict[tuple[str, int], int] = {}
@@ -85,11 +85,12 @@ class BackendSink:
         self._stand_at(offset)
         lines = (self._rest + data).split(b"\n")
         rest = lines.pop()
+        begin = self._base() + offset - len(self._rest)
         done = 0
         for start in range(0, len(lines), _LINES):
             batch = lines[start : start + _LINES]
             try:
-                self._post(batch)
+                self._post(batch, begin + sum(len(line) + 1 for line in lines[:start]))
             except UnreachableError:
                 if start == 0:
                     raise
@@ -101,7 +102,7 @@ class BackendSink:
         """Report a last line that has no line break; the job has ended."""
         if self._rest:
             rest, self._rest = self._rest, b""
-            self._post([rest])
+            self._post([rest], self._base() + (self._log_at or 0) - len(rest))
 
     def _parsed(self, line: str, launch: str, seq: int) -> dict[str, Any]:
         try:
@@ -164,8 +165,11 @@ class BackendSink:
         }
         return {name: value for name, value in known.items() if value is not None}
 
-    def _post(self, lines: list[bytes]) -> None:
-        text = [self._stamper.line(line) for line in lines]
+    def _post(self, lines: list[bytes], begin: int) -> None:
+        text = []
+        for line in lines:
+            text.append(self._stamper.line(line, begin))
+            begin += len(line) + 1
         try:
             body = {"logs": text, "offset": self._line}
             self._guard("logs", lambda: self._client.logs(self._job.job_id, text, self._line), self._line, body)

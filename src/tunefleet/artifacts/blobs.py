@@ -58,6 +58,8 @@ class BlobStore(ABC):
     """How much they take; counted by who knows all of them."""
     others_write: bool = False
     """Whether other processes write and delete here too."""
+    may_rot: bool = False
+    """Whether nobody but we would notice that a disk has changed a file."""
     direct: DirectUploads | None = None
     """Lets workers send files to where they are kept; null where everything passes through the server."""
 
@@ -107,6 +109,10 @@ class BlobStore(ABC):
     @abstractmethod
     def delete(self, digest: str) -> None:
         """Remove a file: quick, and from now on it is not found; an upload of it that is on its way goes on."""
+
+    def set_aside(self, digest: str) -> bool:  # noqa: ARG002 a service keeps sums of its own
+        """Take a damaged file out of the store and keep it for a look; returns whether there was one."""
+        return False
 
     def close(self) -> None:  # noqa: B027 a folder has nothing to let go of
         """Let go of what the store holds."""

@@ -1,6 +1,7 @@
 """A folder of files named by their digest.
 
     <root>/blobs/ab/<digest>       whole and verified; never changed again
+    <root>/quarantine/<digest>     what a disk has changed all the same
 
 A name appears only after its content was hashed and synced.
 """
@@ -28,6 +29,8 @@ class FolderStore(BlobStore):
     Args:
         root: The folder; made if it does not exist.
     """
+
+    may_rot = True
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -96,6 +99,17 @@ class FolderStore(BlobStore):
         except FileNotFoundError:
             return
         _unlinker.submit(gone.unlink, missing_ok=True)
+
+    def set_aside(self, digest: str) -> bool:
+        """Take a damaged file out of the store and keep it for a look; returns whether there was one."""
+        aside = self._blobs.parent / "quarantine"
+        aside.mkdir(exist_ok=True)
+        try:
+            self._path(digest).replace(aside / digest)
+        except FileNotFoundError:
+            return False
+        fsync_dir(aside)
+        return True
 
     def _path(self, digest: str) -> Path:
         return self._blobs / checked(digest)[:2] / digest

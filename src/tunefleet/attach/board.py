@@ -28,6 +28,10 @@ SAVING = ("save_checkpoint", "save_and_stop", "pause")
 """Those that are done when their checkpoint is durable; the others are done when they are applied."""
 
 
+ABORTED = 9
+"""Exit code of a script whose training was aborted: what its caller does after a good end must not follow."""
+
+
 class UnknownCommandError(Exception):
     """There is no such command."""
 

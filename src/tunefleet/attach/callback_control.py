@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from .board import SAVING, Command, CommandBoard
+from .board import ABORTED, SAVING, Command, CommandBoard
 from .callback_checkpoint import CheckpointCallback
 from .callback_ending import EndingCallback
 from .control import ControlServer
@@ -215,7 +215,7 @@ class ControlCallback(TrainerCallback):
             self._session.journal.sync()
         except OSError as error:
             logger.warning("The journal could not be synced: %s", error)
-        raise SystemExit(0)
+        raise SystemExit(ABORTED)
 
 
 def _tracks_best(args: TrainingArguments) -> bool:

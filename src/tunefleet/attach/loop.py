@@ -27,6 +27,7 @@ from typing import Any
 from . import identity, trainings, world
 from .adoption import adopt
 from .attached import AttachedRun
+from .board import ABORTED
 from .checkpoints import Checkpoint
 from .claim import jobs_dir
 from .endpoint import safe_job_id
@@ -196,7 +197,7 @@ class Control:
         if self._sigterm is not None:
             self._sigterm.end()
         try:
-            if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
+            if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0, ABORTED)):
                 run.on_exception(error)
         finally:
             self._steering.give_up(run, "the loop ended without saying that it had saved")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .attached import AttachedRun
-from .board import SAVING, Command
+from .board import ABORTED, SAVING, Command
 from .checkpoints import Checkpoint, fault_of, finish_checkpoint
 from .files import read_json, write_json
 from .preemption import PREFIX
@@ -107,7 +107,7 @@ class Steering:
         if name == "abort":
             _write(run, state="aborted", intent="abort", step=step)
             run.board.close("the training was aborted")
-            raise SystemExit(0)
+            raise SystemExit(ABORTED)
         if name in SAVING:
             self._saving.append(command.command_id)
             self._asked_at = time.perf_counter()

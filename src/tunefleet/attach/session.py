@@ -85,6 +85,8 @@ class JobSession:
     def finish(self) -> None:
         """Record the proper end (completed, or stopped if somebody asked for it); the journal is durable before."""
         self.journal.sync()
+        if isinstance(self.journal, JournalWriter):
+            self.status.update(records=self.journal.seq, launch=self.journal.launch)
         self.status.finish()
 
     def settle(self) -> None:

@@ -50,6 +50,8 @@ class StatusFile:
             "error": None,
             "error_kind": None,
             "traceback": None,
+            "launch": None,
+            "records": None,
             "values": {},
         }
 

@@ -41,7 +41,10 @@ def list_(*, remote: Remote = None, token: Token = None, as_json: Json = False) 
     """List the trainings that can be steered, live ones first."""
     rows = [view.row_of(job) for job in list_jobs(endpoints_dir())]
     if remote is not None:
-        rows += [view.row_of_remote(item) for item in remote_host(remote, token).jobs()]
+        here = {(row["job_id"], row["pid"], row["started_at"]) for row in rows}
+        there = [view.row_of_remote(item) for item in remote_host(remote, token).jobs()]
+        # The port may be one of this machine's.
+        rows += [row for row in there if (row["job_id"], row["pid"], row["started_at"]) not in here]
         rows.sort(key=lambda row: (row["live"] is not True, -row["started_at"]))
     if as_json:
         print_json({"jobs": rows})
@@ -51,13 +54,18 @@ def list_(*, remote: Remote = None, token: Token = None, as_json: Json = False) 
 
 @examples("tunefleet control status my-run", "tunefleet control status my-run --json | jq .loss")
 def status(job: JobId, *, remote: Remote = None, token: Token = None, as_json: Json = False) -> None:
-    """Show where a training stands, or how it ended."""
+    """Show where a training stands, or how it ended.
+
+    The exit code is 1 if it failed or was killed.
+    """
     steering = steer(job, remote, token)
     fields = steering.status()
     if as_json:
         print_json(fields)
     else:
         view.print_status(steering.job_id, fields)
+    if fields["status"] in {"failed", "killed"} and not fields["live"]:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _ask(steering: JobSteering, verb: str, data: dict[str, Any] | None, timeout_s: float | None, wait: bool) -> Any:
@@ -149,7 +157,7 @@ def abort(
     """
     if not force:
         err().print(Text(f"Job {job} ends without saving; what it learned since its last checkpoint is lost.", "warn"))
-    confirm(f"Abort {job}?", yes=force)
+    confirm(f"Abort {job}? (--force does not ask)", yes=force, option="--force")
     _command("abort", job, remote, token, (no_wait, timeout, as_json))
 
 

@@ -149,8 +149,13 @@ def parse_duration(text: str) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is lost; without a terminal `--yes` is required.
+def confirm(question: str, *, yes: bool, option: str = "--yes") -> None:
+    """Ask before something is lost; without a terminal the option is required.
+
+    Args:
+        question: What is asked.
+        yes: Whether it was answered already.
+        option: By which the command takes an answer.
 
     Raises:
         InputError: If nobody can be asked.
@@ -159,7 +164,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InputError(f"{question} Nobody can be asked here.", hint="Repeat the command with --yes.")
+        raise InputError(f"{question} Nobody can be asked here.", hint=f"Repeat the command with {option}.")
     typer.confirm(printable(question), abort=True, err=True)
 
 

@@ -219,6 +219,7 @@ def _read(model: type[M], answer: Any) -> M:
     try:
         return model.model_validate(answer)
     except ValidationError as error:
+        faults = [f"{'.'.join(map(str, each['loc'])) or 'all of it'}: {each['msg']}" for each in error.errors()[:3]]
         raise UnreachableError(
-            f"The backend's answer cannot be read as {model.__name__}.", detail=str(error)
+            f"The backend's answer cannot be read as {model.__name__} ({'; '.join(faults)}).", detail=str(error)
         ) from error

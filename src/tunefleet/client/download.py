@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,9 @@ logger = logging.getLogger(__name__)
 _MAX_BYTES: Final = 1 << 40
 _FRUITLESS_TRIES: Final = 4
 """So often a download may break in a row without a byte getting through."""
+_WINDOW_S: Final = 60.0
+_SLOWEST_BYTES_PER_S: Final = 256
+"""A host that sends less, over a minute, is given up: a byte now and then would hold a worker for ever."""
 _DIGEST: Final = re.compile(r'"([0-9a-f]{64})"')
 
 
@@ -150,8 +154,14 @@ class Downloader:
         end = size + int(expected) if expected and expected.isdigit() else None
         with part.open("ab" if goes_on else "wb") as file:
             sink = self._throttle.sink(file) if self._throttle else file
+            began, arrived = time.monotonic(), 0
             for piece in response.iter_raw():
-                size += len(piece)
+                size, arrived = size + len(piece), arrived + len(piece)
+                took_s = time.monotonic() - began
+                if took_s > _WINDOW_S:
+                    if arrived < took_s * _SLOWEST_BYTES_PER_S:
+                        raise UnreachableError(f"{shown(url)} sends less than {_SLOWEST_BYTES_PER_S} bytes a second.")
+                    began, arrived = time.monotonic(), 0
                 if size > self._max_bytes:
                     raise TooLargeError(f"{shown(url)} is over {self._max_bytes} bytes.")
                 sink.write(piece)

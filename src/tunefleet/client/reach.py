@@ -16,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 
 from tunefleet.client import trust
-from tunefleet.errors import ForbiddenError, UnreachableError
+from tunefleet.errors import ForbiddenError, InputError, UnreachableError
 
 TIMEOUT: Final = httpx.Timeout(60.0, connect=10.0)
 _REDIRECTS: Final = 5
@@ -56,6 +56,7 @@ class Reach:
         Raises:
             ForbiddenError: If the address, or one that it leads to, may not be reached.
             UnreachableError: If the host does not answer.
+            InputError: If it leads nowhere.
         """
         first, sent = origin_of(url), dict(headers or {})
         with _client(timeout) as client, _in_our_words(url):
@@ -65,6 +66,8 @@ class Reach:
                     if not response.is_redirect:
                         yield response
                         return
+                    if "location" not in response.headers:
+                        raise InputError(f"{shown(url)} answers {response.status_code} and does not say where to go on.")
                     url = urljoin(url, response.headers["location"])
                 finally:
                     response.close()

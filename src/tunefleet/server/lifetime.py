@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from tunefleet.errors import NotLeadingError, TunefleetError, UnreachableError
 from tunefleet.links.redis_tls import address_of
-from tunefleet.services import artifacts, elastic, joining, placing, ration, settling, sweep
+from tunefleet.services import artifacts, elastic, joining, placing, ration, settling, store_verification, sweep
 from tunefleet.services.campaigns.book import TOPIC as CAMPAIGNS
 from tunefleet.services.campaigns.book import Book
 from tunefleet.services.campaigns.tracking import Outbox
@@ -138,6 +138,7 @@ class Lifetime:
             "joining": self._loop("joining", self._join),
             "settling": self._loop("settling", self._settle),
             "sweep": self._loop("sweep", lambda: sweep.run_once(self.core), every_s=SWEEP_S),
+            "scrub": self._loop("scrub", lambda: store_verification.run_for_a_while(self.core)),
             "garbage": self._loop("garbage", lambda: artifacts.collect_garbage(self.core), every_s=GARBAGE_S),
         }
         self._nodes = ClusterKeeper(self.core, self.url)

@@ -180,6 +180,14 @@ def install(app: FastAPI, require_known: Callable[[Request], Awaitable[None]]) -
             hint="Send a number of over 64 bits as a text.",
         )
 
+    @app.exception_handler(RecursionError)
+    async def too_deep(request: Request, _: RecursionError) -> Response:
+        try:
+            await require_known(request)
+        except TunefleetError as refusal:
+            return from_error(refusal)
+        return problem("request_invalid", "The request is nested too deeply.", hint="Send it with fewer levels.")
+
     @app.exception_handler(HTTPException)
     async def framework(request: Request, error: HTTPException) -> Response:
         if error.status_code == HTTPStatus.BAD_REQUEST:

@@ -6,13 +6,14 @@ is not collected before it is published.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 import orjson
 
 from tunefleet.artifacts import check_files, manifest_digest
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, OffsetConflict
-from tunefleet.services import checkpoints, garbage, quotas, ration
+from tunefleet.services import checkpoints, garbage, quotas, ration, store_verification
 from tunefleet.services.core import Core
 from tunefleet.services.garbage import Collected
 from tunefleet.services.identity import Actor, AttemptActor, Who, may_change, may_read, may_submit
@@ -61,7 +62,8 @@ async def missing(core: Core, who: Who, query: BlobQuery) -> BlobReply:
         return known
 
     known = await core.write(operation)
-    lacking = sorted(set(digests) - known)
+    lost = await asyncio.to_thread(lambda: set(store_verification.damaged(core.blobs, sorted(known), core.verified)))
+    lacking = sorted((set(digests) - known) | lost)
     return BlobReply(
         missing=tuple(
             BlobMissing(digest=digest, offset=core.blobs.partial_size(digest, scope_of(who.project)))

@@ -88,6 +88,19 @@ class SweepMark:
     forgot_usage_at: float = 0.0
 
 
+@dataclass(slots=True)
+class Verified:
+    """Which stored files this server has read, and where the reading in the background stands.
+
+    Args:
+        at: Digest → when it was found whole, on the monotonic clock.
+        cursor: The digest that the background has read last.
+    """
+
+    at: dict[str, float] = field(default_factory=dict)
+    cursor: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class JoinWait:
     """Why the files of a spread task's parts are not one file yet.
@@ -149,6 +162,8 @@ class Core:
     """What gives nodes to tasks that ask for them."""
     spans: Spans | None = None
     """Where the spans of tasks go; null if nowhere."""
+    verified: Verified = field(default_factory=Verified)
+    """Which stored files were read lately, and are whole."""
     looking: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, _LOOKERS, "look"))
     """Where files of rows are looked through."""
     _locks: Sequence[FolderLock] = ()

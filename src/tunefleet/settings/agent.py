@@ -33,6 +33,9 @@ class AgentSettings(SharedGpuSettings, TlsSettings, TracingSettings):
     key: SecretStr | None = Field(default=None, validation_alias=variable("AGENT_KEY"))
     """The key that requests must carry, as bearer or `X-API-Key`; without one only local processes of the same user
     are answered."""
+    cors_origins: CommaList = Field(default=(), validation_alias=variable("CORS_ALLOW_ORIGINS"))
+    """Web origins, separated by commas, whose pages may call the agent from a browser, such as
+    `https://train.example.org`; default: none."""
     models_dir: Path = Field(default=Path("./models"), validation_alias=variable("MODELS_DIR"))
     """Where a model's bare name is looked for; a local model elsewhere is refused."""
     datasets_dir: Path = Field(default=Path("./datasets"), validation_alias=variable("DATASETS_DIR"))

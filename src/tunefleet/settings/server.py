@@ -62,6 +62,8 @@ class ServerSettings(MeetingSettings, TlsSettings, ClusterSettings):
     garbage_grace_s: float = Field(default=3600.0, ge=0.0, validation_alias=variable("TUNEFLEET_GARBAGE_GRACE_S"))
     """How long a file is kept before anything refers to it, and an upload to the object store with which nobody goes
     on."""
+    scrub_bytes_per_s: int = Field(default=4 << 20, ge=0, validation_alias=variable("TUNEFLEET_SCRUB_BYTES_PER_S"))
+    """How fast stored files are read in the background, to find what a disk has damaged; 0: not at all."""
     direct_uploads: Literal["auto", "on", "off"] = Field(
         default="auto", validation_alias=variable("TUNEFLEET_DIRECT_UPLOADS")
     )

@@ -27,7 +27,8 @@ _NOT_SHARED: Final = ("stages", "graph")
 def task_name(value: str) -> str:
     """Check a name that people give to a task."""
     name = value.strip()
-    if not name or len(name) > _MAX_NAME or not name.isprintable() or any(each in name for each in _NOT_IN_NAMES):
+    bare = name in {"", ".", ".."} or len(name) > _MAX_NAME or not name.isprintable()
+    if bare or any(each in name for each in _NOT_IN_NAMES):
         raise wrong(f"must be one line of 1 to {_MAX_NAME} characters without any of {' '.join(_NOT_IN_NAMES)}")
     return name
 

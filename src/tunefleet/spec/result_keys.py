@@ -69,8 +69,8 @@ RESULT_KEYS: Final[Mapping[str, frozenset[str]]] = {
     for kind in kinds
 }  # fmt: skip
 """Kind → the keys of its result. A function of a `python` task returns what it likes, and a `command` may leave any."""
-_OF_PARTS: Final = frozenset({"parts"})
-"""What the result of a task has that was spread over workers."""
+_OF_ANY: Final = frozenset({"parts", "warnings"})
+"""What the result has of a task that was spread over workers, or that has lost something."""
 _SAVES: Final = frozenset({"sft", "lora_sft", "dpo", "kto", "orpo", "reward", "grpo", "rloo", "ppo"})
 
 
@@ -86,7 +86,7 @@ def fault_of(reference: Reference, upstream: Mapping[str, Any]) -> tuple[str, st
     if keys is None or len(reference.path) < 2 or reference.path[0] != "result" or upstream.get("federation"):
         return None
     key = reference.path[1]
-    if key not in keys | _OF_PARTS:
+    if key not in keys | _OF_ANY:
         guess = nearest(key, sorted(keys))
         shown = sorted(keys - set(_PRODUCTS))
         more = ", …" if len(shown) > _SHOWN else ""

@@ -56,6 +56,11 @@ def known_anywhere(connection: Connection, digests: Sequence[str]) -> set[str]:
     return found
 
 
+def all_digests(connection: Connection) -> list[str]:
+    """Return every file that any project has, in order."""
+    return list(connection.execute(select(blobs.c.digest).distinct().order_by(blobs.c.digest)).scalars())
+
+
 def add_blob(connection: Connection, *, project: str, digest: str, size_bytes: int, at: float) -> None:
     """Record a file whose digest was verified."""
     if connection.execute(_VERIFIED, {"b_project": project, "b_digest": digest, "b_at": at}).rowcount == 0:
@@ -165,12 +170,12 @@ def files_of_task(connection: Connection, task_id: str) -> dict[str, list[tuple[
     return found
 
 
-def holding_file(connection: Connection, *, project: str, digest: str) -> list[ArtifactRow]:
-    """Return the artifacts that contain a file."""
-    query = select(artifacts).where(
-        artifacts.c.project == project,
-        artifacts.c.id.in_(select(artifact_files.c.artifact_id).where(artifact_files.c.digest == digest)),
-    )
+def holding_file(connection: Connection, *, digest: str, project: str | None = None) -> list[ArtifactRow]:
+    """Return the artifacts that contain a file, of one project or of all."""
+    holding = select(artifact_files.c.artifact_id).where(artifact_files.c.digest == digest)
+    query = select(artifacts).where(artifacts.c.id.in_(holding))
+    if project is not None:
+        query = query.where(artifacts.c.project == project)
     return [ArtifactRow(*row) for row in connection.execute(query)]
 
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import Field
 
 from tunefleet.wire.attempts import AttemptView
-from tunefleet.wire.base import Body, Message, ProcessBody
+from tunefleet.wire.base import Body, Message, Name, ProcessBody
 from tunefleet.wire.direct import DirectOffer
 from tunefleet.wire.fleet import TaskForecast, TaskGlance
 
@@ -309,9 +309,9 @@ class KeyCreate(Body):
         project: Where it works; default: where the one works that makes it.
     """
 
-    name: str = Field(min_length=1, max_length=100)
+    name: Name
     role: Role = "member"
-    owner: str | None = Field(default=None, min_length=1, max_length=100)
+    owner: Name | None = None
     project: str | None = Field(default=None, min_length=1, max_length=63)
 
 

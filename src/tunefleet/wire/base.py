@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 Whole = Annotated[int, Field(ge=-(2**62), le=2**62)]
 """A whole number as another process says it: one that every store can hold."""
 Figure = Annotated[float, Field(ge=-1e15, le=1e15)]
 """A number as another process says it: finite, and of a size with which one can go on counting."""
+
+
+def _name(value: str) -> str:
+    if value != value.strip() or not value.isprintable() or value in {".", ".."} or "/" in value or "\\" in value:
+        raise ValueError("must be one line of text without / and \\, that neither begins nor ends with a blank")
+    return value
+
+
+Name = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_name)]
+"""What people or processes call something: it can stand in a path, an address, a terminal and a page. Whatever is no
+text for a line (control characters, marks that turn the direction of writing, halves of characters) is refused."""
 
 
 class Message(BaseModel):

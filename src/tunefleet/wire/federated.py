@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AliasChoices, AliasGenerator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from tunefleet.wire.base import Body, Message
+from tunefleet.wire.base import Body, Message, Name
 from tunefleet.wire.training import MAX_COUNT
 
 UploadDtype = Literal["fp32", "fp16", "bf16", "int8"]
@@ -135,7 +135,7 @@ class JobCreate(GuideRequest):
         chunk_size: Rows of a chunk.
     """
 
-    name: str = Field(min_length=1, max_length=200)
+    name: Name
     model_type: str | None = Field(default=None, validation_alias=either("model_type", "model_name", "modelName"))
     dataset: str | None = Field(default=None, validation_alias=either("dataset", "dataset_path", "datasetPath"))
     chunk_size: int | None = Field(default=None, ge=1, lt=MAX_COUNT, validation_alias=either("chunk_size"))

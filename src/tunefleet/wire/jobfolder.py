@@ -234,6 +234,10 @@ class JobStatus(Message):
     error: str | None = None
     error_kind: Literal["input", "oom", "disk", "network", "diverged", "bug"] | None = None
     traceback: str | None = None
+    launch: str | None = None
+    """Which launch says so."""
+    records: int | None = None
+    """How many records its journal has, at a proper end."""
     values: dict[str, float | str] = Field(default_factory=dict)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tunefleet.wire.base import Body, Message
+from tunefleet.wire.base import Body, Message, Name
 
 WORKER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 WorkerName = Annotated[str, Field(pattern=WORKER_NAME)]
@@ -27,7 +27,7 @@ class InvitationCreate(Body):
 
     worker_id: WorkerName | None = None
     tags: tuple[Tag, ...] | None = Field(default=None, max_length=50)
-    owner: str | None = Field(default=None, min_length=1, max_length=100)
+    owner: Name | None = None
     expires_s: float = Field(default=3600.0, gt=0, le=30 * DAY_S)
 
 
@@ -65,7 +65,7 @@ class JoinRequest(Body):
 
     token: str = Field(min_length=1, max_length=200)
     secret_hash: str = Field(pattern=r"^[0-9a-f]{64}$")
-    name: str | None = Field(default=None, min_length=1, max_length=100)
+    name: Name | None = None
 
 
 class JoinReply(Message):

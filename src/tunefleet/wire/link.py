@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tunefleet.wire.base import Figure, Message, Whole
+from tunefleet.wire.base import Figure, Message, Name, Whole
 
 MAX_TIME_S = 253_402_300_799.0
 """Unix time of the last second that a date can say."""
@@ -109,9 +109,9 @@ class RegisterRequest(Message):
         sent_at: Unix time by the worker's clock; None of older ones.
     """
 
-    worker_id: str
-    session: str
-    state_id: str
+    worker_id: Name
+    session: Name
+    state_id: Name
     capabilities: Capabilities
     holding: tuple[str, ...] = ()
     sent_at: float | None = Field(default=None, ge=0, le=MAX_TIME_S)
@@ -217,8 +217,8 @@ class ExchangeRequest(Message):
     its job begins, and how far it is.
     """
 
-    worker_id: str
-    session: str
+    worker_id: Name
+    session: Name
     wait_s: Figure = 0.0
     holding: tuple[str, ...] = ()
     accepts: tuple[str, ...] = ()

@@ -147,7 +147,7 @@ class PolledJob(Message):
     config: dict[str, Any]
     total_epochs: int | None = None
     total_steps: int | None = None
-    created_at: datetime
+    created_at: datetime | None = None
     name: str | None = None
     kind: str | None = None
     spec: dict[str, Any] | None = None

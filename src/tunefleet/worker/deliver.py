@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from tunefleet.attach.files import read_json
 from tunefleet.errors import (
     ArtifactError,
     AuthError,
@@ -26,7 +27,9 @@ from tunefleet.errors import (
     is_disk_full,
 )
 from tunefleet.executors.base import JobExecutor, Output, ResultError
+from tunefleet.jobs import afterword
 from tunefleet.jobs.guard import End
+from tunefleet.jobs.journal_audit import losses
 from tunefleet.jobs.secrets import Redaction
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import Shipped
@@ -89,6 +92,7 @@ class Deliverer:
             project=offer.project,
         )
         self._shipper: Shipper | None = None
+        self._lost: tuple[str, ...] = ()
 
     @contextmanager
     def shipping(self) -> Iterator[None]:
@@ -110,12 +114,21 @@ class Deliverer:
             timed_out: The worker ended it, because it ran longer than its spec allows.
         """
         finish = self._in_words(end, cancelled=cancelled, timed_out=timed_out)
+        self._tell_losses()
         cursors = self._flush()
         if finish.outcome == "completed":
             finish = self._with_outputs(finish)
         hidden = self._site.secrets.redaction(self._offer.spec)
         said = {name: hidden.value(getattr(finish, name)) for name in ("error", "detail", "result")} if hidden else {}
         return finish.model_copy(update={"cursors": cursors, **said})
+
+    def _tell_losses(self) -> None:
+        """Say in the task's history what the disk has lost of its journals; the result says it, too."""
+        self._lost = losses(self._folder)
+        launch = str((read_json(self._folder.job_json) or {}).get("launch"))
+        for sentence in self._lost:
+            logger.warning("Task %s: %s", self._offer.task_id, sentence)
+            afterword.add(self._folder, launch, "journal.lost", sentence)
 
     def finish_of_member(self, end: End, *, cancelled: bool) -> Finish:
         """Return the message of the end of a node other than the first: what it leaves is of no use to anybody."""
@@ -196,6 +209,8 @@ class Deliverer:
         """Bring the outputs to the server; a disk without room for an archive may have some in a while."""
         patience_s = min(_ROOM_PATIENCE_S, self._site.transfers.patience_s)
         result = self._executor.result(self._folder)
+        if self._lost:
+            result = {**result, "warnings": [*result.get("warnings", ()), *self._lost]}
         return Retrying(
             retry=retry_if_exception_type(MachineError),
             wait=wait_fixed(_ROOM_PAUSE_S),

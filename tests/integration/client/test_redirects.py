@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.listening import listening
 from tunefleet.client.reach import Reach
-from tunefleet.errors import ForbiddenError, UnreachableError
+from tunefleet.errors import ForbiddenError, InputError, UnreachableError
 
 LOOPBACK = ("127.0.0.0/8",)
 
@@ -27,7 +27,7 @@ def host(location: str = "") -> Iterator[tuple[str, list[dict[str, str]]]]:
         def do_GET(self) -> None:
             seen.append({name.lower(): value for name, value in self.headers.items()})
             self.send_response(302 if location else 200)
-            if location:
+            if location not in {"", "nowhere"}:
                 self.send_header("Location", location if location != "self" else self.path)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -44,6 +44,15 @@ def test_credentials_stay_with_their_host_when_it_sends_one_on() -> None:
         assert before[0]["authorization"] == "Bearer secret"
         assert "authorization" not in seen[0]
         assert seen[0]["range"] == "bytes=5-"
+
+
+def test_a_redirect_that_leads_nowhere_is_an_answer_of_the_host() -> None:
+    with (
+        host("nowhere") as (first, _),
+        pytest.raises(InputError, match="answers 302 and does not say where to go on"),
+        Reach(LOOPBACK).get(first),
+    ):
+        pass
 
 
 def test_where_one_is_sent_on_is_checked_again() -> None:

@@ -162,7 +162,7 @@ def paused(runs: Runs) -> None:
     (runs.folder / "out" / f"checkpoint-{status['step']}" / "manifest.json").stat()
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.story), 2])
 def test_a_sigterm_to_the_whole_group_saves_and_pauses(runs: Runs, foreign_python: Path, ranks: int) -> None:
     python = [str(foreign_python)]
     launcher = [*python, "-m", "torch.distributed.run", "--nproc-per-node", "2"] if ranks == 2 else python

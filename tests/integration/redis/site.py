@@ -52,6 +52,7 @@ class Site:
         self._port = bound.getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}"
         self.server = launch.make(create_app(self.core))
+        self.server.lifetime.url = self.url  # as `launch.run` says it
         self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [bound]}, daemon=True)
         self._thread.start()
         until(lambda: self.server.started, "the server's start")

@@ -112,3 +112,64 @@ def test_a_variable_without_effect_is_said_at_start(
     _, said = worker.communicate(timeout=60)
     assert "WORKER_EXECUTOR_MASK is not supported" in said
     assert "Registered as w." in (here.folder / "own.log").read_text()
+
+
+WITH_A_FILE = """apiVersion: tunefleet/v1
+kind: Task
+metadata: {name: rows}
+spec:
+  taskType: data
+  sources: [{path: rows.jsonl}]
+"""
+
+
+def with_a_file(here: Site) -> str:
+    """Submit a task that needs a file of the server; returns its id."""
+    (here.folder / "rows.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    (here.folder / "task.yaml").write_text(WITH_A_FILE)
+    return here.client.submit(here.folder / "task.yaml").task_id
+
+
+@pytest.mark.story
+def test_a_worker_that_only_knows_redis_hears_there_where_files_are(
+    site: Callable[..., Site], redis_server: Callable[..., RedisProcess]
+) -> None:
+    here = site(redis_server())
+    worker = here.worker("told", ORCHESTRATOR_BASE_URL="", TUNEFLEET_JOB_SLOTS="1")
+    task_id = with_a_file(here)
+    until(lambda: here.completed(task_id), "the task's end")
+    worker.send_signal(signal.SIGTERM)
+    _, said = worker.communicate(timeout=60)
+    assert f"The server is at {here.url}, as it says in Redis." in said
+
+
+def test_a_worker_waits_for_a_server_that_has_not_said_where_it_is(
+    site: Callable[..., Site], redis_server: Callable[..., RedisProcess]
+) -> None:
+    redis = redis_server()
+    here = site(redis)
+    here.stop()
+    with redis.client as client:
+        client.flushall()
+    worker = here.worker("early", ORCHESTRATOR_BASE_URL="")
+    assert worker.stderr is not None
+    line = next(line for line in worker.stderr if "Waiting for the server's address" in line)
+    assert "No server has said there where it is. ORCHESTRATOR_BASE_URL names it." in line
+    here.start()
+    until(lambda: here.online("early"), "the registration")
+
+
+@pytest.mark.story
+def test_a_worker_that_does_not_reach_the_files_takes_no_task_that_needs_them(
+    site: Callable[..., Site], redis_server: Callable[..., RedisProcess]
+) -> None:
+    here = site(redis_server())
+    here.worker("lost", ORCHESTRATOR_BASE_URL="http://127.0.0.1:9", TUNEFLEET_JOB_SLOTS="1")
+    until(lambda: here.online("lost"), "the registration")
+    light = here.submit()
+    until(lambda: here.completed(light), "a task without files")
+    task_id = with_a_file(here)
+    why = until(lambda: here.client.tasks.get(task_id).why, "a reason")
+    assert "the server does not answer at http://127.0.0.1:9, where the files of tasks are" in why
+    assert "set ORCHESTRATOR_BASE_URL on the worker" in why
+    assert here.status(task_id) == "queued"

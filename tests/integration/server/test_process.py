@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from tests.fakes.receiver import receiving
+from tunefleet.client import Client
 from tunefleet.server.process import main
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
@@ -225,3 +226,29 @@ def test_bad_settings_are_named(
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     assert named in refused(tmp_path / "data", 0, *more)
+
+
+@pytest.mark.story
+def test_a_server_with_a_wrong_database_does_not_start_and_deletes_nothing(
+    tmp_path: Path, free_port: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a typo in TUNEFLEET_DATABASE_URL, or a new database before the old one is restored."""
+    monkeypatch.setenv("TUNEFLEET_GARBAGE_GRACE_S", "0")
+    data, port, body = tmp_path / "data", free_port(), b"weights of a week"
+    with server(data, port):
+        key = (data / "keys" / "admin.key").read_text().strip()
+        with Client(f"http://127.0.0.1:{port}", key) as client:
+            (tmp_path / "weights.bin").write_bytes(body)
+            client.data.push(tmp_path / "weights.bin", name="weights")
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file() and path.parent.name != "uploads"}
+    kept = {path: content for path, content in before.items() if "blobs" in path.parts or "keys" in path.parts}
+    assert body in kept.values()
+    monkeypatch.setenv("TUNEFLEET_DATABASE_URL", f"sqlite:///{tmp_path / 'typo.db'}")
+    ended = subprocess.run(command(data, port), capture_output=True, text=True, timeout=START_S, check=False)
+    assert ended.returncode == 1
+    assert "belongs to another database than" in ended.stderr
+    assert "--adopt-files" in ended.stderr
+    assert {path: path.read_bytes() for path in kept} == kept
+    monkeypatch.delenv("TUNEFLEET_DATABASE_URL")
+    with server(data, port), Client(f"http://127.0.0.1:{port}", key) as client:
+        assert client.data.fetch("weights", tmp_path / "fetched").read_bytes() == body

@@ -150,8 +150,7 @@ def test_fault_19_a_result_that_cannot_be_posted_is_not_computed_again(tmp_path:
     receiver.answers = [503, 503]
     first = world.server.offer("task-1", spec={"output": output})
     second = world.server.offer("task-2", spec={"output": output})
-    with Running(world) as running:
-        object.__setattr__(running.site, "transfers", Transfers(folders=(world.results,), url_allow=("127.0.0.1",)))
+    with allowing(world):
         world.job().end(FakeEnd())
         failed = world.server.finished(first)
         world.job(count=2).end(FakeEnd())

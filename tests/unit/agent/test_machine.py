@@ -13,7 +13,7 @@ import pytest
 
 from tunefleet.agent import admission, logs
 from tunefleet.agent.gpus import Gpus
-from tunefleet.agent.logtext import LogPages, stamped
+from tunefleet.agent.logtext import LogPages, LogTimes, stamped
 from tunefleet.errors import InputError, MachineError
 from tunefleet.jobs import gpus as ledger
 from tunefleet.jobs.gpuinfo import GpuFigures
@@ -117,12 +117,38 @@ def test_the_file_rotates_and_what_is_old_goes(tmp_path: Path) -> None:
     assert (last["message"], last["level"]) == ("line 9", "INFO")
 
 
-def test_lines_get_their_own_time_or_that_of_the_line_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def placed(lines: list[bytes]) -> list[tuple[int, bytes]]:
+    """Lines with where they begin."""
+    return [(sum(len(each) + 1 for each in lines[:index]), line) for index, line in enumerate(lines)]
+
+
+def test_a_line_has_the_time_at_which_it_was_written(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    times, later = LogTimes(log), LogTimes(log)
+    times.note(now=90.0)
+    lines = []
+    for now, text in ((100.0, b"loading"), (100.5, b"still"), (160.0, b"step 1"), (220.0, b"step 2")):
+        lines.append(text)
+        with log.open("ab") as file:
+            file.write(text + b"\n")
+        times.note(now=now)
+    lines.append(b"not noted yet")
+    assert stamped(placed(lines), 0.0, later) == [
+        "[1970-01-01 00:01:40] loading",
+        "[1970-01-01 00:02:40] still",
+        "[1970-01-01 00:02:40] step 1",
+        "[1970-01-01 00:03:40] step 2",
+        "[1970-01-01 00:03:40] not noted yet",
+    ]
+    assert (times.size, later.at(0), later.at(10_000)) == (log.stat().st_size, 100.0, None)
+
+
+def test_lines_get_their_own_time_or_that_of_the_line_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
         lines = [b"first", b"2026-01-02 10:00:00,123 INFO said", b"  0%|   | 0/9\r 50%|##  | 5/9\r", b"\xff"]
-        assert stamped(lines, 0.0) == [
+        assert stamped(placed(lines), 0.0, LogTimes(tmp_path / "log")) == [
             "[1970-01-01 00:00:00] first",
             "[2026-01-02 15:00:00] INFO said",
             "[2026-01-02 15:00:00]  50%|##  | 5/9",
@@ -136,11 +162,18 @@ def test_lines_get_their_own_time_or_that_of_the_line_before(monkeypatch: pytest
 def test_pages_of_a_log_that_grows(tmp_path: Path) -> None:
     file = tmp_path / "log"
     pages = LogPages(file)
+
+    def page(offset: int, limit: int) -> tuple[list[bytes], int, int]:
+        lines, first, total = pages.page(offset, limit)
+        content = file.read_bytes()
+        assert all(content[begin:].startswith(line + b"\n") for begin, line in lines)
+        return [line for _, line in lines], first, total
+
     assert pages.page(0, 10) == ([], 0, 0)
     file.write_bytes(b"".join(b"%d\n" % n for n in range(2500)) + b"torn")
-    assert pages.page(-2, 5) == ([b"2498", b"2499"], 2498, 2500)
-    assert pages.page(999, 3) == ([b"999", b"1000", b"1001"], 999, 2500)
+    assert page(-2, 5) == ([b"2498", b"2499"], 2498, 2500)
+    assert page(999, 3) == ([b"999", b"1000", b"1001"], 999, 2500)
     with file.open("ab") as log:
         log.write(b" off\nnew\n")
-    assert pages.page(2500, 10) == ([b"torn off", b"new"], 2500, 2502)
-    assert pages.page(9999, 10) == ([], 2502, 2502)
+    assert page(2500, 10) == ([b"torn off", b"new"], 2500, 2502)
+    assert page(9999, 10) == ([], 2502, 2502)

@@ -36,7 +36,7 @@ def test_rows_that_may_lie_in_several_places(jsonl: Callable[..., Path], tmp_pat
     inputs = {"data.jsonl.url": fetched, "data.jsonl.path": sent}
     assert texts(places, inputs, tmp_path) == ["fetched"]
     assert texts(places, {"data.jsonl.path": sent}, tmp_path) == ["sent"]
-    assert texts(places, {}, tmp_path) == ["here"], "the address could not be fetched, and nothing has travelled"
+    assert texts(places, {"data.jsonl.worker_path": here}, tmp_path) == ["here"], "and nothing has travelled"
 
 
 def start(inputs: dict[str, str], workspace: Path, **blocks: Any) -> str:

@@ -161,7 +161,7 @@ stages:
     spec:
       taskType: lora_sft
       model: {source: {identifier: "${a.result.model}", revisoin: x}}
-      data: {path: "${a.result.echo.path}", max_samples: 0}
+      data: {path: "${a.result.path}", max_samples: 0}
       training: "see ${a.result.training}"
       lora: {r: "${a.result.r}", alpha: -1}
       output: {artifacts: [final_model]}

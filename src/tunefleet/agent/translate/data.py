@@ -16,7 +16,7 @@ _FORMATS: Final[dict[str, dict[str, str]]] = {
     "openai": {"messages_field": "messages"},
     "chat": {"messages_field": "messages"},
     "sharegpt": {"messages_field": "conversations"},
-    "alpaca": {"prompt_column": "instruction", "response_column": "output"},
+    "alpaca": {},  # a usual shape of rows, with its `input`
     "prompt_completion": {"prompt_column": "prompt", "response_column": "completion"},
     "prompt_response": {"prompt_column": "prompt", "response_column": "response"},
     "text": {"text_field": "text"},
@@ -56,8 +56,6 @@ def _supervised(read: Reading, form: Any, *, plain_text: bool) -> None:
     elif columns and not said and not plain_text:
         for name, value in columns.items():
             read.put(f"data.{name}", value, "data.dataset_format")
-        if name_of_form == "alpaca":
-            read.warnings.append("config.data.dataset_format alpaca: the column `input` is not part of the prompt.")
 
 
 def _columns(read: Reading) -> bool:

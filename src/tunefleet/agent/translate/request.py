@@ -15,9 +15,12 @@ from tunefleet.agent.translate.reading import Reading
 from tunefleet.agent.translate.training import training
 from tunefleet.errors import Fault, SpecError
 from tunefleet.spec import dump_task_spec, load_task_spec
+from tunefleet.spec.trainer import NAMES, OURS
 
 __all__ = ["Defaults", "Translation", "translate"]
 
+_OURS: Final = frozenset({OURS, "transformers", "huggingface", "hf", "trl", "pytorch"})
+"""Names of the way in which this agent trains by itself."""
 _STRATEGIES: Final = frozenset({"fsdp", "deepspeed"})
 
 
@@ -75,6 +78,7 @@ def translate(
     for name, value in source.items():
         read.put(f"data.{name}", value, "dataset_path")
     _extras(read)
+    _framework(read)
     _predictions(read, method)
     _distributed(read)
     checkpoint = _checkpoint(read)
@@ -105,6 +109,18 @@ def _extras(read: Reading) -> None:
         read.ignore("tensorboard.log_dir", why="has no effect: the events lie in the job folder")
         if enabled is not False:
             read.put("training.report_to", ["tensorboard"], "tensorboard.enabled")
+
+
+def _framework(read: Reading) -> None:
+    """Train with the trainer that the config names, or refuse it: another one would be another training."""
+    named, path = read.taken("framework", "training.framework", "trainer")
+    known = str(named).lower()
+    if named is None or known in _OURS:
+        return
+    if known not in NAMES:
+        read.fault(path, f"{named!r:.40} is no trainer here", f"write one of {', '.join(NAMES)}, or leave it out")
+        return
+    read.put("trainer", known, path)
 
 
 def _predictions(read: Reading, method: str) -> None:

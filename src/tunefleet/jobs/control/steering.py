@@ -118,7 +118,10 @@ class JobSteering:
         if left is None:
             raise NotFoundError(f"Job {self.job_id} has ended and left no status.")
         alive = self.found is not None and self.found.live is None
-        return {**status_view(self.job_id, left.model_dump(mode="json")), "live": alive}
+        found = {**status_view(self.job_id, left.model_dump(mode="json")), "live": alive, "eta_s": None}
+        if not alive and left.state in ("starting", "running"):
+            found["status"] = "killed"  # it did not live to write how it ended
+        return found
 
     def send(self, command: str, data: dict[str, Any] | None = None) -> ControlReply:
         """Ask for something.

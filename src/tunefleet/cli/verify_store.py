@@ -1,0 +1,77 @@
+"""`tunefleet verify-store`: whether the server's stored files are what their digests say, on the server's machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tunefleet.cli import words
+from tunefleet.cli.console import Json, err, print_json, say
+from tunefleet.cli.exitcodes import ExitCode
+from tunefleet.cli.lazy import examples
+from tunefleet.settings import ServerSettings, load
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from tunefleet.artifacts import BlobStore
+
+
+@examples("tunefleet verify-store --data ./fleet", "tunefleet verify-store --json | jq .damaged")
+def verify_store(
+    *,
+    data: Annotated[Path | None, typer.Option("--data", metavar="FOLDER", help="The server's data folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Read every stored file, and name those that are damaged or lost, with the artifacts that have them.
+
+    A damaged file is put aside in `quarantine`; pushing it again brings it back. The server may run meanwhile, and reads
+    its files itself, more slowly. The exit code is 1 if anything is damaged or lost.
+    """
+    from tunefleet.services.blobs import open_blobs
+    from tunefleet.store.opening import reading, target_of
+
+    settings = load(ServerSettings) if data is None else load(ServerSettings, data=data)
+    url = settings.database_url
+    target = target_of(None if url is None else url.get_secret_value(), settings.data_dir)
+    blobs = open_blobs(settings)
+    try:
+        with reading(target) as connection:
+            read, bad = _read(blobs, connection, quiet=as_json)
+    finally:
+        blobs.close()
+    if as_json:
+        print_json({"files": read, "damaged": bad})
+    else:
+        for each in bad:
+            of = ", ".join(each["artifacts"]) or "no artifact"
+            say(f"{each['state']}  {each['digest']}  of {of}", style="bad")
+        verdict = f"{words.plural(len(bad), 'file')} of them damaged or lost." if bad else "all of them are whole."
+        say(f"{words.plural(read, 'stored file')} read: {verdict}")
+    if bad:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _read(blobs: BlobStore, connection: Connection, *, quiet: bool) -> tuple[int, Sequence[dict[str, object]]]:
+    from tunefleet.errors import NotFoundError
+    from tunefleet.services.store_verification import artifacts_with, is_whole, set_aside
+    from tunefleet.store import artifacts
+
+    known = artifacts.all_digests(connection)
+    bad: list[dict[str, object]] = []
+    for number, digest in enumerate(known, 1):
+        try:
+            state = None if is_whole(blobs, digest) else "damaged"
+        except NotFoundError:
+            state = "lost"
+        if state == "damaged":
+            set_aside(blobs, digest)
+        if state is not None:
+            bad.append({"digest": digest, "state": state, "artifacts": artifacts_with(connection, digest=digest)})
+        if not quiet and number % 1000 == 0:
+            err().print(f"{number:,} of {len(known):,} files", style="dim")
+    return len(known), bad

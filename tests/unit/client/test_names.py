@@ -1,0 +1,66 @@
+"""Every name that enters is held to one type, whoever sends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tests.hostile import HARMLESS, NAMES
+from tunefleet.spec.pipeline import task_name
+from tunefleet.wire.api import KeyCreate
+from tunefleet.wire.federated import JobCreate
+from tunefleet.wire.joining import InvitationCreate, JoinRequest
+from tunefleet.wire.link import Capabilities, ExchangeRequest, RegisterRequest
+from tunefleet.wire.notify import ChannelCreate
+from tunefleet.wire.projects import ProjectCreate
+
+CAPABILITIES = Capabilities(
+    version="0", hostname="h", executors=(), slots={}, cpu_count=1, memory_total_bytes=1, memory_free_bytes=1,
+    disk_free_bytes=1,
+)  # fmt: skip
+
+
+def register(**changes: str) -> RegisterRequest:
+    known: dict[str, Any] = {"worker_id": "w", "session": "s", "state_id": "i", "capabilities": CAPABILITIES}
+    return RegisterRequest(**{**known, **changes})
+
+
+ANY: dict[str, Callable[[str], object]] = {
+    "a worker": lambda name: register(worker_id=name),
+    "its process": lambda name: register(session=name),
+    "its folder": lambda name: register(state_id=name),
+    "a worker that speaks": lambda name: ExchangeRequest(worker_id=name, session="s"),
+    "a process that speaks": lambda name: ExchangeRequest(worker_id="w", session=name),
+    "a key": lambda name: KeyCreate(name=name),
+    "the owner of a key": lambda name: KeyCreate(name="k", owner=name),
+    "the owner of an invitation": lambda name: InvitationCreate(owner=name),
+    "a machine that joins": lambda name: JoinRequest(token="t", secret_hash="0" * 64, name=name),
+    "a federation": lambda name: JobCreate(name=name),
+}
+NARROWER: dict[str, Callable[[str], object]] = {
+    "an invited worker": lambda name: InvitationCreate(worker_id=name),
+    "a channel": lambda name: ChannelCreate(name=name, to="https://example.org"),
+    "a project": lambda name: ProjectCreate(name=name),
+}
+
+
+@pytest.mark.parametrize("place", [*ANY, *NARROWER])
+@pytest.mark.parametrize("what", NAMES)
+def test_a_hostile_name_does_not_enter(place: str, what: str) -> None:
+    with pytest.raises(ValidationError):
+        {**ANY, **NARROWER}[place](NAMES[what])
+
+
+@pytest.mark.parametrize("what", [what for what in NAMES if what != "blanks around"])
+def test_a_hostile_name_of_a_task_does_not_enter(what: str) -> None:
+    with pytest.raises(ValueError, match="must be one line"):
+        task_name(NAMES[what])
+
+
+@pytest.mark.parametrize("place", ANY)
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_people_call_things_enters(place: str, name: str) -> None:
+    ANY[place](name)

@@ -1,0 +1,136 @@
+"""While inputs are fetched: what is fetched is said, every wish acts within two seconds, and no wait lasts for ever."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.worker.fakes import Running, World
+from tunefleet.client.transfer import OnProgress, Progress, ignore_progress
+from tunefleet.errors import UnreachableError
+from tunefleet.wire.link import InputRef
+from tunefleet.worker import preparing
+
+SOON_S = 2.0
+INPUTS = {"data.path": InputRef(digest="ab" * 32, name="rows.jsonl")}
+
+
+class Slow:
+    """A file that comes for as long as a test wants, and says how far it is."""
+
+    def __init__(self) -> None:
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+
+    def fetch(self, digest: str, dest: Path, *, on_progress: OnProgress = ignore_progress) -> Path:
+        self.begun.set()
+        on_progress(Progress("downloading", "rows.jsonl", 37_000_000, 90_000_000))
+        self.goes_on.wait(30)
+        (dest / "rows.jsonl").write_text("{}\n")
+        return dest / "rows.jsonl"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "results")
+
+
+@pytest.fixture
+def slow(world: World) -> Slow:
+    made = Slow()
+    world.files.fetch_artifact = made.fetch  # type: ignore[method-assign]
+    return made
+
+
+def said(world: World, token: str) -> str:
+    return next((each.fetching[token] for each in reversed(world.server.exchanges) if token in each.fetching), "")
+
+
+@pytest.mark.parametrize(
+    ("wish", "outcome", "reason"),
+    [("cancel", "cancelled", "cancelled_by_user"), ("pause", "paused", "paused")],
+)
+def test_a_wish_acts_while_a_file_comes(world: World, slow: Slow, wish: str, outcome: str, reason: str) -> None:
+    token = world.server.offer(inputs=INPUTS)
+    with Running(world):
+        assert slow.begun.wait(5)
+        asked = time.monotonic()
+        world.server.want(token, wish)
+        finish = world.server.finished(token)
+        assert time.monotonic() - asked < SOON_S
+        assert (finish.outcome, finish.reason) == (outcome, reason)
+        assert world.jobs.all == []
+        slow.goes_on.set()
+
+
+@pytest.mark.parametrize("why", ["the worker stops", "the machine is taken away", "the attempt is void"])
+def test_a_worker_leaves_while_a_file_comes(world: World, slow: Slow, why: str) -> None:
+    token = world.server.offer(inputs=INPUTS)
+    running = Running(world)
+    acts: dict[str, Callable[[], None]] = {
+        "the worker stops": running.stop,
+        "the machine is taken away": running.worker.make_way,
+        "the attempt is void": lambda: world.server.void(token),
+    }
+    with running:
+        assert slow.begun.wait(5)
+        asked = time.monotonic()
+        acts[why]()
+        if why == "the machine is taken away":
+            assert world.server.finished(token).outcome == "released"
+        world.server.wait_for(lambda: why != "the attempt is void" or not world.records())
+        assert time.monotonic() - asked < SOON_S
+        slow.goes_on.set()
+    assert world.jobs.all == []
+
+
+def test_what_is_fetched_is_said_and_forgotten_when_the_job_runs(world: World, slow: Slow) -> None:
+    token = world.server.offer(inputs=INPUTS)
+    with Running(world):
+        world.server.wait_for(lambda: said(world, token))
+        assert said(world, token) == "fetching rows.jsonl, 37 of 90 MB"
+        slow.goes_on.set()
+        world.job()
+        world.server.offer("task-2", kind="echo")  # something to say
+        world.server.wait_for(lambda: token not in world.server.exchanges[-1].fetching)
+
+
+def test_a_file_that_does_not_come_is_said_and_ends_while_the_server_hears_the_worker(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(digest: str, dest: Path, *, on_progress: OnProgress = ignore_progress) -> Path:
+        raise UnreachableError("http://127.0.0.1:8000 does not answer.")
+
+    world.files.fetch_artifact = away  # type: ignore[method-assign]
+    monkeypatch.setattr(preparing, "_PATIENCE_S", 1.5)
+    caplog.set_level(logging.WARNING)
+    token = world.server.offer(inputs=INPUTS)
+    with Running(world):
+        finish = world.server.finished(token)
+    assert (finish.outcome, finish.reason) == ("failed", "network")
+    assert "rows.jsonl could not be fetched for" in (finish.error or "")
+    assert "ORCHESTRATOR_BASE_URL" in (finish.error or "")
+    assert "fetching rows.jsonl waits, and is tried again: http://127.0.0.1:8000 does not answer." in said(world, token)
+    assert "rows.jsonl cannot be fetched yet" in caplog.text
+
+
+def test_a_file_of_a_server_that_is_down_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch, tries = world.files.fetch_artifact, []
+
+    def away(digest: str, dest: Path, *, on_progress: OnProgress = ignore_progress) -> Path:
+        tries.append(time.monotonic())
+        if len(tries) < 6:
+            raise UnreachableError("It does not answer.")
+        return fetch(digest, dest)
+
+    world.files.fetch_artifact = away  # type: ignore[method-assign]
+    monkeypatch.setattr(preparing, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(preparing, "_HEARD_S", 0.0)
+    world.server.offer(inputs=INPUTS)
+    with Running(world):
+        world.job()
+    assert len(tries) == 6
