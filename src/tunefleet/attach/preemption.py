@@ -38,6 +38,7 @@ class SigtermPause:
 
     def __init__(self, session: JobSession, board: CommandBoard) -> None:
         self._session = session
+        self._launch = session.job.get("launch")  # a callback without a job folder has none
         self._board = board
         self._broken: Callable[[], bool] = bool
         self._first_at: float | None = None
@@ -51,7 +52,8 @@ class SigtermPause:
             broken: Tells whether a rank is gone, without which nothing can be saved.
         """
         self._broken = broken
-        if self._ends is not None or threading.current_thread() is not threading.main_thread():
+        here = os.name == "posix" and threading.current_thread() is threading.main_thread()
+        if self._ends is not None or not here:
             return
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
             return
@@ -75,8 +77,9 @@ class SigtermPause:
         ends, self._ends = self._ends, None
         if signal.getsignal(signal.SIGTERM) in (self._handle, _nothing):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if signal.set_wakeup_fd(-1) not in (-1, ends[1]):
-            logger.debug("Another wake-up pipe had taken the place of ours.")
+        current = signal.set_wakeup_fd(-1)
+        if current not in (-1, ends[1]):  # somebody else's, who came before or since
+            signal.set_wakeup_fd(current, warn_on_full_buffer=False)
         os.close(ends[1])  # the thread reads the end, and closes its own
 
     def heard(self) -> None:
@@ -89,13 +92,14 @@ class SigtermPause:
         self._first_at = now
         logger.warning("SIGTERM: saving at the end of this step, then pausing; a second one ends at once")
         try:
-            self._board.submit("pause", {}, f"{PREFIX}{self._session.job['launch']}")
+            self._board.submit("pause", {}, f"{PREFIX}{self._launch or os.getpid()}")
         except ClosedError:
             _die()
 
     def _must_end(self) -> bool:
-        folder, launch = self._session.folder, self._session.job["launch"]
-        cancelled = (read_json(folder / "cancel.json") or {}).get("launch") == launch
+        folder = self._session.folder
+        noted = (read_json(folder / "cancel.json") or {}).get("launch")
+        cancelled = noted is not None and noted == self._launch
         aborted = (read_json(folder / "status.json") or {}).get("intent") == "abort"
         return cancelled or aborted or self._broken()
 
