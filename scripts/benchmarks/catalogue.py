@@ -57,7 +57,8 @@ CATALOGUE: Final = (
 )
 
 BUDGETED: Final = {
-    "training": "step ÷ TRL's ≤ 0.83, beside two busy processes ≤ 1.1; memory beyond the loaded model ≤ 0.75 × TRL's",
+    "training": "step ÷ TRL's: SmolLM2 ≤ 0.83, built-in model ≤ 1.03, beside two busy processes ≤ 1.1; memory beyond "
+    "SmolLM2 ≤ 0.75 × TRL's",
     "callbacks": "≤ 1 % of a 20 ms step inside our callbacks; step ratio ≤ 1.01",
     "check": "≤ 0.5 µs one process; ≤ 50 µs with 2 ranks, ≤ 2 µs for fast steps",
     "command": "≤ one step + 10 ms; with ranks ≤ horizon + 1 steps",
