@@ -227,13 +227,12 @@ def compared(case: Case, told: Report) -> list[Any]:
         for peer, version in (("trl", version_here("trl")), ("bare", version_here("torch"))):
             theirs = [scale * each[key] for each in found[peer]]
             ratio = Ratio.of([a / b for a, b in zip(ours, theirs, strict=True)])
-            counted = peer == "trl" and budget is not None
-            decision = verdict(ratio.low, ratio.high, budget) if counted else None
+            decision = verdict(ratio.low, ratio.high, budget) if peer == "trl" and budget is not None else None
             called = "TRL SFTTrainer" if peer == "trl" else "a bare loop"
             told.row(
-                f"LoRA {what}, {case.name}" + (f" (budget: ratio {budget:.2f})" if counted else ""),
+                f"LoRA {what}, {case.name}" + (f" (budget: ratio {budget:.2f})" if decision else ""),
                 Figure.of(ours, unit), Peer.of(called, version, theirs, unit), ratio=ratio,
-                budget=BUDGETS["training"] if counted else None, verdict=decided(decision) if decision else None,
+                budget=BUDGETS["training"] if decision else None, verdict=decided(decision) if decision else None,
                 samples=case.turns,
             )  # fmt: skip
             said += [decision] if decision else []

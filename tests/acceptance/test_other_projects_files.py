@@ -34,7 +34,7 @@ spec: {{taskType: data, sources: [{{path: "{source}"}}], steps: []}}
 
 def end_of(client: Client, task_id: str) -> Any:
     deadline = time.monotonic() + PATIENCE_S
-    while not (task := client.tasks.get(task_id)).status in {"completed", "failed"}:
+    while (task := client.tasks.get(task_id)).status not in {"completed", "failed"}:
         assert time.monotonic() < deadline, task.why
         time.sleep(0.1)
     return task

@@ -1,7 +1,7 @@
 """Who may call the agent: whoever has `AGENT_KEY`; without one, local processes of the same user.
 
-The control port's rules: the Host must be local, an Origin is refused unless `CORS_ALLOW_ORIGINS` names it, and the kernel
-says whose process it is that connects over loopback. So no web page and no other user can start jobs here.
+The control port's rules: the Host must be local, an Origin is refused unless `CORS_ALLOW_ORIGINS` names it, and the
+kernel says whose process it is that connects over loopback. So no web page and no other user can start jobs here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def check(request: Request) -> None:
     page = origin is not None or request.headers.get("sec-fetch-site", "none") != "none"
     if page and origin not in request.app.state.origins:
         raise ForbiddenError(
-            "A request from a web page is refused.", hint="CORS_ALLOW_ORIGINS of the agent names pages that may call it."
+            "A request from a web page is refused.",
+            hint="CORS_ALLOW_ORIGINS of the agent names pages that may call it.",
         )
     if not _is_own_process(request):
         raise AuthError(

@@ -15,7 +15,7 @@ _PIECE_BYTES: Final = 1 << 20
 
 
 class LogTimes:
-    """When the bytes of a growing log were written, to a second: noted beside it, `SIZE TIME` a line. One process notes.
+    """When the bytes of a growing log were written, to a second: `SIZE TIME` lines beside it. One process notes.
 
     Args:
         log: The log.

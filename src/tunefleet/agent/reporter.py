@@ -12,7 +12,14 @@ import time
 from functools import partial
 from typing import Any, Final
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_when_event_set, wait_exponential, wait_random
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_when_event_set,
+    wait_exponential,
+    wait_random,
+)
 from tenacity.nap import sleep_using_event
 
 from tunefleet.agent.job import AgentJob

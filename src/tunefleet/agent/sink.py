@@ -187,7 +187,7 @@ class BackendSink:
             skip(self._job, what, error)
 
     def _put_aside(self, what: str, seq: int, body: Any, error: TunefleetError) -> bool:
-        """Put a record aside that the backend has failed at again and again, so that the others are not kept waiting."""
+        """Put a record aside that the backend has failed at again and again; the others need not wait."""
         if not isinstance(error, BackendFault):
             return False
         self._faults[what, seq] = self._faults.get((what, seq), 0) + 1

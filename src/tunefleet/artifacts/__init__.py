@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from tunefleet.artifacts.archive import UnpackLimits, is_archive, is_packed, unpack
 from tunefleet.artifacts.blobs import BlobStore, Link, NoRoomError
-from tunefleet.artifacts.files import begin_writing, disk_free, fsync_dir, hash_file, replace_file, replacing
+from tunefleet.artifacts.files import (
+    begin_writing,
+    disk_free,
+    fsync_dir,
+    hash_file,
+    replace_file,
+    replacing,
+    write_private,
+)
 from tunefleet.artifacts.folder import FolderStore
 from tunefleet.artifacts.intake import Intake
 from tunefleet.artifacts.manifest import (
@@ -54,4 +62,5 @@ __all__ = [
     "scan_size",
     "target_path",
     "unpack",
+    "write_private",
 ]

@@ -68,6 +68,21 @@ def fsync_dir(path: Path) -> None:
         os.close(descriptor)
 
 
+def write_private(path: Path, text: str) -> None:
+    """Write a small file that only this user can read, whole or not at all, durably; its folder is made."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        replace_file(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def replace_file(source: Path, target: Path) -> None:
     """Move a synced file over another name on the same file system, durably."""
     source.replace(target)

@@ -33,7 +33,11 @@ def cleanup(
         for line in _lines(dead):
             (err() if force else out()).print(line, soft_wrap=True)
     if dead:
-        confirm(f"Remove the files of {words.plural(len(dead), 'dead job')}? (--force does not ask)", yes=force, option="--force")
+        confirm(
+            f"Remove the files of {words.plural(len(dead), 'dead job')}? (--force does not ask)",
+            yes=force,
+            option="--force",
+        )
     removed = [item for item in found if remove_leftover(item)]
     named = [item.job_id for item in removed if item.job_id is not None]
     kept = [str(item.folder) for item in found if item not in removed]

@@ -70,7 +70,9 @@ class Root(LazyGroup):
         Entry("control", "control:app", "See and steer the trainings of this machine.", HERE),
         Entry("env", "env:app", "Make and check the environments that some task kinds run in.", HERE),
         Entry("db", "db:app", "Check and migrate the server's database.", HERE),
-        Entry("verify-store", "verify_store:verify_store", "Check the server's stored files against their digests.", HERE),
+        Entry(
+            "verify-store", "verify_store:verify_store", "Check the server's stored files against their digests.", HERE
+        ),
         Entry("backup", "db:backup", "Write the server's database into a file, also while it runs.", HERE),
         Entry("restore", "db:restore", "Fill a database from a backup: SQLite's or PostgreSQL's.", HERE),
         Entry("doctor", "doctor:doctor", "Check this machine and say how to mend what is wrong.", HERE),

@@ -32,7 +32,8 @@ def up(
     adopt_files: Annotated[
         bool,
         typer.Option(
-            "--adopt-files", help="Once: take the files in the folder as this database's, and keep what it does not know."
+            "--adopt-files",
+            help="Once: take the files in the folder as this database's, and keep what it does not know.",
         ),
     ] = False,
     as_json: Annotated[

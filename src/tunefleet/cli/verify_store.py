@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,9 +16,8 @@ from tunefleet.settings import ServerSettings, load
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy import Connection
-
     from tunefleet.artifacts import BlobStore
+    from tunefleet.store import Connection
 
 
 @examples("tunefleet verify-store --data ./fleet", "tunefleet verify-store --json | jq .damaged")
@@ -29,8 +28,8 @@ def verify_store(
 ) -> None:
     """Read every stored file, and name those that are damaged or lost, with the artifacts that have them.
 
-    A damaged file is put aside in `quarantine`; pushing it again brings it back. The server may run meanwhile, and reads
-    its files itself, more slowly. The exit code is 1 if anything is damaged or lost.
+    A damaged file is put aside in `quarantine`; pushing it again brings it back. The server may run meanwhile, and
+    reads its files itself, more slowly. The exit code is 1 if anything is damaged or lost.
     """
     from tunefleet.services.blobs import open_blobs
     from tunefleet.store.opening import reading, target_of
@@ -48,21 +47,20 @@ def verify_store(
         print_json({"files": read, "damaged": bad})
     else:
         for each in bad:
-            of = ", ".join(each["artifacts"]) or "no artifact"
-            say(f"{each['state']}  {each['digest']}  of {of}", style="bad")
+            say(f"{each['state']}  {each['digest']}  of {', '.join(each['artifacts']) or 'no artifact'}", style="bad")
         verdict = f"{words.plural(len(bad), 'file')} of them damaged or lost." if bad else "all of them are whole."
         say(f"{words.plural(read, 'stored file')} read: {verdict}")
     if bad:
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _read(blobs: BlobStore, connection: Connection, *, quiet: bool) -> tuple[int, Sequence[dict[str, object]]]:
+def _read(blobs: BlobStore, connection: Connection, *, quiet: bool) -> tuple[int, Sequence[dict[str, Any]]]:
     from tunefleet.errors import NotFoundError
     from tunefleet.services.store_verification import artifacts_with, is_whole, set_aside
     from tunefleet.store import artifacts
 
     known = artifacts.all_digests(connection)
-    bad: list[dict[str, object]] = []
+    bad: list[dict[str, Any]] = []
     for number, digest in enumerate(known, 1):
         try:
             state = None if is_whole(blobs, digest) else "damaged"

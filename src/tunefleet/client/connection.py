@@ -87,6 +87,8 @@ def answers(url: str, *, timeout_s: float = 3.0) -> bool:
         url: Its base URL.
         timeout_s: Seconds to wait.
     """
+    from tunefleet.client import trust
+
     base = normalise(url)
     try:
         return httpx.get(f"{base}/healthz", timeout=timeout_s, **trust.options(base)).is_success

@@ -67,7 +67,9 @@ class Reach:
                         yield response
                         return
                     if "location" not in response.headers:
-                        raise InputError(f"{shown(url)} answers {response.status_code} and does not say where to go on.")
+                        raise InputError(
+                            f"{shown(url)} answers {response.status_code} and does not say where to go on."
+                        )
                     url = urljoin(url, response.headers["location"])
                 finally:
                     response.close()

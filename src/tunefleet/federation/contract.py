@@ -193,6 +193,24 @@ def check_asked(spec: FederationSpec, config: AdapterConfig) -> None:
             )
 
 
+def check_config(spec: FederationSpec, contract: Contract | None, config: AdapterConfig) -> None:
+    """Refuse an adapter by what its config says alone: before anything is trained, there are no tensors to look at.
+
+    Args:
+        spec: Of the federation.
+        contract: What its first update made of it; null before that.
+        config: The adapter's.
+
+    Raises:
+        AdapterRefused: With what differs.
+    """
+    check_asked(spec, config)
+    if contract is not None:
+        check_base(contract.base_model, config.base_model)
+        if not spec.mixed_ranks:
+            _check_scale(contract, config)
+
+
 def _is_path(name: str) -> bool:
     return name.startswith((".", "~", "/", "\\")) or name[1:3] in (":\\", ":/") or name.count("/") > 1
 

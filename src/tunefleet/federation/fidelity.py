@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 
-from tunefleet.federation.report import LayerReport
+from tunefleet.errors import InputError
+from tunefleet.federation.report import LayerReport, Report
 from tunefleet.federation.room import Room
 from tunefleet.federation.sources import opened
 from tunefleet.federation.stacks import stack_of
-from tunefleet.federation.update import Update
+from tunefleet.federation.update import Update, update_in
+from tunefleet.spec.federating import StrategyName, StrategySpec
+
+_MEANS_OF_FACTORS: Final[frozenset[StrategyName]] = frozenset({"fedavg", "fedprox"})
+"""Strategies that are meant as an average and say it with factors; the others mean to be something else."""
 
 
 def product_error(updates: Sequence[Update], weights: Mapping[str, float], adapter: Update) -> dict[str, LayerReport]:
@@ -41,3 +49,25 @@ def product_error(updates: Sequence[Update], weights: Mapping[str, float], adapt
             error = apart / true if true > 0 else float(np.sign(apart))
             found[module] = LayerReport(measured.parts.layers[module].rank, true, error)
     return found
+
+
+def with_error(report: Report, spec: StrategySpec, updates: Sequence[Update], into: Path) -> Report:
+    """Add to the report of an average of factors how far it is from the average of the products.
+
+    Args:
+        report: Of the average.
+        spec: The strategy that made it.
+        updates: What it was made of.
+        into: Where it was made.
+
+    Returns:
+        The report with its `layers`; as it was where the strategy does not mean the average, or shortened an update.
+        A note says so where the ranks sum to more than can be measured.
+    """
+    if spec.name not in _MEANS_OF_FACTORS or report.clipped:
+        return report
+    try:
+        layers = product_error(updates, report.weights, update_in(into))
+    except InputError as error:
+        return replace(report, notes=(*report.notes, f"The error of the average was not measured: {error.message}"))
+    return replace(report, layers=layers)

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LayerReport:
-    """One layer of an average of products.
+    """How near one layer of an average is to the average of the products.
 
     Args:
         rank: Of the outcome.
@@ -34,7 +34,7 @@ class Report:
             not ask.
         clipped: By worker, the part of its change that was kept; only of those that were shortened.
         scores: By worker, what Krum chooses by: the sum of the squared distances to its neighbours.
-        layers: By module, of an average of products.
+        layers: By module, of an average of products; of one of factors once `fidelity.with_error` has measured it.
         rank: Of the outcome's config.
         dtype: Of the outcome's tensors; `mixed` if they differ.
         residual: Name of the file that holds what the outcome leaves out, to be merged into the base; null if none.

@@ -162,14 +162,17 @@ def install(app: FastAPI, require_known: Callable[[Request], Awaitable[None]]) -
     async def ours(_: Request, error: TunefleetError) -> Response:
         return from_error(error)
 
-    @app.exception_handler(RequestValidationError)
-    async def bad_request(request: Request, error: RequestValidationError) -> Response:
+    async def to_known(request: Request, answer: Response) -> Response:
+        """Refuse instead who has no key: FastAPI reads a body before it asks what the route depends on."""
         try:
-            # FastAPI reads a body before it asks what the route depends on.
             await require_known(request)
         except TunefleetError as refusal:
             return from_error(refusal)
-        return from_validation(error.errors())
+        return answer
+
+    @app.exception_handler(RequestValidationError)
+    async def bad_request(request: Request, error: RequestValidationError) -> Response:
+        return await to_known(request, from_validation(error.errors()))
 
     @app.exception_handler(orjson.JSONEncodeError)
     async def unstorable(_: Request, error: orjson.JSONEncodeError) -> Response:
@@ -182,24 +185,17 @@ def install(app: FastAPI, require_known: Callable[[Request], Awaitable[None]]) -
 
     @app.exception_handler(RecursionError)
     async def too_deep(request: Request, _: RecursionError) -> Response:
-        try:
-            await require_known(request)
-        except TunefleetError as refusal:
-            return from_error(refusal)
-        return problem("request_invalid", "The request is nested too deeply.", hint="Send it with fewer levels.")
+        told = problem("request_invalid", "The request is nested too deeply.", hint="Send it with fewer levels.")
+        return await to_known(request, told)
 
     @app.exception_handler(HTTPException)
     async def framework(request: Request, error: HTTPException) -> Response:
-        if error.status_code == HTTPStatus.BAD_REQUEST:
-            # So FastAPI calls a body that is not even text.
-            try:
-                await require_known(request)
-            except TunefleetError as refusal:
-                return from_error(refusal)
         code = _CODES_OF_STATUS.get(error.status_code, "error")
         known = {404: f"Nothing is at {request.url.path}.", 405: f"{request.url.path} does not take {request.method}."}
         detail = known.get(error.status_code, str(error.detail))
-        return problem(code, detail, status=error.status_code, headers=error.headers)
+        told = problem(code, detail, status=error.status_code, headers=error.headers)
+        # So FastAPI calls a body that is not even text.
+        return await to_known(request, told) if error.status_code == HTTPStatus.BAD_REQUEST else told
 
     @app.exception_handler(ClientDisconnect)
     async def broken(_: Request, __: ClientDisconnect) -> Response:

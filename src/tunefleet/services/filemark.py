@@ -19,8 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tunefleet.artifacts import BlobStore
-from tunefleet.attach.files import write_text
+from tunefleet.artifacts import BlobStore, write_private
 from tunefleet.errors import StoreError
 from tunefleet.store import Connection, Database, artifacts, keys, servers
 
@@ -30,7 +29,9 @@ _BEGIN: Final = "The files of the Tunefleet database "
 _NAME: Final = "database-id"
 _LISTEN_S: Final = 3.5
 """Longer than two signs of life of a server are apart."""
-_ADOPT: Final = "If this database is the one to go on with, start the server once with --adopt-files: nothing is deleted."
+_ADOPT: Final = (
+    "If this database is the one to go on with, start the server once with --adopt-files: nothing is deleted."
+)
 
 
 def digest_of(connection: Connection) -> str | None:
@@ -39,9 +40,7 @@ def digest_of(connection: Connection) -> str | None:
     return None if mark is None else _named(mark)[0]
 
 
-def check(
-    database: Database, name: str, blobs: BlobStore, folder: Path, *, now: float, adopt: bool = False
-) -> None:
+def check(database: Database, name: str, blobs: BlobStore, folder: Path, *, now: float, adopt: bool = False) -> None:
     """Refuse a database whose files or data folder are another's; blocks.
 
     Args:
@@ -68,7 +67,7 @@ def check(
     elif adopt:
         database.write(partial(keys.keep_unknown_files, now=now)).result()
     if noted != known:
-        write_text(folder / _NAME, known + "\n", mode=0o600, sync=True)
+        write_private(folder / _NAME, known + "\n")
 
 
 def _pair(database: Database, name: str, blobs: BlobStore, known: str | None, *, adopted_at: float | None) -> str:

@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from tunefleet.attach.files import write_text
+from tunefleet.artifacts import write_private
 from tunefleet.errors import AuthError, ForbiddenError, NotFoundError, StoreError
 from tunefleet.services import projects
 from tunefleet.services.core import KEYS, Core
@@ -157,8 +157,7 @@ async def ensure_first(core: Core) -> None:
     made = {name: (role, there[name] or new_secret()) for name, role in _FIRST}
     for name, (_, secret) in made.items():
         if there[name] is None:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_text(folder / f"{name}.key", secret + "\n", mode=0o600, sync=True)
+            write_private(folder / f"{name}.key", secret + "\n")
 
     def operation(connection: Connection) -> bool:
         if keys.all_rows(connection, project=DEFAULT_PROJECT):

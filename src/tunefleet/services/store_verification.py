@@ -84,7 +84,7 @@ async def run_for_a_while(core: Core) -> None:
     for digest in [each for each in found if each > cursor] or found:
         core.verified.cursor = digest
         size = core.blobs.find(digest) or 0
-        for bad in await asyncio.to_thread(lambda digest=digest: list(damaged(core.blobs, [digest], core.verified))):
+        for bad in await asyncio.to_thread(_damaged, core, digest):
             await _tell(core, bad)
         read += size
         if read >= _AT_A_TIME:
@@ -103,3 +103,7 @@ async def _tell(core: Core, digest: str) -> None:
 def artifacts_with(connection: Connection, *, digest: str) -> tuple[str, ...]:
     """Return the names and ids of the artifacts that have a file."""
     return tuple(f"{row.name} ({row.id})" for row in artifacts.holding_file(connection, digest=digest))
+
+
+def _damaged(core: Core, digest: str) -> list[str]:
+    return list(damaged(core.blobs, [digest], core.verified))

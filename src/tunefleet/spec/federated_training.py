@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from tunefleet.spec.adapter import LoraSpec
 from tunefleet.spec.base import Block, NaturalFloat, NotBool, PositiveInt, Text, wrong
-from tunefleet.spec.federating import StrategySpec
+from tunefleet.spec.federating import Strategy, StrategySpec
 from tunefleet.spec.policy import LimitsSpec
 from tunefleet.spec.resources import MAX_SHARDS
 from tunefleet.spec.together import Faults
@@ -53,7 +53,7 @@ class FederatedTrainingSpec(Block):
     """How many parts the task is split into; each trains on its own rows, on whichever worker of the fleet has room."""
     split: Annotated[SplitSpec, BeforeValidator(_named)] = Field(default_factory=SplitSpec)
     """Which rows are whose; drawn by `training.seed`."""
-    strategy: StrategySpec = Field(default_factory=StrategySpec)
+    strategy: Strategy = Field(default_factory=StrategySpec)
     """How updates become the next version."""
     min_workers: Annotated[int, Field(ge=1, le=MAX_SHARDS), NotBool] = 2
     """Fewest updates that make a round. The task fails when fewer parts than this are left."""

@@ -7,9 +7,11 @@ that no option is silently without effect. The arithmetic itself is in `tuneflee
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from tunefleet.spec.adapter import LoraSpec
 from tunefleet.spec.base import Block, NotBool, PositiveFloat, PositiveInt, Text, wrong
@@ -105,6 +107,8 @@ class StrategySpec(Block):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, data: Any) -> Any:
+        if isinstance(data, str):
+            data = {"name": data}
         if not isinstance(data, Mapping):
             return data
         name = data.get("name") or "fedavg"
@@ -147,6 +151,17 @@ class StrategySpec(Block):
         return self.name in {"fedadam", "fedyogi", "diloco"}
 
 
+class _OrName:
+    """Lets the JSON Schema of a strategy take its name alone, as the validator does."""
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"enum": list(get_args(StrategyName))}, handler(core_schema)]}
+
+
+Strategy = Annotated[StrategySpec, _OrName()]
+"""A block, or the name of the strategy alone."""
+
+
 class FederationSpec(Block):
     """A federation: many workers train one adapter, each on its own data."""
 
@@ -159,7 +174,7 @@ class FederationSpec(Block):
     update."""
     lora: LoraSpec | None = None
     """Rank, alpha and target modules that every update must have; by default those of the first update."""
-    strategy: StrategySpec = Field(default_factory=StrategySpec)
+    strategy: Strategy = Field(default_factory=StrategySpec)
     """How updates become the next version."""
     min_workers: Annotated[int, Field(ge=1, le=MAX_WORKERS), NotBool] = 2
     """Fewest updates that make a round."""

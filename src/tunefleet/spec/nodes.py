@@ -103,8 +103,9 @@ def _valueless(found: Sequence[Draft], placeholders: Mapping[str, Sequence[Found
     told = []
     for draft in found:
         for each in placeholders.get(draft.name, ()):
-            upstream = specs.get(each.piece.node) if isinstance(each.piece, Reference) else None
-            wrong = None if upstream is None else result_keys.fault_of(each.piece, upstream)
+            if not isinstance(each.piece, Reference) or each.piece.node not in specs:
+                continue
+            wrong = result_keys.fault_of(each.piece, specs[each.piece.node])
             if wrong is not None:
                 told.append(fault_at((*SPEC, *each.where), wrong[0], draft.source, hint=wrong[1]))
     return told[:MAX_FAULTS]

@@ -105,7 +105,9 @@ class Bringer:
         if start is None or start.place is None or pointer is None or is_url(start.place):
             return {}
         place = given.get(pointer)
-        return {} if place is None else {pointer: str(self._unpacked(Path(place), self._imported, start.archive_format))}
+        return (
+            {} if place is None else {pointer: str(self._unpacked(Path(place), self._imported, start.archive_format))}
+        )
 
     def _fetched(
         self,

@@ -80,13 +80,10 @@ def run(
     try:
         with _signals(once) as stopper, ExitStack() as closing:
             # From here on a signal is heeded; the folder's owner.json tells others so, if there is room for it.
-            if not state.open(pause=stopper.pause):
+            opened = _opened(settings, state, stopper.pause)
+            if opened is None:
                 return stopper.makes_way
-            settings = changes.applied(settings, state)
-            told = _with_address(settings, stopper.pause)
-            if told is None:
-                return stopper.makes_way
-            settings = told
+            settings = opened
             closing.enter_context(logfile.kept(settings, results_dir))
             spans = open_spans(settings.otlp_endpoint, "tunefleet-worker", tunefleet.__version__)
             if spans is not None:
@@ -113,6 +110,13 @@ def run(
     if once is not None and worker.left:
         once.clean(results_dir)
     return worker.made_way
+
+
+def _opened(settings: WorkerSettings, state: StateFolder, pause: Callable[[float], bool]) -> WorkerSettings | None:
+    """Take the folder, and return the settings that hold from now on; None if the worker is stopped meanwhile."""
+    if not state.open(pause=pause):
+        return None
+    return _with_address(changes.applied(settings, state), pause)
 
 
 def _with_address(settings: WorkerSettings, pause: Callable[[float], bool]) -> WorkerSettings | None:

@@ -27,7 +27,7 @@ from tunefleet.worker.transfers import Transfers
 
 logger = logging.getLogger(__name__)
 _PATIENCE_S: Final = 300.0
-"""How long files that the server has are tried to be fetched while it hears this worker; one that is down is waited for."""
+"""How long files are tried to be fetched from a server that hears this worker; one that is down is waited for."""
 _HEARD_S: Final = 60.0
 
 
@@ -53,7 +53,7 @@ class Preparation:
         Args:
             offer: The attempt.
             again: Whether the attempt was launched before; then it goes on from its own checkpoints.
-            check: Called several times a second while inputs are fetched, and after it; may raise to give the launch up.
+            check: Called several times a second while inputs are fetched, and after it; may raise to give it up.
             point: Where its gang meets, if it has one.
 
         Raises:
@@ -166,12 +166,12 @@ def paths_here(offer: Offer, transfers: Transfers) -> dict[str, str]:
             missing[named.pointer] = named, InputError(f"{at}: there is no {named.value} on this worker.")
         else:
             found[named.pointer] = str(path)
-    for named, error in missing.values():
+    for named, fault in missing.values():
         if named.maybe_hub_name:
             continue
         if all(other in missing for other in named.beside):
-            raise error
-        logger.warning("It is left out, another place is named beside it: %s", error)
+            raise fault
+        logger.warning("It is left out, another place is named beside it: %s", fault)
     return found
 
 

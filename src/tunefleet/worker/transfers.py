@@ -129,7 +129,7 @@ def _in_words(what: str) -> Iterator[None]:
 
 
 def _owner(folder: Path) -> tuple[str | None] | None:
-    """Return the project of the task whose folder it is, which is null for a server without projects; None if of none."""
+    """Return the project of the task whose folder it is, null without projects; None if it is no task's."""
     if not (folder / _JOB).exists():
         return None
     job = read_json(folder / _JOB)

@@ -379,6 +379,17 @@ def test_a_model_without_an_adapter_is_refused_when_the_trainer_is_made(federate
         trainer(tmp_path, federated(), model=adapted().get_base_model().__class__(adapted().config))
 
 
+@pytest.mark.parametrize(("lora", "named"), [({"use_dora": True}, "DoRA"), ({"bias": "all"}, "bias")])
+def test_an_adapter_that_no_federation_takes_is_refused_before_the_first_step(
+    federated: Make, double: Double, tmp_path: Path, lora: dict[str, Any], named: str
+) -> None:
+    made = trainer(tmp_path, federated(on_refused="warn"), model=adapted(**lora), max_steps=4)
+    with pytest.raises(AdapterRefused, match=named):
+        made.train()
+    assert made.state.global_step == 0
+    assert double.updates == []
+
+
 def test_the_end_waits_for_the_last_update_but_not_for_ever(
     federated: Make, double: Double, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

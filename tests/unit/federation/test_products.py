@@ -10,7 +10,7 @@ import pytest
 from tests.unit.federation.adapters import PREFIX, SHAPES, Arrays, Q, V, difference, factors, load, products, save
 from tunefleet.errors import InputError
 from tunefleet.federation import RESIDUAL, Update, aggregate, config_of, exact, refit, update_in
-from tunefleet.federation.fidelity import product_error
+from tunefleet.federation.fidelity import product_error, with_error
 from tunefleet.federation.truncate import Truncated, truncate
 from tunefleet.spec.federating import StrategySpec
 
@@ -65,8 +65,10 @@ def test_by_hand(tmp_path: Path) -> None:
         rank=1,
         alpha=1,
     )
-    aggregate([one, two], StrategySpec(), into=_out(tmp_path, "plain"))
+    plain = aggregate([one, two], StrategySpec(), into=_out(tmp_path, "plain"))
     assert products(tmp_path / "plain")[Q].tolist() == [[1.5, 1.5], [0.5, 0.5]]
+    measured = with_error(plain, StrategySpec(), [one, two], tmp_path / "plain")
+    assert measured.error == pytest.approx(np.sqrt(5) / np.sqrt(10)), "√(1.5² + 1.5² + 0.5² + 0.5²) of √(3² + 1²)"
     report = aggregate([one, two], EXACT, into=_out(tmp_path, "best"))
     assert products(tmp_path / "best")[Q] == pytest.approx(np.array([[3.0, 0.0], [0.0, 0.0]]), abs=1e-6)
     assert report.layers[Q].norm == pytest.approx(np.sqrt(10))

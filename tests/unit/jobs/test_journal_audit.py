@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> JobFolder:
     writer = JournalWriter(tmp_path, "l1")
     for step in range(1, STEPS + 1):
         writer.metric(step, {"loss": 1.0 / step}, window=(step, step))
-    writer.event("training.ended", "It is over, with a \"quote\", {braces} and ü.")
+    writer.event("training.ended", 'It is over, with a "quote", {braces} and ü.')
     writer.sync()
     status = {"state": "completed", "at": 1.0, "pid": 1, "step": STEPS, "launch": "l1", "records": writer.seq}
     writer.close()

@@ -199,3 +199,17 @@ async def test_a_worker_that_joins_is_told_which_of_its_rows_count_already(lab: 
     await group.upload("w2", 2.0, num_examples=8)
     await keep(lab.core)
     assert (await told(3), await told(None)) == (8, None)
+
+
+async def test_an_update_from_before_a_version_does_not_add_its_rows_to_one_from_after_it(
+    lab: Lab, tmp_path: Path
+) -> None:
+    group = await party(lab, tmp_path / "files")
+    for worker in ("w1", "w2"):
+        await group.upload(worker, 1.0, num_examples=80)
+    await keep(lab.core)
+    await group.upload("w1", 2.0, step=20, num_examples=80)  # made before version 1 replaced what it had learnt
+    fresh = await group.upload("w1", 3.0, step=30, num_examples=80)
+    assert fresh.update.num_examples == 80
+    more = await group.upload("w1", 4.0, step=40, num_examples=80)
+    assert more.update.num_examples == 160, "it goes on from one that came after the version"

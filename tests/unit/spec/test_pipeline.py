@@ -62,7 +62,9 @@ graph:
 
 
 def test_a_name_with_dots_is_found_in_a_reference() -> None:
-    found = edges("stages: [{name: v1.5}, {name: v1}, {name: c, dependsOn: [], spec: {data: {items: ['${v1.5.echo.x}']}}}]")
+    found = edges(
+        "stages: [{name: v1.5}, {name: v1}, {name: c, dependsOn: [], spec: {data: {items: ['${v1.5.echo.x}']}}}]"
+    )
     assert found["c"] == ("v1.5",)
 
 

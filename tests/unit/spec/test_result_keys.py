@@ -119,7 +119,14 @@ def test_the_keys_are_those_of_the_page_of_results(kind: str) -> None:
     rows = [line.split("|")[1] for line in sections()[kind].splitlines() if line.startswith("| `")]
     tables = {"passed", "relative_error", "tolerance", "adapter_effect", "telling", "positions"}  # of `verification`
     listed = {name for row in rows for name in re.findall(r"`([a-z_]+)(?:\[\]|\.\w+)?`", row)}
-    listed -= {*TASK_KINDS, *(tables if kind == "merge" else ()), "largest_error", "compared_in", "exact_match", "lm_eval"}
+    listed -= {
+        *TASK_KINDS,
+        *(tables if kind == "merge" else ()),
+        "largest_error",
+        "compared_in",
+        "exact_match",
+        "lm_eval",
+    }
     listed -= {"sft", "lora_sft", "lora", "loss"} - RESULT_KEYS[kind]
     assert {name for name in listed if not name.startswith(("final_", "…"))} <= RESULT_KEYS[kind] | {"into", "passed"}
     unlisted = {key for key in RESULT_KEYS[kind] if f"`{key}" not in sections()[kind] and not key.startswith("final_")}

@@ -97,7 +97,9 @@ FORBIDDEN = {
     "what others uploaded": lambda disk: disk.results / ".inputs" / "abc" / "rows.jsonl",
     "the worker's own files": lambda disk: disk.results / "worker.log",
     "another project's task": lambda disk: disk.results / "task-theirs" / "rows.jsonl",
-    "another project's task, through ours": lambda disk: disk.results / "task-ours" / ".." / "task-theirs" / "rows.jsonl",
+    "another project's task, through ours": lambda disk: (
+        disk.results / "task-ours" / ".." / "task-theirs" / "rows.jsonl"
+    ),
     "a link out of our task": lambda disk: disk.results / "task-ours" / "link.jsonl",
     "a link to another project's task": lambda disk: disk.results / "task-ours" / "folder" / "rows.jsonl",
     "a task that does not say whose it is": lambda disk: disk.results / "task-broken" / "x",
@@ -136,7 +138,9 @@ def test_a_document_reads_what_its_project_has_left_and_what_is_shared(disk: Dis
 def test_a_relative_path_is_below_the_results_and_no_name_leads_out_of_it(disk: Disk, places: str) -> None:
     ours = found(disk, places, "task-ours/rows.jsonl")
     required = POINTERS[places] or places == "model.adapters.*.path"
-    assert ours == (str(disk.results / "task-ours" / "rows.jsonl") if required else None), "else it is a name of the hub"
+    assert ours == (str(disk.results / "task-ours" / "rows.jsonl") if required else None), (
+        "else it is a name of the hub"
+    )
     for value in ("../home/rows.jsonl", "~/rows.jsonl", "./.inputs/abc", "..", "."):
         assert is_written_as_path(value)
         with pytest.raises(InputError, match="on a worker a document may only name"):
@@ -195,7 +199,9 @@ def test_where_there_are_no_projects_all_tasks_are_of_one(disk: Disk) -> None:
         found(disk, "data.path", disk.results / "task-ours" / "rows.jsonl", project=None)
 
 
-@pytest.mark.parametrize("what", [w for w in FORBIDDEN if "nothing" not in w and "all tasks" not in w and "RESULTS" not in w])
+@pytest.mark.parametrize(
+    "what", [w for w in FORBIDDEN if "nothing" not in w and "all tasks" not in w and "RESULTS" not in w]
+)
 def test_a_document_writes_nowhere_else_either(disk: Disk, what: str) -> None:
     value = FORBIDDEN[what](disk)
     if what == "the worker's own files":

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from tunefleet.errors import AdapterRefused, ModelError, NotFoundError
+from tunefleet.federation.adapter import AdapterConfig, config_of
 
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
@@ -84,6 +85,17 @@ class LiveAdapter:
             config.save_pretrained(folder)
             read: dict[str, Any] = json.loads(Path(folder, CONFIG).read_text(encoding="utf-8"))
         return read
+
+    def config_for(self, base_model: str | None = None) -> AdapterConfig:
+        """Return the config as the server will read it.
+
+        Args:
+            base_model: As in `described`.
+
+        Raises:
+            AdapterRefused: If no federation takes such an adapter: DoRA, biases, a start that changes the base model.
+        """
+        return config_of(self.described(base_model))
 
     def check(self, values: Mapping[str, torch.Tensor], config: Mapping[str, Any] | None) -> None:
         """Refuse values that are not this adapter's.

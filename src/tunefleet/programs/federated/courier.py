@@ -7,9 +7,12 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
+
 from tunefleet.client.federated import FederatedClient
 from tunefleet.client.federated_transfer import sweep
 from tunefleet.errors import AuthError, ForbiddenError, GoneError, NotFoundError, TunefleetError
+from tunefleet.federation.contract import Contract, check_config
 from tunefleet.programs.federated.adapter import LiveAdapter
 from tunefleet.programs.federated.contact import Contact, passes
 from tunefleet.programs.federated.follower import Arrived, Follower, Inbox
@@ -18,6 +21,7 @@ from tunefleet.programs.federated.options import Options
 from tunefleet.programs.federated.packing import RESIDUAL, Packer
 from tunefleet.programs.federated.progress import Intent, Progress, TakenFile
 from tunefleet.programs.federated.uploader import Capture, Sent, Uploader, spool
+from tunefleet.spec.federating import FederationSpec
 
 logger = logging.getLogger("tunefleet.federation")
 
@@ -194,9 +198,15 @@ class Courier:
         Returns:
             The federation's id, the pull that it wants unless the user has one, and up to which row of this training
             its updates count already.
+
+        Raises:
+            AdapterRefused: If the federation trains another base model, or adapters of another rank.
         """
         rows = self._client.join().rows_taken or 0
         detail = self._client.federation()
+        contract = None if detail.contract is None else Contract.from_json(orjson.dumps(detail.contract).decode())
+        config = self._live.config_for(self._options.base_model)
+        check_config(FederationSpec.model_validate(detail.spec), contract, config)
         strategy = detail.spec.get("strategy") or {}
         self._met = True
         if strategy.get("output") == "residual":

@@ -63,6 +63,7 @@ class Participation:
         self._resumed = state.global_step > 0
         self.progress = Progress.of(saved) if self._resumed else Progress()
         self.live = LiveAdapter(model, options.adapter)
+        self.live.config_for(options.base_model)  # whatever the server says: such an adapter can never take part
         check_held(optimizer, self.live.trained, self.live.name)
         self._ranks = Ranks()
         self._mailbox = Mailbox()

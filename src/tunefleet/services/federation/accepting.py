@@ -326,7 +326,7 @@ def _store(
     if doubt is not None:
         return federation_updates.insert_one(connection, new), None
     if older is not None:
-        new = new._replace(num_examples=rows_of_both(spec_of(row), older, new))
+        new = new._replace(num_examples=rows_of_both(connection, row, older, new))
         # Out of the way first: a worker has one update in a round.
         federation_updates.change(connection, [older.seq], {"state": DISCARDED})
     stored = federation_updates.insert_one(connection, new)

@@ -145,6 +145,7 @@ async def make(core: Core, work: Work, folder: Path) -> Made:
 
 def _make(blobs: BlobStore, work: Work, folder: Path) -> Made:
     # NumPy: most servers average nothing.
+    from tunefleet.federation.fidelity import with_error  # noqa: PLC0415
     from tunefleet.federation.strategy import aggregate  # noqa: PLC0415
 
     into = folder / "made"
@@ -156,6 +157,7 @@ def _make(blobs: BlobStore, work: Work, folder: Path) -> Made:
     strategy = spec_of(work.federation).strategy
     try:
         report = aggregate(updates, strategy, into=into, previous=previous, state=state, new_state=new_state)
+        report = with_error(report, strategy, updates, into)
     except AdapterRefused as error:
         blamed = _to_blame(blobs, work, folder)
         if blamed is not None:

@@ -280,7 +280,7 @@ def _carry_over(connection: Connection, row: FederationRow, carried: Sequence[Up
 
 def _give_way(connection: Connection, row: FederationRow, older: UpdateRow, newer: UpdateRow, now: float) -> None:
     # The newer one was to count after it, and does not weigh its rows yet.
-    rows = rows_of_both(spec_of(row), older, newer)
+    rows = rows_of_both(connection, row, older, newer)
     federation_updates.change(connection, [newer.seq], {"num_examples": rows})
     supersede(connection, older, newer.seq, now)
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from tunefleet.spec.federating import FederationSpec
+from tunefleet.services.federation.status import spec_of
+from tunefleet.store import Connection, federation_updates
 from tunefleet.store.federation_updates import COUNTED, UpdateRow
+from tunefleet.store.federations import FederationRow
 
 
-def rows_of_both(spec: FederationSpec, older: UpdateRow, newer: UpdateRow) -> int:
+def rows_of_both(connection: Connection, row: FederationRow, older: UpdateRow, newer: UpdateRow) -> int:
     """Return what an update weighs: its rows, and those of the one whose training it goes on with.
 
     Workers count from upload to upload. Whoever does not say what it started from went on where it was, as long as no
-    version came between: that is so within a round, and not for one that has been waiting for the next. An attempt that
-    begins anew, or from a checkpoint, goes over rows of the one before it again: those count once.
+    version came between. An attempt that begins anew, or from a checkpoint, goes over rows of the one before it again:
+    those count once.
 
     Args:
-        spec: The federation's.
+        connection: Of the operation.
+        row: The federation.
         older: The update that makes way, in the state that it was in.
         newer: The one that takes its place, with its own rows.
     """
+    spec = spec_of(row)
     if newer.base_version != older.base_version:
         return newer.num_examples
-    if newer.base_version is None and older.state != COUNTED:
+    if newer.base_version is None and not _went_on(connection, row, older):
         return newer.num_examples
     if newer.rows_before is not None and older.rows_after is not None:
         again = older.rows_after - newer.rows_before
@@ -29,3 +33,14 @@ def rows_of_both(spec: FederationSpec, older: UpdateRow, newer: UpdateRow) -> in
     if newer.step <= older.step or newer.attempt != older.attempt:
         return newer.num_examples
     return min(older.num_examples + newer.num_examples, spec.max_num_examples)
+
+
+def _went_on(connection: Connection, row: FederationRow, older: UpdateRow) -> bool:
+    """Whether no version can have come between an update that names none and the next one of its worker.
+
+    The first update of a round may be a late one, of a training that the newest version has replaced since; what it has
+    learnt is not in the next one then. Too little weight for one update is better than rows that count twice.
+    """
+    if older.state != COUNTED:
+        return False  # it waited for the round, and was made before its version
+    return row.version == 0 or federation_updates.replaced_by(connection, older) is not None
