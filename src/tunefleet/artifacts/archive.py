@@ -127,7 +127,7 @@ def unpack(archive: Path, dest: Path, *, limits: UnpackLimits | None = None) -> 
         limits: What the archive may become.
 
     Returns:
-        The folder with the content: `dest`, or the single folder at its top.
+        The folder with the content: `dest`, or the single folder at its top; what macOS packs beside it does not count.
 
     Raises:
         NotFoundError: If there is no such file.
@@ -150,8 +150,13 @@ def unpack(archive: Path, dest: Path, *, limits: UnpackLimits | None = None) -> 
             fsync_dir(dest.parent)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    top = list(dest.iterdir())
+    top = [entry for entry in dest.iterdir() if not _is_of_a_desktop(entry.name)]
     return top[0] if len(top) == 1 and top[0].is_dir() else dest
+
+
+def _is_of_a_desktop(name: str) -> bool:
+    """Whether an entry is what macOS puts beside the files of its user: it says nothing about the layout."""
+    return name.startswith("._") or name in {"__MACOSX", ".DS_Store"}
 
 
 @contextmanager

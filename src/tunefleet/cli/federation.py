@@ -244,12 +244,16 @@ def rm(federation: Federation, *, yes: Yes = False, as_json: Json = False) -> No
 
 @examples(
     "tunefleet federation token 3",
+    "tunefleet federation token 3 --for lab-3",
     "tunefleet federation token 3 --replace",
     "tunefleet federation token 3 --replace --keep-old 1h",
 )
 def token(
     federation: Federation,
     *,
+    worker: Annotated[
+        str | None, typer.Option("--for", metavar="NAME", help="One that is good for the worker of this name alone.")
+    ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Take it back; print the one that is good instead.")
     ] = False,
@@ -263,6 +267,10 @@ def token(
     old_for_s = 0.0 if keep_old is None else parse_duration(keep_old)
     if old_for_s and not replace:
         raise InputError("--keep-old says how long a token that is replaced stays good.", hint="Add --replace.")
+    if worker is not None and replace:
+        raise InputError(
+            "--for and --replace do not go together.", hint="Replace first; that ends those of names, too."
+        )
     if replace:
         refused = "at once" if not old_for_s else f"in {keep_old}"
         confirm(f"Refuse whoever has the token of federation {federation}, {refused}?", yes=yes)
@@ -270,7 +278,7 @@ def token(
         if replace:
             found = client.federations.replace_token(one_federation(client, federation), old_for_s=old_for_s)
         else:
-            found = client.federations.token(one_federation(client, federation))
+            found = client.federations.token(one_federation(client, federation), worker=worker)
         url = client.url
     if as_json:
         print_json(found)
@@ -278,7 +286,8 @@ def token(
     say(view.url_with_token(url, found.token))
     if found.old_until is not None:
         say(f"The one before is good until {found.old_until.astimezone():%Y-%m-%d %H:%M}.", style="dim")
-    say(f'FederatedCallback("{url}", job_id="{found.id}", worker_id="…", token="{found.token}")', style="dim")
+    name = found.worker or "…"
+    say(f'FederatedCallback("{url}", job_id="{found.id}", worker_id="{name}", token="{found.token}")', style="dim")
 
 
 for _function, _name in (

@@ -85,9 +85,15 @@ def remove_federation(federation: str) -> Call[None]:
     return Call("DELETE", path("federations", federation), nothing, repeatable=False)
 
 
-def federation_token(federation: str) -> Call[FederationToken]:
-    """Return the token that workers take part with; it is good for this federation alone."""
-    return Call("GET", path("federations", federation, "token"), model(FederationToken))
+def federation_token(federation: str, *, worker: str | None = None) -> Call[FederationToken]:
+    """Return the token that workers take part with; it is good for this federation alone.
+
+    Args:
+        federation: Its id, or its number.
+        worker: Return the token that is good for this name alone.
+    """
+    where = path("federations", federation, "token")
+    return Call("GET", where, model(FederationToken), params={"worker": worker})
 
 
 def replace_federation_token(federation: str, *, old_for_s: float = 0.0) -> Call[FederationToken]:

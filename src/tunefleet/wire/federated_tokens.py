@@ -14,12 +14,14 @@ class FederationToken(Message):
     """The token of a federation, which is good for it alone.
 
     Args:
+        worker: The only name that it is good for; null for the one that all workers may have.
         old_until: Until when the one that it has replaced is good as well; null if it is not.
     """
 
     id: str
     number: int
     token: str
+    worker: str | None = None
     old_until: datetime | None = None
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.integration.server.federated import arrays, create, tarred, workers
+from tests.integration.server.federated import Worker, arrays, create, tarred, workers
 from tests.integration.server.support import Running, is_problem
 from tunefleet.services.core import Clock
 
@@ -64,6 +64,32 @@ def test_a_token_reaches_its_federation_and_nothing_else(running: Running, admin
             reply = stranger.get(f"/federations/{mine['id']}")
             assert reply.status_code == 401, wrong
             assert "message" in httpx.get(f"{where}/{mine['id']}", headers=headers_of("basic user", wrong)).json()
+
+
+def test_a_worker_with_a_token_of_its_own_is_one_worker_whatever_it_calls_itself(
+    running: Running, admin: httpx.Client, tmp_path: Path
+) -> None:
+    made = create(admin, own_tokens=True)
+    own = admin.get(f"/federations/{made['id']}/token", params={"worker": "lab-3"}).json()
+    assert own["worker"] == "lab-3"
+    mine = Worker(running, own["token"], made["id"], "lab-3", tmp_path)
+    other = Worker(running, own["token"], made["id"], "lab-4", tmp_path)
+    nobody = Worker(running, made["token"], made["id"], "lab-3", tmp_path)
+    try:
+        assert mine.upload(arrays(1))["round"] == 1
+        archive = tarred(mine.members(arrays(2)))
+        for worker, words in ((other, "good for the worker lab-3 only"), (nobody, "has a token of its own")):
+            reply = worker.send(archive)
+            assert (reply.status_code, words in reply.json()["message"]) == (403, True), reply.text
+            joined = worker.client.put(f"/api/v1/federations/{made['id']}/members/{worker.name}", json={})
+            is_problem(joined, 403, "forbidden")
+        members = admin.get(f"/federations/{made['id']}").json()["member_list"]
+        assert [each["worker"] for each in members] == ["lab-3"]
+        admin.post(f"/federations/{made['id']}/token", json={}).raise_for_status()
+        assert mine.send(archive).status_code == 401, "with the federation's token those of its workers end"
+    finally:
+        for each in (mine, other, nobody):
+            each.client.close()
 
 
 def test_basic_is_good_on_these_routes_only(running: Running, admin: httpx.Client) -> None:

@@ -199,6 +199,7 @@ def test_a_digest_that_was_said_is_held_against_the_archive(one: Worker) -> None
     refused(one.send(archive, sha256="x"), 400)
     refused(one.send(archive, loss="nan"), 400)
     refused(one.send(archive, baseVersion="newest"), 400)
+    assert "the newest of" in refused(one.send(archive, baseVersion=7))["message"]
 
 
 def test_what_was_refused_is_remembered_with_its_reason(one: Worker, admin: httpx.Client, made: dict[str, Any]) -> None:

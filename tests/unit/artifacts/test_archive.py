@@ -86,6 +86,12 @@ def test_a_single_folder_at_the_top_is_entered(tmp_path: Path) -> None:
     assert unpack(tmp_path / "x.tar", tmp_path / "dest") == tmp_path / "dest" / "model"
 
 
+def test_what_macos_packs_beside_a_folder_decides_nothing(tmp_path: Path) -> None:
+    beside = [("._model", b"x"), ("__MACOSX/._model", b"x"), (".DS_Store", b"x")]
+    (tmp_path / "x.tar").write_bytes(tar_bytes(*beside, ("model/config.json", b"{}"), ("model/._config.json", b"x")))
+    assert unpack(tmp_path / "x.tar", tmp_path / "dest") == tmp_path / "dest" / "model"
+
+
 def test_a_tar_that_holds_a_zip_is_a_tar(tmp_path: Path) -> None:
     assert list(unpacked(tmp_path, tar_bytes(("inner.zip", zip_bytes(("a", b"1")))))) == ["inner.zip"]
 

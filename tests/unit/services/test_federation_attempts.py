@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.services.federating import Party, keep, party
 from tests.unit.services.lab import Lab
-from tunefleet.errors import GoneError
+from tunefleet.errors import ConflictError, GoneError
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.services.federation import jobs, members
 from tunefleet.services.federation import rounds as verbs
@@ -213,3 +213,21 @@ async def test_an_update_from_before_a_version_does_not_add_its_rows_to_one_from
     assert fresh.update.num_examples == 80
     more = await group.upload("w1", 4.0, step=40, num_examples=80)
     assert more.update.num_examples == 160, "it goes on from one that came after the version"
+
+
+async def test_a_number_of_rows_is_corrected_while_its_round_is_open_and_refused_after_it(
+    lab: Lab, tmp_path: Path
+) -> None:
+    group = await party(lab, tmp_path / "files")
+    await group.upload("w1", 1.0, step=10, num_examples=8)
+    again = await group.upload("w1", 1.0, step=10, num_examples=80)
+    assert (again.counted, again.update.num_examples) == (True, 80)
+    assert again.warning == "Its number of rows is 80 now; it was 8."
+    (member,) = (await jobs.get(lab.core, lab.admin, group.id)).member_list
+    assert member.num_examples == 80
+    await group.upload("w2", 2.0, num_examples=20)
+    await keep(lab.core)
+    assert (await group.version()).num_examples == 100
+    with pytest.raises(ConflictError, match="counts in round 1 with 80 rows"):
+        await group.upload("w1", 1.0, step=10, num_examples=8)
+    assert (await group.upload("w1", 1.0, step=10, num_examples=80)).warning is None, "the same again is answered again"

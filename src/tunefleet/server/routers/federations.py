@@ -142,9 +142,14 @@ async def aggregate_now(core: CoreDep, who: Participant, federation_id: Federati
 
 
 @router.get("/{federation_id}/token")
-async def get_token(core: CoreDep, who: Person, federation_id: FederationId) -> FederationToken:
+async def get_token(
+    core: CoreDep,
+    who: Person,
+    federation_id: FederationId,
+    worker: Annotated[WorkerName | None, Query(description="Return a token that is good for this name alone.")] = None,
+) -> FederationToken:
     """Show the token that workers take part with; it is for the federation's owner and admins."""
-    return await access.show(core, who, federation_id)
+    return await access.show(core, who, federation_id, worker)
 
 
 @router.post("/{federation_id}/token")

@@ -208,10 +208,13 @@ def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: fl
         ForbiddenError: If the worker may not take part.
         CheckAgain: If the federation's contract is not the one that the update was checked against.
         ArtifactError: If one of its files is not stored.
+        ConflictError: If it is an update that was averaged already, with another number of rows.
     """
     row = locked(connection, row)
     before = known(connection, row, arrived.worker, arrived.step, arrived.upload_digest or arrived.model_digest)
     if before is not None:
+        if says_other_rows(before, arrived.num_examples, arrived.attempt):
+            return _correct(connection, row, before, arrived.num_examples)
         return before
     refuse_upload(connection, row, arrived.worker, arrived.attempt)
     if row.contract != arrived.checked_against:
@@ -242,6 +245,34 @@ def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: fl
     if accepted.warning is None and replaced is not None and again:
         return replace(accepted, warning=_same_name(replaced))
     return accepted
+
+
+def says_other_rows(before: Accepted, num_examples: int, attempt: int | None) -> bool:
+    """Whether an update that was taken comes again with another number of rows.
+
+    What replaced an earlier one, or counts attempts, does not weigh what it said, so nothing can be told of it.
+    """
+    found = before.update
+    alone = before.replaces is None and attempt is None and found.attempt is None
+    return alone and found.num_examples != num_examples and found.state not in {SUPERSEDED, DISCARDED, REJECTED}
+
+
+def _correct(connection: Connection, row: FederationRow, before: Accepted, num_examples: int) -> Accepted:
+    found, current = before.update, rounds.get(connection, row.seq, row.round)
+    is_open = current is not None and current.status == RoundStatus.COLLECTING
+    if found.state != WAITING and (found.round != row.round or not is_open):
+        raise ConflictError(
+            f"Update {found.seq} of {found.worker} counts in round {found.round} with {found.num_examples:,} rows; it "
+            f"is averaged, and cannot have {num_examples:,} now.",
+            hint="Train on, and send the right number with the next update.",
+        )
+    federation_updates.change(connection, [found.seq], {"num_examples": num_examples})
+    member = federations.member(connection, row.seq, found.worker)
+    if member is not None:
+        more = num_examples - found.num_examples
+        federations.put_member(connection, member._replace(num_examples=member.num_examples + more))
+    said = f"Its number of rows is {num_examples:,} now; it was {found.num_examples:,}."
+    return replace(before, update=found._replace(num_examples=num_examples), warning=said)
 
 
 def reject(connection: Connection, row: FederationRow, refused: Refused, now: float) -> UpdateRow:

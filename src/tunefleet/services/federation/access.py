@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from tunefleet.errors import AuthError
+from tunefleet.errors import AuthError, InputError
 from tunefleet.services.core import KEYS, Core
-from tunefleet.services.federation.status import find, tell
-from tunefleet.services.federation.tokens import FederationActor, Who, may_steer, proven, token_of
+from tunefleet.services.federation.status import find, spec_of, tell
+from tunefleet.services.federation.tokens import FederationActor, Who, may_steer, proven, token_of, worker_name
 from tunefleet.services.views import maybe_moment
 from tunefleet.store import DEFAULT_PROJECT, Connection, after_commit, federation_tokens, federations, wake
 from tunefleet.store.federation_tokens import TokenRow
@@ -21,7 +21,7 @@ async def authenticate(core: Core, token: str) -> FederationActor:
     Raises:
         AuthError: If this server never made it, or it was taken back.
     """
-    federation_id, serial = proven(core.secret, token)
+    federation_id, serial, worker = proven(core.secret, token)
     known = core.keys.federations
     row = known.get(federation_id)
     if row is None:
@@ -33,7 +33,7 @@ async def authenticate(core: Core, token: str) -> FederationActor:
             f"This token of {federation_id} was taken back.",
             hint=f"`tunefleet federation token {federation_id}` prints the new one to its owner.",
         )
-    return FederationActor(federation_id, core.keys.projects.get(federation_id, DEFAULT_PROJECT))
+    return FederationActor(federation_id, core.keys.projects.get(federation_id, DEFAULT_PROJECT), worker)
 
 
 def _looked_up(connection: Connection, *, federation_id: str) -> tuple[TokenRow, str]:
@@ -47,18 +47,29 @@ def current(connection: Connection, server_secret: bytes, federation_id: str) ->
     return token_of(server_secret, federation_id, federation_tokens.get(connection, federation_id).serial)
 
 
-async def show(core: Core, who: Who, reference: str) -> FederationToken:
+async def show(core: Core, who: Who, reference: str, worker: str | None = None) -> FederationToken:
     """Return the token of a federation, for who may steer it.
+
+    Args:
+        core: The server.
+        who: Who asks.
+        reference: The federation, by id or number.
+        worker: The only name that the token shall be good for.
 
     Raises:
         NotFoundError: If there is no such federation.
         ForbiddenError: If it belongs to somebody else.
+        InputError: If the name is none, or does not take part.
     """
+    name = None if worker is None else worker_name(worker)
 
     def operation(connection: Connection) -> FederationToken:
         row = find(connection, who, reference)
         may_steer(who, row)
-        return _shown(core, row, federation_tokens.get(connection, row.id))
+        named = spec_of(row).participants
+        if name is not None and named is not None and name not in named:
+            raise InputError(f"{name} does not take part in {row.id}; {', '.join(sorted(named)[:20])} do.")
+        return _shown(core, row, federation_tokens.get(connection, row.id), name)
 
     return await core.read(operation)
 
@@ -91,11 +102,12 @@ def _replace(connection: Connection, *, core: Core, who: Who, reference: str, ol
     return _shown(core, row, made)
 
 
-def _shown(core: Core, row: FederationRow, found: TokenRow) -> FederationToken:
+def _shown(core: Core, row: FederationRow, found: TokenRow, worker: str | None = None) -> FederationToken:
     over = found.old_until is None or found.old_until <= core.clock.wall()
     return FederationToken(
         id=row.id,
         number=row.seq,
-        token=token_of(core.secret, row.id, found.serial),
+        token=token_of(core.secret, row.id, found.serial, worker),
+        worker=worker,
         old_until=None if over else maybe_moment(found.old_until),
     )

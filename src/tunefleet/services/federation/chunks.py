@@ -15,8 +15,8 @@ from tunefleet.services.core import Core
 from tunefleet.services.federation import links
 from tunefleet.services.federation.cutting import Piece
 from tunefleet.services.federation.links import Signer
-from tunefleet.services.federation.status import FOREVER, find
-from tunefleet.services.federation.tokens import Who, may_take_part, worker_name
+from tunefleet.services.federation.status import FOREVER, find_to_take_part
+from tunefleet.services.federation.tokens import Who, worker_name
 from tunefleet.services.links import Signature
 from tunefleet.services.views import moment
 from tunefleet.store import Connection, artifacts, federation_chunks, federations
@@ -58,8 +58,7 @@ async def claim(core: Core, who: Who, reference: str, body: ClaimChunk, sign: Si
     worker = worker_name(body.worker_id)
 
     def operation(connection: Connection) -> ChunkClaimed | None:
-        federation = find(connection, who, reference)
-        may_take_part(who, federation)
+        federation = find_to_take_part(connection, who, reference, worker)
         refuse_idle(federation)
         now = core.clock.wall()
         if body.completed_chunk is not None:
@@ -107,9 +106,7 @@ async def get(core: Core, who: Who | None, reference: str, number: int, signatur
     """
 
     def operation(connection: Connection) -> ChunkRow:
-        federation = linked(connection, reference) if who is None else find(connection, who, reference)
-        if who is not None:
-            may_take_part(who, federation)
+        federation = linked(connection, reference) if who is None else find_to_take_part(connection, who, reference)
         chunk = federation_chunks.get(connection, federation.seq, number)
         if chunk is None:
             raise NotFoundError(f"The federation {federation.id} has no chunk {number}.")

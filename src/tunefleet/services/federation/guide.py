@@ -15,8 +15,8 @@ from tunefleet.services.core import Core
 from tunefleet.services.federation import chunks, cutting, jobs, links, progress, rounds, versions
 from tunefleet.services.federation.archiving import with_archive
 from tunefleet.services.federation.links import Signer
-from tunefleet.services.federation.status import find, topic
-from tunefleet.services.federation.tokens import Who, may_take_part
+from tunefleet.services.federation.status import find, find_to_take_part, topic
+from tunefleet.services.federation.tokens import Who
 from tunefleet.services.federation.views import checkpoint_mark
 from tunefleet.services.identity import Actor
 from tunefleet.spec.explain import explain
@@ -245,8 +245,7 @@ async def aggregate(core: Core, who: Who, reference: str) -> Aggregated:
 
 
 def _close(connection: Connection, *, core: Core, who: Who, reference: str) -> tuple[FederationRow, RoundRow]:
-    row = find(connection, who, reference, lock=True)
-    may_take_part(who, row)
+    row = find_to_take_part(connection, who, reference, lock=True)
     try:
         return row, rounds.close_now(connection, row, core.clock.wall())
     except ConflictError as error:

@@ -7,8 +7,8 @@ from functools import partial
 from tunefleet.errors import InputError
 from tunefleet.services.core import Core
 from tunefleet.services.federation import accepting, callbacks, views
-from tunefleet.services.federation.status import find
-from tunefleet.services.federation.tokens import Who, may_take_part
+from tunefleet.services.federation.status import find, find_to_take_part
+from tunefleet.services.federation.tokens import Who
 from tunefleet.services.notify.watch import TOPIC
 from tunefleet.spec.notify import address_fault
 from tunefleet.store import Connection, federation_updates, federations, notifications, wake
@@ -49,8 +49,7 @@ async def change(core: Core, who: Who, reference: str, worker: str, body: Member
 def _change(
     connection: Connection, *, core: Core, who: Who, reference: str, worker: str, body: MemberChange
 ) -> MemberView:
-    row, now = find(connection, who, reference, lock=True), core.clock.wall()
-    may_take_part(who, row)
+    row, now = find_to_take_part(connection, who, reference, worker, lock=True), core.clock.wall()
     accepting.refuse_upload(connection, row, worker, body.attempt)
     member = federations.member(connection, row.seq, worker)
     if member is None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
-from tunefleet.errors import NotFoundError
+from tunefleet.errors import ForbiddenError, NotFoundError
 from tunefleet.lifecycle import federation as lifecycle
 from tunefleet.lifecycle.federation import FederationStatus
-from tunefleet.services.federation.tokens import Who, may_look
+from tunefleet.services.federation.tokens import FederationActor, Who, may_look, may_take_part
 from tunefleet.spec.federating import FederationSpec
 from tunefleet.store import Connection, events, federations, wake
 from tunefleet.store.events import Event
@@ -55,6 +55,33 @@ def find(connection: Connection, who: Who, reference: str, *, lock: bool = False
     """
     row = existing(connection, who.project, reference, lock=lock)
     may_look(who, row)
+    return row
+
+
+def find_to_take_part(
+    connection: Connection, who: Who, reference: str, worker: str | None = None, *, lock: bool = False
+) -> FederationRow:
+    """Return a federation that somebody may take part in.
+
+    Args:
+        connection: To read with.
+        who: Who asks.
+        reference: Its id or its number.
+        worker: Under which name; null for what is done under none.
+        lock: As in `find`.
+
+    Raises:
+        NotFoundError: If there is none.
+        ForbiddenError: If it is none of the asker's business, or takes a token that is the worker's own.
+    """
+    row = find(connection, who, reference, lock=lock)
+    may_take_part(who, row, worker)
+    shared = who.worker is None if isinstance(who, FederationActor) else who.role == "worker"
+    if shared and spec_of(row).own_tokens:
+        raise ForbiddenError(
+            f"Each worker of {row.id} has a token of its own, and this one is nobody's.",
+            hint=f"`tunefleet federation token {row.id} --for NAME` makes it, for the federation's owner.",
+        )
     return row
 
 

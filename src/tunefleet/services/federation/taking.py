@@ -181,9 +181,11 @@ async def take(
         kept: Digest → length of files that the store was just given, which are recorded with the update.
 
     Raises:
-        AdapterRefused: If the first update came meanwhile, and this one is not like it.
+        AdapterRefused: If the first update came meanwhile, and this one is not like it; or if it names a version to
+            have begun from that there is not.
         NoRoomError: If its files would go beyond what the server may keep.
     """
+    _refuse_unknown_base(ticket, said)
     stored = content.digest is not None and not content.tokenizer
     sizes = {} if stored else await in_thread(partial(_sizes, content))
     digests = {path: digest for path, (digest, _) in sizes.items()}
@@ -206,6 +208,16 @@ class _New:
 
     sizes: Mapping[str, int] = field(default_factory=dict)
     holder: str = ""
+
+
+def _refuse_unknown_base(ticket: Ticket, said: Said) -> None:
+    newest = ticket.federation.version
+    if said.base_version is not None and said.base_version > newest:
+        raise AdapterRefused(
+            f"The update says that it began from version {said.base_version}; the newest of {ticket.federation.id} is "
+            f"{newest}.",
+            hint="Send the version that the worker loaded, 0 for none, or leave it out.",
+        )
 
 
 def _hold(connection: Connection, *, core: Core, new: _New) -> None:

@@ -7,6 +7,7 @@ and chunks of it, and nothing else of the server. Of a federation whose token wa
 
 from __future__ import annotations
 
+import base64
 import hmac
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
@@ -32,10 +33,12 @@ class FederationActor:
     Args:
         federation_id: The federation that it reaches.
         project: Where that is.
+        worker: The only name that it is good for; null for the token that all workers may have.
     """
 
     federation_id: str
     project: str = DEFAULT_PROJECT
+    worker: str | None = None
 
 
 Who: TypeAlias = Actor | FederationActor
@@ -57,15 +60,18 @@ class Owned(Protocol):
         """Whose it is."""
 
 
-def token_of(server_secret: bytes, federation_id: str, serial: int = 0) -> str:
+def token_of(server_secret: bytes, federation_id: str, serial: int = 0, worker: str | None = None) -> str:
     """Return the token that names a federation and proves that the server named it.
 
     Args:
         server_secret: The server's.
         federation_id: The federation.
         serial: How often its token was replaced.
+        worker: The only name that it shall be good for.
     """
-    named = f"{federation_id}.{serial}" if serial else federation_id
+    named = f"{federation_id}.{serial}" if serial or worker is not None else federation_id
+    if worker is not None:
+        named += f".{base64.urlsafe_b64encode(worker.encode()).decode().rstrip('=')}"
     return f"{named}.{_mac(server_secret, named)}"
 
 
@@ -74,8 +80,8 @@ def is_token(secret: str) -> bool:
     return secret.startswith(PREFIX) and "." in secret
 
 
-def proven(server_secret: bytes, token: str) -> tuple[str, int]:
-    """Return the federation and the serial that a token names; whether it is good still is not known yet.
+def proven(server_secret: bytes, token: str) -> tuple[str, int, str | None]:
+    """Return the federation, the serial and the worker that a token names; if it is good still is not known yet.
 
     Raises:
         AuthError: If this server never made it.
@@ -85,8 +91,9 @@ def proven(server_secret: bytes, token: str) -> tuple[str, int]:
         raise AuthError(
             "The token of the federation is wrong.", hint="`tunefleet federation token FEDERATION` prints it."
         )
-    federation_id, _, serial = named.partition(".")
-    return federation_id, int(serial or 0)
+    federation_id, serial, worker, *_ = [*named.split("."), "", ""]
+    name = base64.urlsafe_b64decode(worker + "=" * (-len(worker) % 4)).decode() if worker else None
+    return federation_id, int(serial or 0), name
 
 
 def worker_name(given: str | int) -> str:
@@ -118,16 +125,23 @@ def may_look(who: Who, federation: Owned) -> None:
         may_read(who)
 
 
-def may_take_part(who: Who, federation: Owned) -> None:
+def may_take_part(who: Who, federation: Owned, worker: str | None = None) -> None:
     """Refuse who may not upload to a federation, or take its chunks: it takes its token, a worker's key, or its owner.
+
+    Args:
+        who: Who asks.
+        federation: Of what.
+        worker: Under which name; null if it is done under none.
 
     Raises:
         NotFoundError: If it is another project's.
-        ForbiddenError: If it is none of the asker's business.
+        ForbiddenError: If it is none of the asker's business, or the token is another worker's.
     """
     _same_project(who, federation)
     if isinstance(who, FederationActor):
         _same_federation(who, federation)
+        if who.worker is not None and worker not in (None, who.worker):
+            raise ForbiddenError(f"This token is good for the worker {who.worker} only, and not for {worker}.")
     elif who.role in _PEOPLE:
         may_change(who, federation.owner, federation.id)
     elif who.role != "worker":

@@ -22,7 +22,7 @@ from tunefleet.services.federation import accepting, files
 from tunefleet.services.federation.accepting import Accepted
 from tunefleet.services.federation.archives import RECIPE_FOLDER, is_tokenizer, open_archive
 from tunefleet.services.federation.landing import Landing, Scratch, too_large
-from tunefleet.services.federation.status import find, spec_of
+from tunefleet.services.federation.status import find_to_take_part, spec_of
 from tunefleet.services.federation.taking import (
     Content,
     Said,
@@ -33,7 +33,7 @@ from tunefleet.services.federation.taking import (
     take,
     with_scratch,
 )
-from tunefleet.services.federation.tokens import Who, may_take_part, worker_name
+from tunefleet.services.federation.tokens import Who, worker_name
 from tunefleet.spec.federating import FederationSpec
 from tunefleet.store import Connection, artifacts, federation_versions, federations
 from tunefleet.store.federations import FederationRow
@@ -69,8 +69,7 @@ async def expect(core: Core, who: Who, reference: str, worker: str, step: int) -
     name = worker_name(worker)
 
     def operation(connection: Connection) -> Ticket:
-        row = find(connection, who, reference)
-        may_take_part(who, row)
+        row = find_to_take_part(connection, who, reference, name)
         accepting.refuse_upload(connection, row, name)
         return Ticket(row, spec_of(row), name, step)
 
@@ -241,10 +240,9 @@ def expected(connection: Connection, who: Who, reference: str, body: UpdateCreat
         GoneError: If the federation has ended, or a later attempt of the worker takes part.
         InputError: If the number of examples is above what the federation takes.
     """
-    row = find(connection, who, reference)
-    may_take_part(who, row)
+    row = find_to_take_part(connection, who, reference, body.worker)
     before = accepting.known(connection, row, body.worker, body.step, body.sha256)
-    if before is not None:
+    if before is not None and not accepting.says_other_rows(before, body.num_examples, body.attempt):
         return before
     accepting.refuse_upload(connection, row, body.worker, body.attempt)
     ticket = Ticket(row, spec_of(row), body.worker, body.step)
@@ -339,8 +337,7 @@ async def expect_file(core: Core, who: Who, reference: str, digest: str, size_by
     """
 
     def operation(connection: Connection) -> tuple[FederationRow, bool]:
-        row = find(connection, who, reference)
-        may_take_part(who, row)
+        row = find_to_take_part(connection, who, reference)
         if FederationStatus(row.status).final:
             raise GoneError(f"The federation {row.id} is {row.status}; it takes no more updates.")
         most = spec_of(row).max_update_bytes
