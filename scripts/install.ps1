@@ -4,13 +4,14 @@
 #
 # INSTALL_DIR  where the environment and the agent's folders go (default %LOCALAPPDATA%\Tunefleet\training-agent)
 # PYTHON_BIN   the interpreter to take, 3.11 or newer (default python)
-# PACKAGE      what pip installs (default 'tunefleet[train]')
+# PACKAGE      what pip installs (default: the checkout that this script lies in; the server's wheel will do:
+#              (irm $env:BACKEND_URL/install))
 param([switch]$NoStart)
 $ErrorActionPreference = "Stop"
 
 $installDir = if ($env:INSTALL_DIR) { $env:INSTALL_DIR } else { Join-Path $env:LOCALAPPDATA "Tunefleet\training-agent" }
 $python = if ($env:PYTHON_BIN) { $env:PYTHON_BIN } else { "python" }
-$package = if ($env:PACKAGE) { $env:PACKAGE } else { "tunefleet[train]" }
+$package = if ($env:PACKAGE) { $env:PACKAGE } else { "$(Split-Path $PSScriptRoot)[train]" }
 $taskName = "TunefleetTrainingAgent"
 
 & $python -c "import sys; sys.exit(sys.version_info < (3, 11))"

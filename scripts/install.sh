@@ -5,12 +5,13 @@
 #
 # INSTALL_DIR  where the environment and the agent's folders go (default ~/.tunefleet/training-agent)
 # PYTHON_BIN   the interpreter to take, 3.11 or newer (default python3)
-# PACKAGE      what pip installs (default 'tunefleet[train]'; a wheel or a folder will do)
+# PACKAGE      what pip installs (default: the checkout that this script lies in; the server's wheel will do:
+#              "$(curl -fsS $BACKEND_URL/install)")
 set -euo pipefail
 
 install_dir=${INSTALL_DIR:-$HOME/.tunefleet/training-agent}
 python=${PYTHON_BIN:-python3}
-package=${PACKAGE:-tunefleet[train]}
+package=${PACKAGE:-$(cd "$(dirname "$0")/.." && pwd)[train]}
 
 say() { printf -- '-> %s\n' "$*"; }
 fail() { printf 'Installation stopped: %s\n' "$*" >&2; exit 1; }

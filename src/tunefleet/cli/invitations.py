@@ -37,6 +37,8 @@ def invite(
         print_json(made)
         return
     typer.echo(made.command)  # as it is: a terminal would break it at its width, and it is to be copied
+    server = made.command.split()[2]
+    say(f'Install first, if it is not there: pip install "$(curl -fsS {server}/install)"', style="dim")
     say(f"Good once, until {made.expires_at:%Y-%m-%d %H:%M} UTC. This is the only time it is shown.", style="dim")
 
 

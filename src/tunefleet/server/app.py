@@ -27,6 +27,7 @@ from tunefleet.server.routers import (
     federations,
     guide,
     info,
+    install,
     invitations,
     keys,
     link,
@@ -105,6 +106,7 @@ def create_app(core: Core) -> FastAPI:
         module.router.install(app, prefix=TRAINING_PREFIX)
     federated.router.install(app, prefix="/api")
     guide.router.install(app, dependencies=[Depends(refuse_unknown)])
+    install.router.install(app)
     pages.router.install(app)
     page.router.install(app)
     app.mount(pages.ASSETS_PATH, pages.assets())

@@ -18,7 +18,7 @@ export function Join() {
     <Panel title="On the machine that is to join">
       <div className="stack">
         <Tabs tabs={WAYS} chosen={way} onChoose={setWay} />
-        <Copyable text="pip install 'tunefleet[train]'" />
+        <Copyable text={`pip install "$(curl -fsS ${location.origin}/install)"`} />
         {way === "http" ? <Invite /> : <Copyable text={commands(way, location.origin)} />}
         <div className="muted small">{ABOUT[way]}</div>
         <Hint way={way} />
