@@ -116,7 +116,8 @@ def _opened(settings: WorkerSettings, state: StateFolder, pause: Callable[[float
     """Take the folder, and return the settings that hold from now on; None if the worker is stopped meanwhile."""
     if not state.open(pause=pause):
         return None
-    return _with_address(changes.applied(settings, state), pause)
+    changed = changes.applied(settings, state)
+    return changed if "server_url" in settings.model_fields_set else _with_address(changed, pause)
 
 
 def _with_address(settings: WorkerSettings, pause: Callable[[float], bool]) -> WorkerSettings | None:
@@ -131,7 +132,7 @@ def _with_address(settings: WorkerSettings, pause: Callable[[float], bool]) -> W
         stopped while nobody says it.
     """
     redis_address = address_of(settings)
-    if redis_address is None or "server_url" in settings.model_fields_set:
+    if redis_address is None:
         return settings
     from tunefleet.links.redis_worker import server_url  # noqa: PLC0415 -- most workers need no Redis
 

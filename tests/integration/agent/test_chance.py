@@ -53,7 +53,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int])
 
 def routes() -> list[Any]:
     """Every operation, as the app would describe it if it published a document."""
-    agent: Any = SimpleNamespace(settings=SimpleNamespace(key=None))
+    agent: Any = SimpleNamespace(settings=SimpleNamespace(key=None, cors_origins=()))
     return operations(create_app(agent, agent).openapi())
 
 

@@ -35,7 +35,7 @@ def test_save_pause_resume_abort_and_a_crash(
     assert about["transformers"].startswith(version), ran.stderr
     assert about["absent"] == ["httpx", "fastapi", "sqlalchemy"]
     codes = {training["training"]: training["returncode"] for training in trainings}
-    assert codes == {"none": 0, "save_checkpoint": 0, "pause": 0, "pause-resumed": 0, "abort": 0, "crash": 1}, (
+    assert codes == {"none": 0, "save_checkpoint": 0, "pause": 0, "pause-resumed": 0, "abort": 9, "crash": 1}, (
         ran.stderr
     )
 
