@@ -98,14 +98,15 @@ class TrainingJobStatus(Message):
 class TrainingMetrics(Message):
     """One point, as `PUT …/{job_id}/metrics` carries it; None values are left out on the wire.
 
-    Memory in GiB, rates per second, utilisation in percent. `perplexity` and `eval_perplexity` are the same number:
+    Memory in GiB, rates per second, utilisation in percent. `epoch` stays a whole number where it is one: other
+    backends keep it in a column of integers. `perplexity` and `eval_perplexity` are the same number:
     readers of either name exist.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
 
     step: int
-    epoch: float = 0.0
+    epoch: int | float = 0.0
     train_loss: float | None = Field(default=None, validation_alias=AliasChoices("train_loss", "loss"))
     eval_loss: float | None = None
     learning_rate: float | None = None

@@ -20,6 +20,7 @@ import pytest
 
 from tests.fakes.receiver import receiving
 from tunefleet.client import Client
+from tunefleet.errors import StoreError
 from tunefleet.server.process import main
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
@@ -162,7 +163,9 @@ def test_a_second_server_on_a_database_is_refused(
             monkeypatch.setenv("TUNEFLEET_DATABASE_URL", f"sqlite:///{tmp_path / 'c' / 'tunefleet.db'}")
             assert f"process {third.pid}" in refused(tmp_path / "b", free_port())
     monkeypatch.setenv("TUNEFLEET_DATABASE_URL", f"sqlite:///{one}")
-    open_core(load(ServerSettings, data=tmp_path / "b")).close()
+    with pytest.raises(StoreError, match="where this server looks for them"):
+        open_core(load(ServerSettings, data=tmp_path / "b"))
+    open_core(load(ServerSettings, data=tmp_path / "a")).close()
 
 
 def test_corrupt_database_is_said_and_left_alone(tmp_path: Path, refused: Callable[..., str]) -> None:
