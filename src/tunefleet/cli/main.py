@@ -71,7 +71,10 @@ class Root(LazyGroup):
         Entry("env", "env:app", "Make and check the environments that some task kinds run in.", HERE),
         Entry("db", "db:app", "Check and migrate the server's database.", HERE),
         Entry(
-            "verify-store", "verify_store:verify_store", "Check the server's stored files against their digests.", HERE
+            "verify-store",
+            "verify_store:verify_store",
+            "Read all stored files; name what is damaged or lost.",
+            HERE,
         ),
         Entry("backup", "db:backup", "Write the server's database into a file, also while it runs.", HERE),
         Entry("restore", "db:restore", "Fill a database from a backup: SQLite's or PostgreSQL's.", HERE),

@@ -26,10 +26,11 @@ def verify_store(
     data: Annotated[Path | None, typer.Option("--data", metavar="FOLDER", help="The server's data folder.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Read every stored file, and name those that are damaged or lost, with the artifacts that have them.
+    """Read all stored files; name what is damaged or lost.
 
-    A damaged file is put aside in `quarantine`; pushing it again brings it back. The server may run meanwhile, and
-    reads its files itself, more slowly. The exit code is 1 if anything is damaged or lost.
+    The artifacts that have such a file are named with it. A damaged file is put aside in `quarantine`; pushing it again
+    brings it back. The server may run meanwhile, and reads its files itself, more slowly. The exit code is 1 if
+    anything is damaged or lost.
     """
     from tunefleet.services.blobs import open_blobs
     from tunefleet.store.opening import reading, target_of

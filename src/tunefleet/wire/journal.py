@@ -14,10 +14,15 @@ from tunefleet.wire.base import Message
 
 
 class Record(Message):
-    """What every record has."""
+    """What every record has.
+
+    Args:
+        crc: CRC-32 of its line without this field; records from before there was one have none.
+    """
 
     seq: int
     at: float
+    crc: int | None = None
 
 
 class LaunchRecord(Record):

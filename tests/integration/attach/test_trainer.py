@@ -219,7 +219,7 @@ def test_save_and_stop_saves_once_and_stops(run: Run) -> None:
 def test_abort_acts_at_the_end_of_the_step_and_writes_nothing_more(run: Run) -> None:
     with pytest.raises(SystemExit) as ended:
         run.start(at=(5, "abort"), save_steps=2)
-    assert not ended.value.code
+    assert ended.value.code == 9
     assert (run.status().state, run.status().intent, run.status().step) == ("aborted", "abort", 5)
     assert run.checkpoints() == ["checkpoint-2", "checkpoint-4"]
     assert [checkpoint.step for checkpoint in list_whole(run.folder / "checkpoints")] == [2, 4]

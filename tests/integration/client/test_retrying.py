@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.integration.client.conftest import Cli
 from tests.integration.server.support import HandWorker
 from tunefleet.client import Client
+from tunefleet.spec import result_keys
+
+
+@pytest.fixture(autouse=True)
+def any_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kind whose results are not known: what is mistyped shows when it runs."""
+    others = {kind: keys for kind, keys in result_keys.RESULT_KEYS.items() if kind != "echo"}
+    monkeypatch.setattr(result_keys, "RESULT_KEYS", others)
+
 
 MISTYPED = """apiVersion: tunefleet/v1
 metadata: {name: two}

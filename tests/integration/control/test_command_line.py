@@ -194,7 +194,7 @@ def test_after_the_end_the_status_says_how_it_ended(start: Start, control: Contr
     left.mkdir(exist_ok=True)
     write_json(left / "status.json", json.loads((trainer.folder / "status.json").read_text()))
     code, said = control("status", "run-1")
-    assert code == 0
+    assert code == ExitCode.FAILED
     assert said.endswith("Job run-1 failed at step 9 of 20: RuntimeError: it broke\n")
     assert control("save", "run-1")[0] == ExitCode.CONFLICT
     assert control("watch", "run-1")[0] == ExitCode.FAILED
@@ -220,9 +220,9 @@ def test_a_job_elsewhere_is_steered_by_its_port(start: Start, control: Control) 
     there = f"localhost:{trainer.server.port}"
     token = trainer.server.token or ""
     code, said = control("list", "--remote", there, "--token", token, "--json")
-    rows = [row for row in json.loads(said)["jobs"] if row["remote"]]
     assert code == 0
-    assert [(row["job_id"], row["live"]) for row in rows] == [("run-1", True)]
+    rows = json.loads(said)["jobs"]
+    assert [(row["job_id"], row["live"]) for row in rows] == [("run-1", True)], "once, though it is on this machine"
     assert control("save", "run-1", "--remote", there, "--token", token)[0] == 0
     assert control("save", "run", "--remote", there)[0] == 0
     assert control("status", "other", "--remote", there)[0] == ExitCode.NOT_FOUND
@@ -232,10 +232,13 @@ def test_a_job_elsewhere_is_steered_by_its_port(start: Start, control: Control) 
     assert control("status", "run-1", "--remote", "localhost:1")[0] == ExitCode.UNREACHABLE
 
 
-def test_liveness_elsewhere_is_judged_there(start: Start, control: Control, home: Path) -> None:
+def test_liveness_elsewhere_is_judged_there(
+    start: Start, control: Control, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trainer = start("run-1")
     dead(home, "old")
     dead(home, "other", hostname="another-machine")
+    monkeypatch.setenv("TUNEFLEET_HOME", str(tmp_path / "here"))
     _, said = control("list", "--remote", f"localhost:{trainer.server.port}", "--json")
     rows = {row["job_id"]: row["live"] for row in json.loads(said)["jobs"] if row["remote"]}
     assert rows == {"run-1": True, "old": False, "other": None}

@@ -129,9 +129,11 @@ def test_a_server_with_other_files_is_refused_while_others_serve(
     monkeypatch.setattr(filemark.time, "sleep", lives)
     with pytest.raises(StoreError, match="keep their files elsewhere"):
         open_core(settings("c"))
-    # Nobody lives: the files were moved, and their new place is marked.
+    # Nobody lives: the files were moved, and whoever says so has their new place marked.
     monkeypatch.setattr(filemark.time, "sleep", lambda _: None)
-    core = open_core(settings("c"))
+    with pytest.raises(StoreError, match="--adopt-files"):
+        open_core(settings("c"))
+    core = open_core(settings("c"), adopt_files=True)
     digest = core.db.read(filemark.digest_of).result()
     assert digest is not None
     assert FolderStore(tmp_path / "c" / "artifacts").has(digest)

@@ -115,7 +115,7 @@ def test_fault_17_weights_that_cannot_be_had_are_an_error_and_never_left_out(lab
     site = replace(lab.site, transfers=replace(lab.site.transfers, url_allow=()))
     with pytest.raises(InputError, match=r"checkpoint\.load.*not a public address.*TUNEFLEET_URL_ALLOW"):
         Lab(lab.results, site).load(type="http", url=f"{receiver.url}/nothing")
-    with pytest.raises(InputError, match="there is no gone"):
+    with pytest.raises(InputError, match=r"spec\.checkpoint\.load\.path"):
         lab.load(path="gone")
 
 
@@ -129,7 +129,9 @@ def test_rows_come_from_the_first_place_that_has_them(lab: Lab, receiver: Receiv
     assert (found[0], found[1].name, found[1].read_bytes()) == ("data.jsonl.url", "pairs.jsonl", rows)
     (found,) = lab.bring({"data": {"path": f"{receiver.url}/rows.jsonl", "text_field": "text"}}).items()
     assert (found[0], json.loads(found[1].read_bytes())) == ("data.path", {"text": "a"})
-    lost = {**jsonl, "url": f"{receiver.url}/lost.jsonl", "path": None, "worker_path": "/rows.jsonl"}
-    assert lab.bring({"data": {"jsonl": {k: v for k, v in lost.items() if v}}}) == {}
+    here = lab.task("task-b", "rows") / "rows.jsonl"
+    here.write_bytes(rows)
+    lost = {"url": f"{receiver.url}/lost.jsonl", "worker_path": str(here), "text_field": "text"}
+    assert lab.bring({"data": {"jsonl": lost}}) == {"data.jsonl.worker_path": here}
     with pytest.raises(InputError, match="404"):
         lab.bring({"data": {"path": f"{receiver.url}/lost.jsonl", "text_field": "text"}})

@@ -14,6 +14,7 @@ from tests.integration.server.support import HandWorker, Running, submit
 from tests.integration.server.test_campaigns import apply
 from tests.integration.server.test_isolation import MARK, OURS, Known
 from tests.properties.api.roles import TABLE, WHO, Asker, cells, lines_of, routes, written
+from tunefleet.server import own_wheel
 from tunefleet.services.campaigns.tokens import token_of
 from tunefleet.store.tables import metadata
 
@@ -64,7 +65,7 @@ def test_the_table_of_routes_and_roles_is_what_the_server_does(
     askers: dict[str, Asker],
 ) -> None:
     owner = member(MARK, role="admin")
-    known = {**first.ids, "number": "7", "chat_id": submit(owner, CHAT)}
+    known = {**first.ids, "number": "7", "chat_id": submit(owner, CHAT), "file": own_wheel.name()}
     before = _theirs(running)
     found = [
         written(route, cells(route, running.url, askers, known, owner))

@@ -121,9 +121,12 @@ def test_a_landing_is_gone_afterwards_and_what_is_kept_is_not(tmp_path: Path) ->
 def test_a_token_names_its_federation_and_proves_it() -> None:
     token = tokens.token_of(SECRET, "fed-0123456789ab")
     assert tokens.is_token(token)
-    assert tokens.proven(SECRET, token) == ("fed-0123456789ab", 0)
+    assert tokens.proven(SECRET, token) == ("fed-0123456789ab", 0, None)
     third = tokens.token_of(SECRET, "fed-0123456789ab", 2)
-    assert tokens.proven(SECRET, third) == ("fed-0123456789ab", 2)
+    assert tokens.proven(SECRET, third) == ("fed-0123456789ab", 2, None)
+    for serial in (0, 2):
+        own = tokens.token_of(SECRET, "fed-0123456789ab", serial, "lab-3.a_b")
+        assert tokens.proven(SECRET, own) == ("fed-0123456789ab", serial, "lab-3.a_b")
     for wrong in (
         token[:-1] + "x", token.replace("fed-0", "fed-1"), "fed-0123456789ab.", "fed-.", "fed-..",
         third.replace(".2.", ".3."), third.replace(".2.", "."), token.replace(".", ".1."),
