@@ -10,6 +10,7 @@ in the store is proof of its content.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import threading
@@ -147,6 +148,21 @@ class BlobStore(ABC):
         except FileNotFoundError:
             return 0
 
+    def unfinished_bytes(self, scope: str, *, but: str) -> int:
+        """Return how many bytes unfinished uploads have left, which nobody may ever go on with.
+
+        Args:
+            scope: Whose, as in `append`.
+            but: Digest of a file that does not count: what is here of it is about to be gone on with.
+        """
+        found = 0
+        for part in self.uploads.glob(f"*{_suffix(scope)}.part"):
+            name = part.name.removesuffix(f"{_suffix(scope)}.part")
+            if is_digest(name) and name != but:
+                with contextlib.suppress(FileNotFoundError):  # it was finished, or swept
+                    found += part.stat().st_size
+        return found
+
     def append(self, digest: str, offset: int, total: int, scope: str = "") -> Upload:
         """Go on with an upload, or start one.
 
@@ -263,8 +279,11 @@ class BlobStore(ABC):
         return freed
 
     def _part(self, digest: str, scope: str) -> Path:
-        apart = f"-{hashlib.sha256(scope.encode()).hexdigest()[:16]}" if scope else ""
-        return self.uploads / f"{checked(digest)}{apart}.part"
+        return self.uploads / f"{checked(digest)}{_suffix(scope)}.part"
+
+
+def _suffix(scope: str) -> str:
+    return f"-{hashlib.sha256(scope.encode()).hexdigest()[:16]}" if scope else ""
 
 
 def checked(digest: str) -> str:

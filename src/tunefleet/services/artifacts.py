@@ -7,6 +7,7 @@ is not collected before it is published.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -70,6 +71,36 @@ async def missing(core: Core, who: Who, query: BlobQuery) -> BlobReply:
             for digest in lacking
         )
     )
+
+
+async def reserve(core: Core, who: Who, digest: str, size_bytes: int) -> None:
+    """Refuse an upload before its first byte is kept, if the project's quota has no room for all of it.
+
+    What the project's other unfinished uploads have left counts as well. What a job brings is taken, as in `stored`.
+
+    Args:
+        core: The server.
+        who: The uploader.
+        digest: Of the file.
+        size_bytes: Its whole length.
+
+    Raises:
+        QuotaError: If a person's project would keep more than it may.
+        ForbiddenError: If the uploader may not upload.
+    """
+    _may_upload(who)
+    if not isinstance(who, Actor):
+        return
+
+    await core.read(partial(refuse_upload, core=core, project=who.project, digest=digest, size_bytes=size_bytes))
+
+
+def refuse_upload(connection: Connection, *, core: Core, project: str, digest: str, size_bytes: int) -> None:
+    """Refuse to begin or go on with an upload for which a project's quota has no room; arguments as in `reserve`."""
+    if artifacts.known(connection, project, [digest]) or not quotas.limits_storage(connection, project):
+        return
+    begun = core.blobs.unfinished_bytes(scope_of(project), but=digest)
+    quotas.refuse_storing(connection, project, size_bytes + begun, lock=False)
 
 
 async def stored(core: Core, who: Who, digest: str, size_bytes: int, *, of_job: bool = False) -> None:

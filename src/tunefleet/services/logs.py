@@ -18,6 +18,10 @@ from tunefleet.wire.link import Cursor
 
 CHUNK_BYTES: Final = 64 << 10
 MAX_READ_BYTES: Final = 4 << 20
+_ENDS_HERE: Final = (
+    b"\n--- The server keeps %s bytes of a task's log (TUNEFLEET_TASK_LOG_BYTES). What follows is in its folder on "
+    b"its worker. ---\n"
+)
 
 
 def topic(task_id: str) -> str:
@@ -50,7 +54,7 @@ async def append(core: Core, attempt: AttemptActor, offset: int, data: bytes) ->
         if not new:
             return received
         refuse_ended(connection, attempt)
-        extend(connection, stream or open_stream(connection, attempt), new)
+        extend(connection, stream or open_stream(connection, attempt), new, core.settings.task_log_bytes)
         wake(connection, topic(attempt.task_id))
         return received + len(new)
 
@@ -68,11 +72,22 @@ def open_stream(connection: Connection, attempt: AttemptActor) -> StreamRow:
     return logs.open_stream(connection, attempt_id=attempt.attempt_id, task_id=attempt.task_id, base=base)
 
 
-def extend(connection: Connection, stream: StreamRow, data: bytes) -> None:
-    """Append bytes to the stream of an attempt."""
+def extend(connection: Connection, stream: StreamRow, data: bytes, limit_bytes: int) -> None:
+    """Append bytes to the stream of an attempt; beyond the limit a line says that no more is kept.
+
+    Args:
+        connection: Of the operation.
+        stream: Of the attempt.
+        data: What has come.
+        limit_bytes: How much of a task's log is kept.
+    """
     end = stream.base + stream.received
-    for start in range(0, len(data), CHUNK_BYTES):
-        piece = data[start : start + CHUNK_BYTES]
+    room = max(0, limit_bytes - end)
+    kept = data[:room]
+    if room and len(data) > room:
+        kept += _ENDS_HERE % f"{limit_bytes:,}".encode()
+    for start in range(0, len(kept), CHUNK_BYTES):
+        piece = kept[start : start + CHUNK_BYTES]
         end = logs.add_chunk(connection, task_id=stream.task_id, offset=end, data=piece)
     logs.set_received(connection, stream.attempt_id, stream.received + len(data))
 

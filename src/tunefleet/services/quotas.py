@@ -118,13 +118,25 @@ class Holding:
         return row if row is not None and row.limited else None
 
 
-def refuse_storing(connection: Connection, project: str, size_bytes: int) -> None:
+def limits_storage(connection: Connection, project: str) -> bool:
+    """Whether a project has a quota of storage."""
+    row = projects.get(connection, project)
+    return row is not None and row.storage_bytes is not None
+
+
+def refuse_storing(connection: Connection, project: str, size_bytes: int, *, lock: bool = True) -> None:
     """Refuse a file that would take a project over its quota of storage; the caller is about to store it.
+
+    Args:
+        connection: Of the operation.
+        project: Whose.
+        size_bytes: Of the file.
+        lock: Whether nobody else stores one before the end of this transaction; false to look only.
 
     Raises:
         QuotaError: If it would.
     """
-    row = projects.get(connection, project, lock=True) if size_bytes else None
+    row = projects.get(connection, project, lock=lock) if size_bytes else None
     if row is None or row.storage_bytes is None:
         return
     kept = projects.stored_bytes(connection, [project]).get(project, 0)

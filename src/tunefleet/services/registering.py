@@ -15,6 +15,8 @@ from tunefleet.store.events import Event
 from tunefleet.store.rows import WorkerRow
 from tunefleet.wire.link import RegisterRequest
 
+MOST_OF_A_KEY: Final = 10_000
+"""Workers that may register with one key: whoever has it can make up names."""
 _SKEW_S: Final = 10.0
 """Clocks that differ by less are taken to agree: a registration may be on its way for some seconds."""
 
@@ -48,7 +50,7 @@ def apply(
         now: Unix time.
 
     Raises:
-        ForbiddenError: If the id belongs to another key, or the key to another id.
+        ForbiddenError: If the id belongs to another key, or the key to another id, or to as many as may have it.
         ConflictError: If a living worker with another state folder has the id.
     """
     request = _for_one_task(connection, actor, _as_invited(connection, actor, request))
@@ -61,6 +63,11 @@ def apply(
                 f"The worker id {request.worker_id} is in use by another machine or results folder.",
                 hint="Give this worker an id of its own (WORKER_ID), or a results folder of its own.",
             )
+    elif workers.count_of_key(connection, actor.key_id) >= MOST_OF_A_KEY:
+        raise ForbiddenError(
+            f"{MOST_OF_A_KEY:,} workers have registered with this key, which is as many as may.",
+            hint="Remove those that are gone (`tunefleet workers rm`), or take another key.",
+        )
     workers.put(connection, _row(before, actor, request, now))
     _leave_if_unneeded(connection, actor, request.worker_id)
     queue.clear_cordons(connection, request.worker_id)

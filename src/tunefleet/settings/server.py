@@ -64,6 +64,8 @@ class ServerSettings(MeetingSettings, TlsSettings, ClusterSettings):
     on."""
     scrub_bytes_per_s: int = Field(default=4 << 20, ge=0, validation_alias=variable("TUNEFLEET_SCRUB_BYTES_PER_S"))
     """How fast stored files are read in the background, to find what a disk has damaged; 0: not at all."""
+    task_log_bytes: int = Field(default=64 << 20, ge=1 << 16, validation_alias=variable("TUNEFLEET_TASK_LOG_BYTES"))
+    """How much of each task's log is kept; a line says so where more came. The worker's own file has all of it."""
     direct_uploads: Literal["auto", "on", "off"] = Field(
         default="auto", validation_alias=variable("TUNEFLEET_DIRECT_UPLOADS")
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
 from tunefleet.store import controls, discards, loads
 from tunefleet.store.rows import WorkerRow
@@ -19,7 +19,13 @@ _STANDING = select(
 ).order_by(workers.c.id)
 _WATCHED = select(workers.c.id, workers.c.status, workers.c.session, workers.c.state_id)
 _GET = select(workers).where(workers.c.id == bindparam("b_id"))
+_COUNT = select(func.count()).select_from(workers).where(workers.c.key_id == bindparam("b_key"))
 _SEEN = update(workers).where(workers.c.id == bindparam("b_id")).values(last_seen_at=bindparam("b_at"))
+
+
+def count_of_key(connection: Connection, key_id: str) -> int:
+    """Return how many workers have registered with a key."""
+    return int(connection.execute(_COUNT, {"b_key": key_id}).scalar_one())
 
 
 def get(connection: Connection, worker_id: str) -> WorkerRow | None:

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
-from tests.unit.services.lab import ECHO, TRAIN, Lab
+from tests.unit.services.lab import ECHO, TRAIN, FakeWorker, Lab
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, NotFoundError, QuotaError
-from tunefleet.services import artifacts, keys, placing, projects, quotas, tasks, why, workers, workflows
+from tunefleet.services import (
+    artifacts,
+    keys,
+    logs,
+    placing,
+    projects,
+    quotas,
+    registering,
+    tasks,
+    why,
+    workers,
+    workflows,
+)
 from tunefleet.services.identity import Actor
 from tunefleet.wire.api import BlobQuery, FileEntry, KeyCreate, SubmitRequest
 from tunefleet.wire.link import Gpu
@@ -145,3 +159,44 @@ async def test_only_who_looks_after_all_makes_and_changes_projects(lab: Lab) -> 
         await keys.create(lab.core, boss, KeyCreate(name="x", project="default"))
     with pytest.raises(ConflictError, match="There is a project red already"):
         await projects.create(lab.core, lab.admin, ProjectCreate(name="red"))
+
+
+async def test_what_unfinished_uploads_have_left_counts_and_is_refused_before_its_first_byte(lab: Lab) -> None:
+    red = await member(lab, "red", storage_bytes=10)
+    for number in range(3):
+        digest = hashlib.sha256(bytes([number])).hexdigest()
+        if number < 2:
+            await artifacts.reserve(lab.core, red, digest, 5)
+            with lab.core.blobs.append(digest, 0, 5, scope="red") as upload:
+                upload.write(b"four")
+        else:
+            with pytest.raises(QuotaError, match="of the 10 bytes of its storage quota; 13 more"):
+                await artifacts.reserve(lab.core, red, digest, 5)
+    await artifacts.reserve(lab.core, red, hashlib.sha256(bytes([1])).hexdigest(), 5)  # goes on where it was
+    with pytest.raises(QuotaError):
+        await artifacts.reserve(lab.core, red, "f" * 64, 11)
+    await artifacts.reserve(lab.core, lab.admin, "f" * 64, 11)  # another project, without a quota
+
+
+async def test_of_a_tasks_log_so_much_is_kept_and_a_line_says_so(lab: Lab) -> None:
+    lab.core.settings = lab.core.settings.model_copy(update={"task_log_bytes": 1 << 16})
+    worker = await lab.online()
+    await submit(lab, lab.admin)
+    offer = await worker.start()
+    attempt, task_id = await lab.attempt(offer.token), offer.task_id
+    line = b"x" * 99 + b"\n"
+    for number in range(10):
+        reached = await logs.append(lab.core, attempt, number * 10_000, line * 100)
+        assert reached.cursor == (number + 1) * 10_000, "the worker need not send it again"
+    told = await logs.read(lab.core, lab.admin, task_id, limit_bytes=1 << 20)
+    assert 1 << 16 < told.size_bytes < (1 << 16) + 300
+    assert told.text.endswith("What follows is in its folder on its worker. ---\n")
+    assert told.text.count("TUNEFLEET_TASK_LOG_BYTES") == 1
+
+
+async def test_with_one_key_so_many_workers_register(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registering, "MOST_OF_A_KEY", 2)
+    for name in ("a", "b", "a"):
+        await FakeWorker(lab, id=name, session=name, state_id=name).register()
+    with pytest.raises(ForbiddenError, match="2 workers have registered with this key"):
+        await FakeWorker(lab, id="c", session="c", state_id="c").register()

@@ -47,6 +47,7 @@ async def upload(
 ) -> Response:
     """Store a file, or the part of it from `Upload-Offset`; a wrong offset is answered 409 with the right one."""
     scope = artifacts.scope_of(who.project)
+    await artifacts.reserve(core, who, digest, upload_length)
     reached, whole = await files.take(request, core.blobs, digest, upload_offset, upload_length, scope=scope)
     if whole:
         await artifacts.stored(core, who, digest, upload_length)

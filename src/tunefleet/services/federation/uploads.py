@@ -17,6 +17,7 @@ import orjson
 from tunefleet.errors import ArtifactError, GoneError, InputError, OffsetConflict
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.services import quotas, ration
+from tunefleet.services.artifacts import refuse_upload
 from tunefleet.services.core import Core
 from tunefleet.services.federation import accepting, files
 from tunefleet.services.federation.accepting import Accepted
@@ -334,6 +335,7 @@ async def expect_file(core: Core, who: Who, reference: str, digest: str, size_by
         ForbiddenError: If it is none of the asker's business.
         GoneError: If the federation has ended.
         TooLargeError: If the file is longer than an update may be.
+        QuotaError: If the federation's project would keep more than it may.
     """
 
     def operation(connection: Connection) -> tuple[FederationRow, bool]:
@@ -343,6 +345,8 @@ async def expect_file(core: Core, who: Who, reference: str, digest: str, size_by
         most = spec_of(row).max_update_bytes
         if size_bytes > most:
             raise too_large(most)
+        if row.task_seq is None:
+            refuse_upload(connection, core=core, project=row.project, digest=digest, size_bytes=size_bytes)
         return row, artifacts.pinned_by(connection, digest, row.id)
 
     return await core.read(operation)

@@ -29,10 +29,11 @@ async def report(core: Core, who: AttemptActor, body: LogLines) -> LogsStored:
         ConflictError: If the job is no longer held with this token.
     """
     await agents.touch(core, who)
-    return await core.write(partial(_store, who=who, body=body, now=core.clock.wall()))
+    limit = core.settings.task_log_bytes
+    return await core.write(partial(_store, who=who, body=body, now=core.clock.wall(), limit_bytes=limit))
 
 
-def _store(connection: Connection, *, who: AttemptActor, body: LogLines, now: float) -> LogsStored:
+def _store(connection: Connection, *, who: AttemptActor, body: LogLines, now: float, limit_bytes: int) -> LogsStored:
     holding.of_reporter(connection, who, now)
     count = training.lines(connection, who.attempt_id)
     offset = count if body.offset is None else body.offset
@@ -44,7 +45,7 @@ def _store(connection: Connection, *, who: AttemptActor, body: LogLines, now: fl
         text = "".join(f"{line.rstrip().replace(chr(10), ' ')}\n" for line in new)
         data = scrub_bytes(text.encode(errors="replace"))
         stream = logs.stream(connection, who.attempt_id) or log_service.open_stream(connection, who)
-        log_service.extend(connection, stream, data)
+        log_service.extend(connection, stream, data, limit_bytes)
         training.set_lines(connection, attempt_id=who.attempt_id, task_id=who.task_id, count=count + len(new))
         wake(connection, log_service.topic(who.task_id))
     return LogsStored(logs_appended=len(new), total_logs=count + len(new))
