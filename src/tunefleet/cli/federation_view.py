@@ -76,6 +76,9 @@ def detail(found: FederationDetail) -> Iterator[RenderableType]:
     if found.member_list:
         yield ""
         yield _members(found.member_list)
+        for each in found.member_list:
+            if each.refused is not None:
+                yield Text(f"{each.worker}: its newest update does not count. {each.refused}", style="bad")
     if found.rounds:
         yield ""
         yield _rounds(found.rounds)

@@ -230,6 +230,13 @@ def page(
     return [UpdateRow(*row) for row in connection.execute(query)]
 
 
+def refused_last(connection: Connection, federation_seq: int) -> dict[str, str]:
+    """Return the workers whose newest update does not count, each with why."""
+    newest = select(func.max(_at.seq)).where(_at.federation_seq == federation_seq).group_by(_at.worker)
+    query = select(_at.worker, _at.reason).where(_at.seq.in_(newest), _at.state.in_([DISCARDED, REJECTED]))
+    return {worker: reason for worker, reason in connection.execute(query) if reason}
+
+
 def holders_of(connection: Connection, federation_seq: int) -> list[str]:
     """Return who pins files for the updates of a federation."""
     return [

@@ -349,6 +349,7 @@ class MemberView(Message):
         attempt: The newest that has taken part, if it counts them.
         rows_taken: Up to which row of its training its updates count already; told to a worker that joins and counts
             its attempts. One that goes on from an older checkpoint sends those not again.
+        refused: Why its newest update does not count; null if it does, or may yet.
     """
 
     worker: str
@@ -360,6 +361,7 @@ class MemberView(Message):
     loss: float | None = None
     attempt: int | None = None
     rows_taken: int | None = None
+    refused: str | None = None
     joined_at: datetime
     seen_at: datetime
 

@@ -66,7 +66,6 @@ def _under(page: str, head: str) -> list[list[str]]:
 
 
 def test_lifecycle_lists_every_reason_with_its_outcome() -> None:
-    common = {"type", "seq", "at", "crc"}
     written = {_words(row[0])[0]: (_words(row[1])[0], row[2]) for row in _rows("lifecycle.md", 4)}
     assert written == {
         reason.value: (outcome.status.value, outcome.budget.value) for reason, outcome in OUTCOMES.items()

@@ -231,3 +231,15 @@ async def test_a_number_of_rows_is_corrected_while_its_round_is_open_and_refused
     with pytest.raises(ConflictError, match="counts in round 1 with 80 rows"):
         await group.upload("w1", 1.0, step=10, num_examples=8)
     assert (await group.upload("w1", 1.0, step=10, num_examples=80)).warning is None, "the same again is answered again"
+
+
+async def test_a_worker_that_trains_nothing_any_more_is_seen(lab: Lab, tmp_path: Path) -> None:
+    group = await party(lab, tmp_path / "files")
+    await group.upload("w1", 1.0)
+    await group.upload("w1", 1.0)
+    await group.upload("w2", 2.0)
+    (stalled, well) = (await jobs.get(lab.core, lab.admin, group.id)).member_list
+    assert "nothing was trained since" in (stalled.refused or "")
+    assert well.refused is None
+    await group.upload("w1", 3.0)
+    assert [each.refused for each in await members.list_(lab.core, lab.admin, group.id)] == [None, None]

@@ -47,7 +47,7 @@ def federation_detail(connection: Connection, row: FederationRow) -> FederationD
         **_fields(connection, row),
         spec=spec_of(row).model_dump(mode="json", exclude_none=True),
         contract=None if row.contract is None else orjson.loads(row.contract),
-        member_list=tuple(member_view(each) for each in federations.members(connection, row.seq)),
+        member_list=member_views(connection, row),
         rounds=tuple(round_views(connection, row, newest)),
     )
 
@@ -115,6 +115,13 @@ def _why(row: FederationRow, found: RoundRow, workers: Sequence[str]) -> str | N
     if missing and workers:
         text += f" {', '.join(missing[:5])}{' and others' if len(missing) > 5 else ''} did not upload yet."
     return text if row.status == "running" else f"{text} The federation is {row.status}."
+
+
+def member_views(connection: Connection, row: FederationRow) -> tuple[MemberView, ...]:
+    """Show the workers of a federation."""
+    refused = federation_updates.refused_last(connection, row.seq)
+    found = federations.members(connection, row.seq)
+    return tuple(member_view(each).model_copy(update={"refused": refused.get(each.worker)}) for each in found)
 
 
 def member_view(row: MemberRow, rows_taken: int | None = None) -> MemberView:

@@ -24,7 +24,10 @@ export function Members({ members }: { members: readonly MemberView[] }) {
       <tbody>
         {members.map((each) => (
           <tr key={each.worker}>
-            <td>{each.worker}</td>
+            <td>
+              {each.worker}
+              {each.refused ? <div className="bad-text small">Its newest update does not count. {each.refused}</div> : null}
+            </td>
             <td className="num">{number(each.updates)}</td>
             <td className="num">{number(each.num_examples)}</td>
             <td className="num hide-phone">{number(each.step)}</td>
