@@ -207,7 +207,7 @@ def rollback(
     confirm(f"Go back to {'the version before' if to is None else f'version {to}'} of {name}?", yes=yes)
     with connect() as client:
         made = client.campaigns.rollback(name, version=to)
-    print_json(made) if as_json else say(f"Version {made.version} of {made.name} is promoted again.")
+    print_json(made) if as_json else say(view.promoted(made, "promoted again"))
 
 
 @examples("tunefleet campaign lineage daily")

@@ -275,3 +275,11 @@ def _of(value: Any) -> str | None:
     if isinstance(value, list):
         return "; ".join(_of(each) or "–" for each in value)
     return _value(value) if _is_plain(value) else None
+
+
+def promoted(found: ModelVersionView, what: str) -> str:
+    """Say that a person has promoted a version, and what that does not change."""
+    return (
+        f"Version {found.version} of {found.name} is {what}. A place where its campaign publishes keeps what the last "
+        "cycle has published there."
+    )

@@ -84,7 +84,7 @@ def promote(
     confirm(f"Promote version {version} of {name}?", yes=yes)
     with connect() as client:
         found = client.models.promote(name, version, owner=owner)
-    print_json(found) if as_json else say(f"Version {found.version} of {found.name} is promoted.")
+    print_json(found) if as_json else say(view.promoted(found, "promoted"))
 
 
 @examples("tunefleet models rollback daily")
@@ -94,7 +94,7 @@ def rollback(model: Model, *, yes: Yes = False, as_json: Json = False) -> None:
     confirm(f"Go back to the version of {name} that was promoted before?", yes=yes)
     with connect() as client:
         found = client.models.rollback(name, owner=owner)
-    print_json(found) if as_json else say(f"Version {found.version} of {found.name} is promoted again.")
+    print_json(found) if as_json else say(view.promoted(found, "promoted again"))
 
 
 @examples("tunefleet models export daily", "tunefleet models export daily 3 --out ./model")

@@ -159,7 +159,7 @@ class GradientsProvider:
             found[each.repo] = Candidate(
                 ref=each.repo,
                 form=None,
-                name=each.repo,
+                name=each.hotkey or each.repo,
                 test_loss=_first(each.test_loss, other.test_loss),
                 synth_loss=_first(each.synth_loss, other.synth_loss),
                 score=_first(each.quality_score, other.quality_score),
