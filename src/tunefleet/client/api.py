@@ -85,7 +85,7 @@ class Client(ServerVerbs, Blocking):
 
     def submit(
         self,
-        source: Path | str,
+        source: Path | str | Mapping[str, Any],
         *,
         overrides: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
@@ -93,10 +93,10 @@ class Client(ServerVerbs, Blocking):
         wait: bool = False,
         on_progress: transfer.OnProgress = transfer.ignore_progress,
     ) -> resources.Run:
-        """Submit a document, given by its path or its text; local files that it names are uploaded.
+        """Submit a document, given by its path, its text or its content; local files that it names are uploaded.
 
         Args:
-            source: Path of the document, or its text.
+            source: Path of the document, its text, or what it says as a mapping.
             overrides: Dotted path below `spec` → value, to change before submitting.
             idempotency_key: The same key gets the first answer again.
             strict: Refuse a task that no present worker could ever run.
@@ -167,7 +167,7 @@ class AsyncClient(ServerVerbs, Awaited):
 
     async def submit(
         self,
-        source: Path | str,
+        source: Path | str | Mapping[str, Any],
         *,
         overrides: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,15 +16,20 @@ from tunefleet.spec import LocalPath, Workflow, local_paths, override_document, 
 from tunefleet.wire.api import SubmitRequest, WorkflowDetail
 
 
-def read_document(source: Path | str) -> tuple[str, Path | None]:
+def read_document(source: Path | str | Mapping[str, Any]) -> tuple[str, Path | None]:
     """Return the text of a document and the file that it came from, if it came from one.
 
     Args:
-        source: A path, or the text itself (recognised by its line break or brace).
+        source: A path, the text itself (recognised by its line break or brace), or what the text would say.
 
     Raises:
         InputError: If the file cannot be read.
     """
+    if isinstance(source, Mapping):
+        try:
+            return json.dumps(source, ensure_ascii=False, allow_nan=False, indent=2), None
+        except (TypeError, ValueError) as error:
+            raise InputError(f"The document cannot be written as JSON: {error}.") from error
     if isinstance(source, str) and ("\n" in source or source.lstrip().startswith("{")):
         return source, None
     file = Path(source).expanduser()
@@ -64,7 +70,7 @@ def override(document: str, overrides: Mapping[str, Any], *, filename: str | Non
 
 
 def submit(
-    source: Path | str,
+    source: Path | str | Mapping[str, Any],
     *,
     overrides: Mapping[str, Any] | None = None,
     idempotency_key: str | None = None,
@@ -74,7 +80,7 @@ def submit(
     """Validate a document, upload the local files that it names, and submit it.
 
     Args:
-        source: Path of the document, or its text.
+        source: Path of the document, its text, or what it says as a mapping.
         overrides: Dotted path below `spec` → value, to change before submitting.
         idempotency_key: The same key gets the first answer again; a new one if `None`.
         strict: Refuse a task that no present worker could ever run.

@@ -86,9 +86,11 @@ def test_models_and_lineage(cli: Cli, engine: Engine, config: Path) -> None:
     lineage = cli("campaign", "lineage", "story", "--limit", 1).out
     assert "version 2 promoted" in lineage
     assert "of merge" in lineage
-    assert cli("campaign", "rollback", "story", "--yes").out.startswith("Version 1 of story is promoted again. A place")
-    assert cli("models", "promote", "story", 2, "--yes").out.startswith("Version 2 of story is promoted. A place")
-    assert cli("models", "rollback", "admin/story", "--yes").out.startswith("Version 1 of story is promoted again. A place")
+    assert cli("campaign", "rollback", "story", "--yes").out.startswith("Version 1 of story is promoted again. ")
+    assert cli("models", "promote", "story", 2, "--yes").out.startswith("Version 2 of story is promoted. ")
+    assert cli("models", "rollback", "admin/story", "--yes").out.startswith(
+        "Version 1 of story is promoted again. A place"
+    )
     assert cli("campaign", "remerge", "story").out.startswith("The model of cycle ")
     assert cli("campaign", "remerge", "story", "--cycle", 99).code != 0
     refused = cli("models", "export", "story")

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.integration.client.conftest import LOG, Played
@@ -14,6 +16,7 @@ from tunefleet.errors import (
     ConflictError,
     DataError,
     ForbiddenError,
+    InputError,
     NotFoundError,
     SpecError,
 )
@@ -55,6 +58,26 @@ def test_a_run_is_followed_from_its_handle(client: Client, hand: HandWorker) -> 
     assert run.metrics().points == ()
     assert run.refresh().id == run.task.id
     assert client.submit(ECHO, idempotency_key="same").task_id == client.submit(ECHO, idempotency_key="same").task_id
+
+
+def test_json_is_read_as_json_however_it_comes(client: Client, running: Running) -> None:
+    said = {
+        "apiVersion": "tunefleet/v1",
+        "kind": "EchoTask",
+        "metadata": {"name": "json"},
+        "spec": {"taskType": "echo", "data": {"type": "list", "items": ["\U0001f600 é", "a \\ud83d\\ude00 b"]}},
+    }
+    escaped = json.dumps(said)
+    assert "\\ud83d" in escaped
+    made = [client.submit(said), client.submit(escaped)]
+    headers = {"Authorization": f"Bearer {running.admin_key}", "Content-Type": "application/json"}
+    reply = httpx.post(f"{running.url}/api/v1/workflows", content=escaped, headers=headers)
+    assert reply.status_code == 201, reply.text
+    specs = [client.tasks.get(run.task_id).resolved or client.tasks.get(run.task_id).spec for run in made]
+    specs.append(client.tasks.get(reply.json()["tasks"][0]["id"]).spec)
+    assert [spec["data"]["items"] for spec in specs] == [said["spec"]["data"]["items"]] * 3
+    with pytest.raises(InputError, match="cannot be written as JSON"):
+        client.submit({"spec": {1, 2}})
 
 
 async def test_the_asynchronous_client_does_all_that(running: Running, hand: HandWorker, tmp_path: Path) -> None:

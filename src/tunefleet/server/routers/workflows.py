@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Final
 
+import orjson
 from fastapi import Header, HTTPException, Query, Request, Response
 
 from tunefleet.server import bodies
@@ -22,11 +23,20 @@ _BODY = bodies.documented(bodies.json_of(SubmitRequest), ("application/yaml", {"
 _YAML_TYPES: Final = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/plain"})
 
 
+def _is_document(body: bytes) -> bool:
+    try:
+        said = orjson.loads(body)
+    except ValueError:
+        return False
+    return isinstance(said, dict) and "spec" in said and "document" not in said
+
+
 async def _submission(request: Request) -> SubmitRequest:
     body = await request.body()
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind == "application/json":
-        return bodies.parse(body, SubmitRequest)
+        # The document itself is as good as a body that has its text.
+        return SubmitRequest(document=bodies.text(body)) if _is_document(body) else bodies.parse(body, SubmitRequest)
     if kind not in _YAML_TYPES:
         raise HTTPException(415, f"A document is sent as application/json or application/yaml, not as {kind}.")
     return SubmitRequest(document=bodies.text(body))
