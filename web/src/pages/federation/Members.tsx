@@ -26,7 +26,9 @@ export function Members({ members }: { members: readonly MemberView[] }) {
           <tr key={each.worker}>
             <td>
               {each.worker}
-              {each.refused ? <div className="bad-text small">Its newest update does not count. {each.refused}</div> : null}
+              {each.refused ? (
+                <div className="bad-text small">Its newest update does not count. {each.refused}</div>
+              ) : null}
             </td>
             <td className="num">{number(each.updates)}</td>
             <td className="num">{number(each.num_examples)}</td>
