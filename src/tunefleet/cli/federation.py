@@ -96,12 +96,15 @@ def create(
         return
     named = Text() if made.name == made.id else Text.assemble((made.name, "head"), " as ")
     say(Text.assemble("Created ", named, (made.id, "id"), f", number {made.number}."))
-    say(view.url_with_token(url, made.token))
-    say(
-        "This URL is all that a worker needs; it is good for this federation alone. "
-        f"`tunefleet federation token {made.id}` shows it again.",
-        style="dim",
-    )
+    if spec.own_tokens:
+        say(f"Each worker needs a URL of its own: `tunefleet federation token {made.id} --for NAME` makes it.")
+    else:
+        say(view.url_with_token(url, made.token))
+        say(
+            "This URL is all that a worker needs; it is good for this federation alone. "
+            f"`tunefleet federation token {made.id}` shows it again.",
+            style="dim",
+        )
     say(f"Callbacks are signed with {made.callback_secret}, which is shown this once.", style="dim")
     if hold:
         say(f"Start it: tunefleet federation start {made.id}", style="dim")
