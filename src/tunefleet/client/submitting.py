@@ -27,7 +27,7 @@ def read_document(source: Path | str | Mapping[str, Any]) -> tuple[str, Path | N
     """
     if isinstance(source, Mapping):
         try:
-            return json.dumps(source, ensure_ascii=False, allow_nan=False, indent=2), None
+            return json.dumps(dict(source), allow_nan=False, indent=2), None
         except (TypeError, ValueError) as error:
             raise InputError(f"The document cannot be written as JSON: {error}.") from error
     if isinstance(source, str) and ("\n" in source or source.lstrip().startswith("{")):

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import threading
 import zipfile
+from functools import cache
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,7 @@ from typing import Final
 import tunefleet
 from tunefleet.artifacts import replacing
 
-_SKIPPED: Final = frozenset({"__pycache__", ".DS_Store"})
+_SKIPPED: Final = frozenset({"__pycache__"})
 _METADATA: Final = ("METADATA", "WHEEL", "entry_points.txt")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 """When every file is said to be from: the same files make the same wheel."""
@@ -54,7 +55,7 @@ def _make(target: Path) -> None:
     with replacing(target) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as wheel:
         for file in sorted(package.rglob("*")):
             within = file.relative_to(package)
-            if file.is_file() and not _SKIPPED.intersection(within.parts):
+            if file.is_file() and not any(part in _SKIPPED or part.startswith(".") for part in within.parts):
                 _add(wheel, record, f"tunefleet/{within.as_posix()}", file.read_bytes())
         about = f"tunefleet-{_version()}.dist-info"
         for path, text in _described(distribution("tunefleet")).items():
@@ -62,6 +63,7 @@ def _make(target: Path) -> None:
         _add(wheel, [], f"{about}/RECORD", "".join([*record, f"{about}/RECORD,,\n"]).encode())
 
 
+@cache
 def _version() -> str:
     return distribution("tunefleet").version
 

@@ -84,7 +84,8 @@ def extend(connection: Connection, stream: StreamRow, data: bytes, limit_bytes: 
     end = stream.base + stream.received
     room = max(0, limit_bytes - end)
     kept = data[:room]
-    if room and len(data) > room:
+    # Once for each attempt: at the piece that reaches the limit, or at its first one.
+    if len(data) > room and (end <= limit_bytes or not stream.received):
         kept += _ENDS_HERE % f"{limit_bytes:,}".encode()
     for start in range(0, len(kept), CHUNK_BYTES):
         piece = kept[start : start + CHUNK_BYTES]

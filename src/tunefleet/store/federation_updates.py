@@ -174,6 +174,13 @@ def replaced_by(connection: Connection, row: UpdateRow) -> int | None:
     return connection.execute(query).scalar()
 
 
+def replaced_in_its_round(connection: Connection, row: UpdateRow) -> bool:
+    """Whether an update has taken the place of one that counted in the same round, and had not waited for it."""
+    mine = (_at.federation_seq == row.federation_seq, _at.worker == row.worker, _at.round == row.round)
+    query = select(_at.seq).where(*mine, _at.state == SUPERSEDED, _at.reason == replacement(row.seq))
+    return connection.execute(query).first() is not None
+
+
 def replacement(seq: int) -> str:
     """Return the reason of an update whose place another one has taken."""
     return f"Replaced by update {seq}."

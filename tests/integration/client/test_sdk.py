@@ -61,11 +61,15 @@ def test_a_run_is_followed_from_its_handle(client: Client, hand: HandWorker) -> 
 
 
 def test_json_is_read_as_json_however_it_comes(client: Client, running: Running) -> None:
+    hard = ["\U0001f600 é", "a \\ud83d\\ude00 b", "C:\\\U0001f600 \x7f\x85"]
     said = {
         "apiVersion": "tunefleet/v1",
         "kind": "EchoTask",
         "metadata": {"name": "json"},
-        "spec": {"taskType": "echo", "data": {"type": "list", "items": ["\U0001f600 é", "a \\ud83d\\ude00 b"]}},
+        "spec": {
+            "taskType": "echo",
+            "data": {"type": "list", "items": ["\U0001f600 é", "a \\ud83d\\ude00 b", "C:\\\U0001f600 \x7f\x85"]},
+        },
     }
     escaped = json.dumps(said)
     assert "\\ud83d" in escaped
@@ -75,7 +79,7 @@ def test_json_is_read_as_json_however_it_comes(client: Client, running: Running)
     assert reply.status_code == 201, reply.text
     specs = [client.tasks.get(run.task_id).resolved or client.tasks.get(run.task_id).spec for run in made]
     specs.append(client.tasks.get(reply.json()["tasks"][0]["id"]).spec)
-    assert [spec["data"]["items"] for spec in specs] == [said["spec"]["data"]["items"]] * 3
+    assert [spec["data"]["items"] for spec in specs] == [hard] * 3
     with pytest.raises(InputError, match="cannot be written as JSON"):
         client.submit({"spec": {1, 2}})
 

@@ -181,7 +181,8 @@ async def test_what_unfinished_uploads_have_left_counts_and_is_refused_before_it
 async def test_of_a_tasks_log_so_much_is_kept_and_a_line_says_so(lab: Lab) -> None:
     lab.core.settings = lab.core.settings.model_copy(update={"task_log_bytes": 1 << 16})
     worker = await lab.online()
-    await submit(lab, lab.admin)
+    document = TRAIN + "  retry: {max_attempts: 5, backoff_s: 0}\n"
+    await submit(lab, lab.admin, document)
     offer = await worker.start()
     attempt, task_id = await lab.attempt(offer.token), offer.task_id
     line = b"x" * 99 + b"\n"
@@ -191,6 +192,25 @@ async def test_of_a_tasks_log_so_much_is_kept_and_a_line_says_so(lab: Lab) -> No
     told = await logs.read(lab.core, lab.admin, task_id, limit_bytes=1 << 20)
     assert 1 << 16 < told.size_bytes < (1 << 16) + 300
     assert told.text.endswith("What follows is in its folder on its worker. ---\n")
+    assert told.text.count("TUNEFLEET_TASK_LOG_BYTES") == 1
+    await worker.finish(offer.token, "failed", "crashed")
+    again = await worker.start()
+    attempt = await lab.attempt(again.token)
+    for number in range(2):
+        await logs.append(lab.core, attempt, number * 100, line)
+    told = await logs.read(lab.core, lab.admin, task_id, limit_bytes=1 << 20)
+    assert told.text.count("TUNEFLEET_TASK_LOG_BYTES") == 2, "of each attempt it is said once"
+
+
+async def test_a_log_that_ends_right_at_the_limit_says_so_with_what_follows(lab: Lab) -> None:
+    lab.core.settings = lab.core.settings.model_copy(update={"task_log_bytes": 1 << 16})
+    worker = await lab.online()
+    await submit(lab, lab.admin)
+    offer = await worker.start()
+    attempt = await lab.attempt(offer.token)
+    for number in range(4):
+        await logs.append(lab.core, attempt, number << 15, b"y" * (1 << 15))
+    told = await logs.read(lab.core, lab.admin, offer.task_id, limit_bytes=1 << 20)
     assert told.text.count("TUNEFLEET_TASK_LOG_BYTES") == 1
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import orjson
+from pydantic import ValidationError
 
 from tunefleet.client.federated import FederatedClient
 from tunefleet.client.federated_transfer import sweep
@@ -22,6 +23,7 @@ from tunefleet.programs.federated.packing import RESIDUAL, Packer
 from tunefleet.programs.federated.progress import Intent, Progress, TakenFile
 from tunefleet.programs.federated.uploader import Capture, Sent, Uploader, spool
 from tunefleet.spec.federating import FederationSpec
+from tunefleet.wire.federated import FederationDetail
 
 logger = logging.getLogger("tunefleet.federation")
 
@@ -204,9 +206,7 @@ class Courier:
         """
         rows = self._client.join().rows_taken or 0
         detail = self._client.federation()
-        contract = None if detail.contract is None else Contract.from_json(orjson.dumps(detail.contract).decode())
-        config = self._live.config_for(self._options.base_model)
-        check_config(FederationSpec.model_validate(detail.spec), contract, config)
+        self._check_config(detail)
         strategy = detail.spec.get("strategy") or {}
         self._met = True
         if strategy.get("output") == "residual":
@@ -215,6 +215,17 @@ class Courier:
             )
         wanted = strategy.get("mu") if strategy.get("name") == "fedprox" else None
         return detail.id, None if self._options.mu is not None or wanted is None else float(wanted), rows
+
+    def _check_config(self, detail: FederationDetail) -> None:
+        config = self._live.config_for(self._options.base_model)
+        try:
+            contract = None if detail.contract is None else Contract.from_json(orjson.dumps(detail.contract).decode())
+            spec = FederationSpec.model_validate(detail.spec)
+        except ValidationError as error:
+            # A newer server's: it looks itself at what comes.
+            logger.debug("What the federation asks for is not known here: %s", error)
+            return
+        check_config(spec, contract, config)
 
     def _meet_late(self) -> None:
         if self._met:

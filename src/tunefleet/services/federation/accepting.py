@@ -38,6 +38,8 @@ COUNTED_BEFORE: Final = (
     "The rows of this update count already: an earlier launch of the same training has sent them. It goes on from an "
     "older checkpoint, and counts again from the first row that is new. Nothing is to be done."
 )
+HARMLESS: Final = frozenset({LATE, COUNTED_BEFORE})
+"""Reasons not to count that say nothing of how a worker does."""
 
 
 class CheckAgain(ConflictError):
@@ -208,12 +210,12 @@ def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: fl
         ForbiddenError: If the worker may not take part.
         CheckAgain: If the federation's contract is not the one that the update was checked against.
         ArtifactError: If one of its files is not stored.
-        ConflictError: If it is an update that was averaged already, with another number of rows.
     """
     row = locked(connection, row)
     before = known(connection, row, arrived.worker, arrived.step, arrived.upload_digest or arrived.model_digest)
     if before is not None:
         if says_other_rows(before, arrived.num_examples, arrived.attempt):
+            artifacts.unpin_files(connection, [arrived.model_digest, arrived.upload_digest or ""], [row.id])
             return _correct(connection, row, before, arrived.num_examples)
         return before
     refuse_upload(connection, row, arrived.worker, arrived.attempt)
@@ -261,12 +263,15 @@ def _correct(connection: Connection, row: FederationRow, before: Accepted, num_e
     found, current = before.update, rounds.get(connection, row.seq, row.round)
     is_open = current is not None and current.status == RoundStatus.COLLECTING
     if found.state != WAITING and (found.round != row.round or not is_open):
-        raise ConflictError(
-            f"Update {found.seq} of {found.worker} counts in round {found.round} with {found.num_examples:,} rows; it "
-            f"is averaged, and cannot have {num_examples:,} now.",
-            hint="Train on, and send the right number with the next update.",
+        told = (
+            f"It counts in round {found.round} with {found.num_examples:,} rows; that is averaged, and cannot become "
+            f"{num_examples:,} now."
         )
-    federation_updates.change(connection, [found.seq], {"num_examples": num_examples})
+        return replace(before, warning=told)
+    changes: dict[str, Any] = {"num_examples": num_examples}
+    if found.rows_before is not None:
+        changes["rows_after"] = found.rows_before + num_examples
+    federation_updates.change(connection, [found.seq], changes)
     member = federations.member(connection, row.seq, found.worker)
     if member is not None:
         more = num_examples - found.num_examples

@@ -185,7 +185,7 @@ async def take(
             have begun from that there is not.
         NoRoomError: If its files would go beyond what the server may keep.
     """
-    _refuse_unknown_base(ticket, said)
+    refuse_unknown_base(ticket.federation, said.base_version)
     stored = content.digest is not None and not content.tokenizer
     sizes = {} if stored else await in_thread(partial(_sizes, content))
     digests = {path: digest for path, (digest, _) in sizes.items()}
@@ -210,12 +210,16 @@ class _New:
     holder: str = ""
 
 
-def _refuse_unknown_base(ticket: Ticket, said: Said) -> None:
-    newest = ticket.federation.version
-    if said.base_version is not None and said.base_version > newest:
+def refuse_unknown_base(federation: FederationRow, base_version: int | None) -> None:
+    """Refuse an update that says it began from a version that there is not.
+
+    Raises:
+        AdapterRefused: If it says so.
+    """
+    if base_version is not None and base_version > federation.version:
         raise AdapterRefused(
-            f"The update says that it began from version {said.base_version}; the newest of {ticket.federation.id} is "
-            f"{newest}.",
+            f"The update says that it began from version {base_version}; the newest of {federation.id} is "
+            f"{federation.version}.",
             hint="Send the version that the worker loaded, 0 for none, or leave it out.",
         )
 

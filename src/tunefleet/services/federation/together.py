@@ -7,6 +7,7 @@ from functools import partial
 
 from tunefleet.artifacts import Upload
 from tunefleet.errors import InputError
+from tunefleet.services.artifacts import refuse_upload
 from tunefleet.services.core import Core
 from tunefleet.services.federation.accepting import Accepted
 from tunefleet.services.federation.landing import Scratch, too_large
@@ -36,6 +37,7 @@ async def expect(core: Core, who: Who, reference: str, body: UpdateCreate, size_
         GoneError: If the federation has ended, or a later attempt of the worker takes part.
         TooLargeError: If the file is longer than an update may be.
         ArtifactError: If its tokenizer was not sent to the federation.
+        QuotaError: If the federation's project would keep more than it may.
     """
 
     def operation(connection: Connection) -> Ticket | Accepted:
@@ -44,6 +46,9 @@ async def expect(core: Core, who: Who, reference: str, body: UpdateCreate, size_
             return found
         if size_bytes > found.spec.max_update_bytes:
             raise too_large(found.spec.max_update_bytes)
+        row = found.federation
+        if row.task_seq is None:
+            refuse_upload(connection, core=core, project=row.project, digest=body.sha256, size_bytes=size_bytes)
         refuse_unsent_tokenizer(connection, found.federation, body)
         return found
 

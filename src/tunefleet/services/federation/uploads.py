@@ -30,6 +30,7 @@ from tunefleet.services.federation.taking import (
     Ticket,
     carried,
     in_thread,
+    refuse_unknown_base,
     remembering,
     take,
     with_scratch,
@@ -240,6 +241,7 @@ def expected(connection: Connection, who: Who, reference: str, body: UpdateCreat
         ForbiddenError: If it is none of the asker's business, or the worker does not take part.
         GoneError: If the federation has ended, or a later attempt of the worker takes part.
         InputError: If the number of examples is above what the federation takes.
+        AdapterRefused: If it began from a version that there is not.
     """
     row = find_to_take_part(connection, who, reference, body.worker)
     before = accepting.known(connection, row, body.worker, body.step, body.sha256)
@@ -248,6 +250,7 @@ def expected(connection: Connection, who: Who, reference: str, body: UpdateCreat
     accepting.refuse_upload(connection, row, body.worker, body.attempt)
     ticket = Ticket(row, spec_of(row), body.worker, body.step)
     refuse_count(body.num_examples, ticket.spec)
+    refuse_unknown_base(row, body.base_version)
     return ticket
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import orjson
 
 from tunefleet.lifecycle.round import RoundStatus
+from tunefleet.services.federation.accepting import HARMLESS
 from tunefleet.services.federation.rounds import participants
 from tunefleet.services.federation.status import spec_of
 from tunefleet.services.notify.channels import shown
@@ -119,7 +120,11 @@ def _why(row: FederationRow, found: RoundRow, workers: Sequence[str]) -> str | N
 
 def member_views(connection: Connection, row: FederationRow) -> tuple[MemberView, ...]:
     """Show the workers of a federation."""
-    refused = federation_updates.refused_last(connection, row.seq)
+    refused = {
+        worker: why
+        for worker, why in federation_updates.refused_last(connection, row.seq).items()
+        if why not in HARMLESS
+    }
     found = federations.members(connection, row.seq)
     return tuple(member_view(each).model_copy(update={"refused": refused.get(each.worker)}) for each in found)
 

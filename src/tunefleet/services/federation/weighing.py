@@ -43,4 +43,4 @@ def _went_on(connection: Connection, row: FederationRow, older: UpdateRow) -> bo
     """
     if older.state != COUNTED:
         return False  # it waited for the round, and was made before its version
-    return row.version == 0 or federation_updates.replaced_by(connection, older) is not None
+    return row.version == 0 or federation_updates.replaced_in_its_round(connection, older)
