@@ -104,7 +104,8 @@ class StateFolder:
     def _taken(self, *, waits: bool) -> bool:
         """Take the folder; returns whether it is taken, or only its lock, for one that waits for room."""
         try:
-            for folder in (self.root, self._attempts):  # of parents `mkdir` would forget the mode
+            # Of parents `mkdir` would forget the mode. A results folder that is there keeps its own.
+            for folder in (self.results_dir, self.root, self._attempts):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not self._lock.is_locked:
                 self._lock.acquire(timeout=0)
