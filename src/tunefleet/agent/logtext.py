@@ -50,7 +50,7 @@ class LogTimes:
         return self._sizes[-1] if self._sizes else 0
 
     def at(self, offset: int) -> float | None:
-        """Return by when a byte was written, in seconds since the epoch; None if nobody has noted it yet."""
+        """Return by when a byte was written, in seconds since the epoch; None if it is not noted yet."""
         if offset >= self.size:
             return None
         return self._times[bisect_right(self._sizes, offset)]

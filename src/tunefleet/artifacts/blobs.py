@@ -149,7 +149,7 @@ class BlobStore(ABC):
             return 0
 
     def unfinished_bytes(self, scope: str, *, but: str) -> int:
-        """Return how many bytes unfinished uploads have left, which nobody may ever go on with.
+        """Return the total size of unfinished uploads, which may never be resumed.
 
         Args:
             scope: Whose, as in `append`.

@@ -22,7 +22,7 @@ def make_private(folder: Path) -> None:
     """Make a folder that other users of this machine cannot look into, whatever the umask; its parents are made, too.
 
     Args:
-        folder: One of ours: a job's, or one of its kind. If it is there already its permissions are mended.
+        folder: One of ours: a job's, or one of its kind. If it exists, its permissions are fixed.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_mode & 0o077:

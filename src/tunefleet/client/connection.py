@@ -81,7 +81,7 @@ def normalise(url: str) -> str:
 
 
 def answers(url: str, *, timeout_s: float = 3.0) -> bool:
-    """Whether a server answers at a URL, whoever asks.
+    """Whether a server answers at a URL; needs no key.
 
     Args:
         url: Its base URL.

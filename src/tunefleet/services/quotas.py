@@ -131,7 +131,7 @@ def refuse_storing(connection: Connection, project: str, size_bytes: int, *, loc
         connection: Of the operation.
         project: Whose.
         size_bytes: Of the file.
-        lock: Whether nobody else stores one before the end of this transaction; false to look only.
+        lock: Whether to lock the project's row until the end of this transaction; false only reads.
 
     Raises:
         QuotaError: If it would.

@@ -16,7 +16,7 @@ from tunefleet.store.rows import WorkerRow
 from tunefleet.wire.link import RegisterRequest
 
 MOST_OF_A_KEY: Final = 10_000
-"""Workers that may register with one key: whoever has it can make up names."""
+"""Workers that may register with one key: anyone who has it can make up names."""
 _SKEW_S: Final = 10.0
 """Clocks that differ by less are taken to agree: a registration may be on its way for some seconds."""
 

@@ -1,7 +1,7 @@
 """Stored bytes are what their digest says, or are put aside: at a push of what is known, in the background, on demand.
 
 A disk that flips a bit would otherwise hand out the damage for ever, under the right digest. What is put aside is not
-found any more; whoever pushes the same file again brings it back.
+found any more; pushing the same file again restores it.
 """
 
 from __future__ import annotations

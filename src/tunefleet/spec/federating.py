@@ -185,8 +185,8 @@ class FederationSpec(Block):
     """Names of the workers that take part: a round closes when all of them, or of those drawn for it, have uploaded. By
     default anybody with the federation's token may, and a round closes at `min_workers`."""
     own_tokens: bool = False
-    """Whether each worker needs a token of its own (`tunefleet federation token ID --for NAME`). Without it whoever has
-    the federation's token may take any name, and several: no robust strategy withstands that."""
+    """Whether each worker needs a token of its own (`tunefleet federation token ID --for NAME`). Without it anyone
+    who has the federation's token can use any name, and several: no robust strategy withstands that."""
     deadline_s: Annotated[float, Field(gt=0, le=7 * _DAY_S), NotBool] = 600.0
     """Seconds from a round's first update until it closes with those that are there, `min_workers` at least."""
     rounds: PositiveInt | None = None

@@ -219,7 +219,7 @@ class Courier:
     def _check_config(self, detail: FederationDetail) -> None:
         config = self._live.config_for(self._options.base_model)
         try:
-            contract = None if detail.contract is None else Contract.from_json(orjson.dumps(detail.contract).decode())
+            contract = None if detail.contract is None else Contract.from_json(orjson.dumps(detail.contract))
             spec = FederationSpec.model_validate(detail.spec)
         except ValidationError as error:
             # A newer server's: it looks itself at what comes.

@@ -79,7 +79,7 @@ def find_to_take_part(
     shared = who.worker is None if isinstance(who, FederationActor) else who.role == "worker"
     if shared and spec_of(row).own_tokens:
         raise ForbiddenError(
-            f"Each worker of {row.id} has a token of its own, and this one is nobody's.",
+            f"Each worker of {row.id} has a token of its own, and this is not one of them.",
             hint=f"`tunefleet federation token {row.id} --for NAME` makes it, for the federation's owner.",
         )
     return row

@@ -38,8 +38,8 @@ def rows_of_both(connection: Connection, row: FederationRow, older: UpdateRow, n
 def _went_on(connection: Connection, row: FederationRow, older: UpdateRow) -> bool:
     """Whether no version can have come between an update that names none and the next one of its worker.
 
-    The first update of a round may be a late one, of a training that the newest version has replaced since; what it has
-    learnt is not in the next one then. Too little weight for one update is better than rows that count twice.
+    The first update of a round may be a late one, trained before the newest version replaced the worker's adapter; the
+    next one does not contain it then. Too little weight for one update is better than rows that count twice.
     """
     if older.state != COUNTED:
         return False  # it waited for the round, and was made before its version
