@@ -28,6 +28,20 @@ class StepFailed(TunefleetError):
     code = "step_failed"
 
 
+class NeedsYou(StepFailed):
+    """A step goes on only when a person acts; it is tried again all the same.
+
+    Args:
+        message: What is wrong.
+        hint: What the person looks at first, and what the command does.
+        verb: What they type, as in `tunefleet.lifecycle.cycle.needs_you`.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, verb: str = "retry") -> None:
+        super().__init__(message, hint=hint)
+        self.verb = verb
+
+
 class CycleFailed(TunefleetError):
     """The cycle cannot be completed, however often it is tried: it becomes a dead letter."""
 

@@ -13,6 +13,7 @@ from tunefleet.campaign import progress
 from tunefleet.campaign.contract import Base, CycleFailed, StepContext, StepFailed
 from tunefleet.errors import NotFoundError, UnreachableError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.services.campaigns.status import same_reason
 from tunefleet.spec.campaign import CampaignSpec
 from tunefleet.wire.api import ArtifactView, SubmitRequest, TaskDetail, WorkflowView
 
@@ -193,19 +194,26 @@ class Desk:
         return tasks
 
     async def _poll(self, workflow: WorkflowView, over: Callable[[WorkflowView], bool]) -> WorkflowView:
-        pause_s, found = FIRST_LOOK_S, workflow
+        pause_s, found, said = FIRST_LOOK_S, workflow, None
         while not over(found):
             await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, LAST_LOOK_S)
+            # Most tasks are placed within the first looks: only what takes longer is logged as a wait.
+            long, pause_s = pause_s >= LAST_LOOK_S, min(pause_s * 1.5, LAST_LOOK_S)
             try:
                 found = await self._client.workflows.get(workflow.id)
-            except UnreachableError:
-                continue  # our own server is busy, or stops: then this is cancelled
+                waits = progress.waits_in(found.tasks)
+            except UnreachableError as error:
+                # Our own server is busy, or stops: then this is cancelled.
+                waits = f"for the server, which does not answer: {error.message}"
             except NotFoundError:
                 raise StepFailed(f"The workflow {workflow.id} ({workflow.name}) was removed.") from None
-            told = progress.of_tasks(found.tasks)
-            if told is not None:
-                await self._context.book.report(self._context.state, told)
+            else:
+                told = progress.of_tasks(found.tasks)
+                if told is not None:
+                    await self._context.book.report(self._context.state, told)
+            if long and waits is not None and not same_reason(waits, said):
+                await self._context.log(f"waiting {waits}; checked again every {LAST_LOOK_S:g} s until it changes")
+            said = waits if long else said
         return found
 
 

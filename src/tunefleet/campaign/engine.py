@@ -16,17 +16,17 @@ from tunefleet.campaign.contract import (
     Later,
     MakeProvider,
     Misconfigured,
+    NeedsYou,
     OrderFailed,
     Provider,
     Step,
     StepContext,
-    StepFailed,
 )
 from tunefleet.campaign.room import said_full
 from tunefleet.campaign.steps import all_steps
 from tunefleet.client import AsyncClient
 from tunefleet.errors import ForbiddenError, InputError, SpecError, TunefleetError
-from tunefleet.lifecycle.cycle import StepName
+from tunefleet.lifecycle.cycle import StepName, needs_you
 from tunefleet.services.campaigns.book import RENEW_S, Book, Level
 from tunefleet.services.campaigns.state import BudgetError, CycleState, LeaseLost
 from tunefleet.services.core import Clock
@@ -103,7 +103,8 @@ class Engine:
             log.info("[%s] %s", campaign_id, lost.message)
         except _NoProvider as error:
             assert state is not None, "no step was begun"
-            await self._failed(state, str(error), fatal=False)
+            why = str(error) if state.provider is None else needs_you(state.name, "retry", str(error))
+            await self._book.failed(state, why, fatal=False)
         except asyncio.CancelledError:
             # The server stops, or somebody paused the campaign; whoever goes on need not wait for the lease.
             if state is not None:
@@ -154,7 +155,6 @@ class Engine:
         except LeaseLost:
             raise
         except BudgetError as error:
-            log.warning("[%s] %s", state.name, error)
             await book.over_budget(state, error)
             return None
         except TunefleetError as error:
@@ -162,15 +162,16 @@ class Engine:
             fatal = state.step in _BEFORE_MODELS and isinstance(error, hopeless)
             if fatal and StepName.DATA in state.outcomes:
                 await uploading.clear(self._context(state, client, provider))
-            await self._failed(state, str(error), fatal=fatal, hold=isinstance(error, Misconfigured))
+            why = needs_you(state.name, error.verb, str(error)) if isinstance(error, NeedsYou) else str(error)
+            await book.failed(state, why, fatal=fatal, hold=isinstance(error, Misconfigured))
             return None
         except Exception as error:
             full = said_full(error, book.folder) if isinstance(error, OSError) else None
             if full is not None:
-                await self._failed(state, str(full), fatal=False)
+                await book.failed(state, str(full), fatal=False)
                 return None
             log.exception("[%s] %s has a fault.", state.name, state.step.value)
-            await self._failed(state, f"The server has a fault ({type(error).__name__}).", fatal=False)
+            await book.failed(state, f"The server has a fault ({type(error).__name__}).", fatal=False)
             return None
         if isinstance(outcome, Later):
             await book.later(state, outcome.until, outcome.why)
@@ -192,12 +193,8 @@ class Engine:
             found = await step.reconcile(context, known)
         except _HOPELESS as error:
             # Whoever cannot say what was done has not said that nothing was: an order may stand.
-            raise StepFailed(error.message, hint=error.hint) from error
+            raise NeedsYou(error.message, hint=error.hint) from error
         return state, await step.act(context, known) if found is None else found
-
-    async def _failed(self, state: CycleState, why: str, *, fatal: bool, hold: bool = False) -> None:
-        log.error("[%s] cycle %d, %s: %s", state.name, state.number, state.step.value, why)
-        await self._book.failed(state, why, fatal=fatal, hold=hold)
 
     def _context(self, state: CycleState, client: AsyncClient, provider: Provider) -> StepContext:
         async def say(text: str) -> None:

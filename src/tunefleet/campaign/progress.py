@@ -94,6 +94,20 @@ def of_tasks(tasks: Sequence[TaskView]) -> Activity | None:
     return None if queued is None else Activity("waiting", of=queued.id)
 
 
+def waits_in(tasks: Sequence[TaskView]) -> str | None:
+    """Return what some tasks wait for that no worker runs yet; null while one of them runs, or none is queued."""
+    if any(task.status == "running" for task in tasks):
+        return None
+    queued = next((task for task in tasks if task.status == "queued"), None)
+    if queued is None:
+        return None
+    why = (queued.why or "").rstrip(".")
+    text = f"for a worker: {queued.id} is queued" + (f" ({why})" if why else "")
+    if not why.startswith("unschedulable"):
+        return text
+    return f"{text}; needs you: `tunefleet why {queued.id}` shows what each worker lacks"
+
+
 def of_task(task: TaskView) -> Activity | None:
     """Return what a task does; null if it has said nothing."""
     said = task.progress

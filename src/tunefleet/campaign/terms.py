@@ -10,7 +10,7 @@ import asyncio
 from typing import Final
 
 from tunefleet.campaign import places
-from tunefleet.campaign.contract import Base, CycleFailed, Misconfigured, StepContext, StepFailed
+from tunefleet.campaign.contract import Base, CycleFailed, Misconfigured, NeedsYou, StepContext
 from tunefleet.campaign.hub import HUB, repo_of
 from tunefleet.campaign.uploading import LINK_S
 from tunefleet.publishing.hub import is_public
@@ -86,7 +86,7 @@ async def check_base(context: StepContext, base: Base) -> None:
 
     Raises:
         CycleFailed: If it is no model of the hub.
-        StepFailed: If it is not public, or another version lies there.
+        NeedsYou: If it is not public, or another version lies there.
         UnreachableError: If the hub does not answer.
     """
     if context.provider.name != GRADIENTS:
@@ -96,13 +96,14 @@ async def check_base(context: StepContext, base: Base) -> None:
         return
     newest = max(await context.book.published(context.state, url), default=base.version)
     if newest > base.version:
-        raise StepFailed(
+        raise NeedsYou(
             f"{url} holds version {newest} by now, and version {base.version} is promoted: {_NAME} would begin with "
             "the wrong one.",
-            hint="Promote a version that lies alone in its repository, and write publish.to with {cycle} in it.",
+            hint=f"Promote first a version that is alone in its repository (`tunefleet models promote "
+            f"{context.state.name} {newest}`), and write publish.to with {{cycle}} in it.",
         )
     if not await asyncio.to_thread(is_public, url.removeprefix(HUB), load(PublishSettings).hf_endpoint):
-        raise StepFailed(
+        raise NeedsYou(
             f"{_NAME} reads public repositories only, and {url} is none.",
-            hint="Make it public there, then `tunefleet campaign retry`; publish.private: false makes public ones.",
+            hint="Make it public there first; publish.private: false makes public ones.",
         )

@@ -55,7 +55,7 @@ async def verified(context: StepContext) -> Outcome:
         (task,) = await desk.shared("model", whole, {name: inputs} if inputs else {}, leaves=leaves)
     except CycleFailed as error:
         text = f"{spec.model_repo} cannot be trained, and nothing was ordered. {error.message}"
-        raise Misconfigured(text, hint="Mend the campaign's file, then `tunefleet campaign start`.") from error
+        raise Misconfigured(text, hint="Name a model that can be trained, or correct this one.") from error
     said = result_of(task)
     known = {key: said[key] for key in ("commit", "parameters", "dtypes", "vocabulary") if key in said}
     found: dict[str, Any] = {"task_id": task.id, "repo": spec.model_repo, "tokenizer": spec.tokenizer_id, **known}

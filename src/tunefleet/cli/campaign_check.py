@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from tunefleet.cli.campaign_config import CONFIG, Config, read
+from tunefleet.cli.campaign_config import CONFIG, Config, built_in, read
 from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.session import connect
@@ -49,7 +49,8 @@ class Outlook:
 def dry_run(config: Config = CONFIG, *, as_json: Json = False) -> None:
     """Check a file of campaigns and the settings, and say what each would do next; nothing is begun.
 
-    Works offline, and says what it could not look at.
+    Local data files are read for the columns that the file names, and ids of models and datasets are held to the rules
+    of the hub. Works offline, and says what it could not look at.
     """
     specs = read(config, here=True)
     settings = load(CampaignSettings)
@@ -106,7 +107,9 @@ def _outlook(
     _trackers(spec, made, here=why_not is not None)
     made.facts["model"] = spec.model_repo if known is None or known.promoted is None else f"version {known.promoted}"
     files = {key: file for key, file, _ in named_files(spec, folder)}
-    counts = [_rows(spec, number, each, files, made) for number, each in enumerate(spec.datasets)]
+    rows = {number: file for number in range(len(spec.datasets)) if (file := files.get(f"datasets.{number}.path"))}
+    rows |= built_in(spec)
+    counts = [_rows(number, each, rows.get(number), made) for number, each in enumerate(spec.datasets)]
     _chunks(spec, [count for count in counts if count is not None], known, made, whole=None not in counts)
     gap = interval_of(spec, settings)
     made.facts["interval"] = (
@@ -165,20 +168,16 @@ def _next(spec: CampaignSpec, known: CampaignDetail | None) -> str:
     return f"begins cycle {cycle.number + 1}{at}"
 
 
-def _rows(
-    spec: CampaignSpec, number: int, dataset: CampaignDatasetSpec, files: dict[str, Path], made: Outlook
-) -> int | None:
+def _rows(number: int, dataset: CampaignDatasetSpec, file: Path | None, made: Outlook) -> int | None:
     """Return how many rows a dataset has, where that can be told without fetching or converting it."""
-    from tunefleet.programs import assets
+    from tunefleet.client.local_data import first_rows
 
     key = f"datasets.{number}"
-    if dataset.path is not None and assets.is_builtin(dataset.path):
-        file = assets.locate(dataset.path, "dataset") / f"{dataset.split}.jsonl"
-    elif f"{key}.path" in files:
-        file = files[f"{key}.path"]
-    else:
+    if file is None:
         made.unchecked.append(f"{key}: {dataset.place} is not fetched")
         return None
+    if first_rows(file) is None:
+        made.unchecked.append(f"{key}: the columns of {dataset.place} are checked by a worker")
     if file.suffix not in _LINES or not file.is_file():
         made.unchecked.append(f"{key}: the rows of {dataset.place} are not counted")
         return None

@@ -56,7 +56,7 @@ def read(config: Path, names: list[str] | None = None, *, here: bool = False) ->
 def _faults(specs: Mapping[str, CampaignSpec], text: str, config: Path, *, here: bool) -> Iterator[Fault]:
     """Yield what is wrong with campaigns that are well written, where it stands in their file."""
     from tunefleet.campaign import providers
-    from tunefleet.client.campaign_files import absent_files
+    from tunefleet.client.campaign_files import file_errors
     from tunefleet.spec.explain import fault_at
     from tunefleet.spec.text import read_text
 
@@ -65,6 +65,17 @@ def _faults(specs: Mapping[str, CampaignSpec], text: str, config: Path, *, here:
         if here and spec.provider is not None and spec.provider not in providers.names():
             known = f"there is {', '.join(providers.names())}"
             yield fault_at((name, "provider"), f"is no provider: {spec.provider!r}", source, hint=known)
-        for key, message, hint in absent_files(spec, config.parent):
+        for key, message, hint in file_errors(spec, config.parent, built_in(spec)):
             path = (name, *(int(part) if part.isdecimal() else part for part in key.split(".")))
             yield fault_at(path, message, source, hint=hint)
+
+
+def built_in(spec: CampaignSpec) -> dict[int, Path]:
+    """Return the files of datasets that ship with the package, by the number of the dataset."""
+    from tunefleet.programs import assets
+
+    return {
+        number: assets.locate(each.path, "dataset") / f"{each.split}.jsonl"
+        for number, each in enumerate(spec.datasets)
+        if each.path is not None and assets.is_builtin(each.path)
+    }

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tunefleet.cli import campaign_view as view
 from tunefleet.cli.campaign_board import Board, board
 from tunefleet.cli.campaign_config import CONFIG, Config, read
 from tunefleet.cli.console import Json, err
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.session import connect
+from tunefleet.cli.words import plural
 from tunefleet.client import Client
 from tunefleet.errors import AuthError, UnreachableError
+from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus
 from tunefleet.settings import CampaignSettings, TrackingSettings, load
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ _LOOK_S = 1.0
 _WORKERS_S = 60.0
 _LINES = 500
 _ON: Final = {"held": "retry", "paused": "resume", "stopped": "start"}
-"""How a person lets a campaign go on that rests."""
+"""How a person lets a campaign go on that rests, unless its reason says so."""
 
 
 @examples(
@@ -66,8 +69,10 @@ def run(
     fleet = LocalFleet(data, port=port, workers=workers)
     with ending(fleet) as asked:
         fleet.start()
-        fleet.await_workers(_WORKERS_S, asked)
         err().print(f"A server is started at {fleet.url}, data in {fleet.data}.")
+        err().print(f"Waiting for {plural(workers, 'worker')} to connect, up to {_WORKERS_S:g} s.")
+        if len(fleet.await_workers(_WORKERS_S, asked)) < workers and not asked.is_set():
+            err().print("Not all workers have connected; tasks wait for them: `tunefleet workers ls`.", style="warn")
         with Client(fleet.url, fleet.key, patience_s=30.0) as client:
             _follow(client, specs, folder, asked, as_json=as_json)
         fleet.stop()
@@ -107,6 +112,10 @@ def _follow(
     resting: set[str] = set()
     names = [name for name, spec in specs.items() if spec.enabled]
     seen = {name: client.campaigns.log(name, limit=1).next_id for name in names}
+    for found in [client.campaigns.get(name) for name in names]:
+        # The log tells of a wait when it begins: of one that began before, only this does.
+        if found.status is CampaignStatus.ACTIVE:
+            err().print(f"{found.name}: {view.doing(found)}")
     with board(as_json=as_json) as shown:
         while names and not asked.wait(_LOOK_S):
             for name in names:
@@ -118,16 +127,14 @@ def _follow(
 
 def _tell_rest(found: CampaignDetail, resting: set[str]) -> None:
     """Say once that a campaign rests, and what lets it go on."""
-    verb = _ON.get(found.status.value)
-    if verb is None:
+    if found.status is CampaignStatus.ACTIVE:
         resting.discard(found.name)
     elif found.name not in resting:
         resting.add(found.name)
-        err().print(
-            f"{found.name} is {found.status.value}. {found.reason or ''} `tunefleet campaign {verb} {found.name}` lets "
-            "it go on.",
-            style="warn",
-        )
+        reason = found.reason or ""
+        if not reason.startswith(NEEDS_YOU):
+            reason += f" `tunefleet campaign {_ON[found.status.value]} {found.name}` lets it go on."
+        err().print(f"{found.name} is {found.status.value}. {reason}", style="warn")
 
 
 def _print_new(client: Client, name: str, after: int, shown: Board) -> int:

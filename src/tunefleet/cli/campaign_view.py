@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tunefleet.cli import words
 from tunefleet.cli.console import cut, facts, plain, table
-from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus
+from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus, CycleStatus
 from tunefleet.lifecycle.model import Stage
 from tunefleet.wire.campaign import (
     ActivityView,
@@ -78,13 +78,17 @@ def _cycle_does(cycle: CycleView, now: datetime | None) -> str:
     left = None if cycle.retry_at is None else _left(cycle.retry_at, now)
     again = "" if left is None else f"; again in {left}"
     if cycle.error is not None:
-        return f"{cycle.step.value} failed {words.plural(cycle.tries, 'time')}{again}: {cycle.error}"
+        failed = f"{cycle.step.value} failed {words.plural(cycle.tries, 'time')}{again}"
+        return f"{cycle.error} ({failed})" if cycle.error.startswith(NEEDS_YOU) else f"{failed}: {cycle.error}"
     told = ", ".join(text for text in (cycle.waiting, cycle.activity and activity_text(cycle.activity)) if text)
-    return f"{cycle.step.value}: {told}" if told else cycle.step.value
+    checked = f"; next check in {left}" if cycle.waiting and left is not None else ""
+    return f"{cycle.step.value}: {told}{checked}" if told else cycle.step.value
 
 
 def activity_text(found: ActivityView) -> str:
-    """Say how far a step is: `shuffling 1,000 of 2,000 rows`."""
+    """Say how far a step is: `shuffling 1,000 of 2,000 rows`; of a queued task that no worker has it."""
+    if found.what == "waiting" and found.of is not None:
+        return f"waiting for a worker: {found.of} is queued"
     return f"{found.what} {amount_text(found)}".rstrip()
 
 

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tunefleet.client import routes_campaigns, transfer
-from tunefleet.client.call import Flow, ask
-from tunefleet.errors import DataError, ModelError
-from tunefleet.spec.base import is_url
+from tunefleet.client.call import Flow, ask, work
+from tunefleet.client.campaign_columns import column_errors
+from tunefleet.errors import DataError, Fault, ModelError, SpecError
+from tunefleet.spec.base import hub_id_error, is_url, is_written_as_path
 from tunefleet.spec.builtin import BUILTIN_PREFIX
 from tunefleet.wire.campaign import CampaignApplied
 
 if TYPE_CHECKING:
     from tunefleet.spec.campaign import CampaignSpec
-
-_LOCAL = ("./", "../", "/", "~")
 
 
 def named_files(spec: CampaignSpec, folder: Path) -> Iterator[tuple[str, Path, str]]:
@@ -37,16 +36,41 @@ def named_files(spec: CampaignSpec, folder: Path) -> Iterator[tuple[str, Path, s
         yield key, path, kind
 
 
-def absent_files(spec: CampaignSpec, folder: Path) -> Iterator[tuple[str, str, str | None]]:
-    """Yield for each file or folder that a campaign names and that is not there: key, what is wrong, the way out.
+def file_errors(
+    spec: CampaignSpec, folder: Path, built_in: Mapping[int, Path] | None = None
+) -> Iterator[tuple[str, str, str | None]]:
+    """Yield what is wrong with the files, folders and hub ids that a campaign names: key, what is wrong, what to do.
 
     Args:
         spec: Of the campaign.
         folder: As in `named_files`.
+        built_in: Number of a dataset that ships with the package → its file.
     """
+    local = dict(built_in or {})
+    models = {"model_repo": spec.model_repo, "tokenizer_id": spec.tokenizer_id}
     for key, named, path, kind in _places(spec, folder):
+        models.pop(key, None)
         if not path.exists():
             yield key, *_absent(key, named, path, kind)
+        elif kind == "dataset":
+            local[int(key.split(".")[1])] = path
+    for key, model in models.items():
+        if model is not None and not model.startswith(BUILTIN_PREFIX):
+            yield from _id_errors(key, model, "name a model as ORG/NAME, or an existing folder")
+    for number, dataset in enumerate(spec.datasets):
+        if dataset.name is not None and not dataset.name.startswith(BUILTIN_PREFIX):
+            there = (folder / Path(dataset.name).expanduser()).exists()
+            hint = f"write path: {dataset.name}" if there else "name a dataset as ORG/NAME, or a file with path"
+            yield from _id_errors(f"datasets.{number}.name", dataset.name, hint)
+    for number, path in sorted(local.items()):
+        for key, message, way in column_errors(spec.datasets[number], path, chat=spec.chats):
+            yield f"datasets.{number}.{key}", message, way
+
+
+def _id_errors(key: str, named: str, hint: str) -> Iterator[tuple[str, str, str]]:
+    error = hub_id_error(named)
+    if error is not None:
+        yield key, f"{named!r} {error}: it can be no id of the hub", hint
 
 
 def _places(spec: CampaignSpec, folder: Path) -> Iterator[tuple[str, str, Path, str]]:
@@ -54,7 +78,7 @@ def _places(spec: CampaignSpec, folder: Path) -> Iterator[tuple[str, str, Path, 
         if dataset.path is not None and not is_url(dataset.path) and not dataset.path.startswith(BUILTIN_PREFIX):
             yield f"datasets.{number}.path", dataset.path, folder / Path(dataset.path).expanduser(), "dataset"
     for key, named in (("model_repo", spec.model_repo), ("tokenizer_id", spec.tokenizer_id)):
-        if named is not None and ((path := folder / Path(named).expanduser()).is_dir() or named.startswith(_LOCAL)):
+        if named is not None and ((path := folder / Path(named).expanduser()).is_dir() or is_written_as_path(named)):
             yield key, named, path, "model"
 
 
@@ -83,7 +107,9 @@ def send(
     Raises:
         DataError: If a dataset is not there.
         ModelError: If a model is not there.
+        SpecError: If a data file lacks a column that its campaign names, or an id can be none of the hub.
     """
+    yield from work(lambda: _check(campaigns, folder))
     whole: dict[str, CampaignSpec] = {}
     for name, spec in campaigns.items():
         inputs: dict[str, str] = {}
@@ -91,3 +117,16 @@ def send(
             inputs[key] = (yield from transfer.push(file, kind=kind, on_progress=on_progress)).digest
         whole[name] = spec.model_copy(update={"inputs": inputs}) if inputs else spec
     return (yield from ask(routes_campaigns.apply_campaigns(whole, start=start)))
+
+
+def _check(campaigns: Mapping[str, CampaignSpec], folder: Path) -> None:
+    for spec in campaigns.values():
+        for _ in named_files(spec, folder):
+            pass  # raises for what is not there
+    errors = [
+        Fault(f"{name}.{key}", message, hint=hint)
+        for name, spec in campaigns.items()
+        for key, message, hint in file_errors(spec, folder)
+    ]
+    if errors:
+        raise SpecError(errors)

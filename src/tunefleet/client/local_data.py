@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.dataset import opened
-from tunefleet.dataset.opened import Limits, Unseen
+from tunefleet.dataset.opened import Found, Limits, Unseen
 from tunefleet.dataset.shapes import SUPERVISED, Recognized, named, named_judged, named_pair, recognize, require_columns
 from tunefleet.dataset.values import RowError
 from tunefleet.errors import DataError
@@ -43,47 +43,84 @@ def check_file(spec: BaseTaskSpec, pointer: str, file: Path) -> None:
         raise DataError(f"spec.{pointer}: {error.message}", hint=error.hint) from None
 
 
+def first_rows(file: Path) -> list[Mapping[str, Any]] | None:
+    """Return the first rows of a data file; rows that cannot be read are left out, unless none can.
+
+    Args:
+        file: Where it is.
+
+    Returns:
+        Null if only a worker can read it: a folder, an archive, a large JSON array, or Parquet without pyarrow.
+
+    Raises:
+        DataError: If it has no rows, or cannot be read.
+    """
+    if not file.is_file() or file.suffix.lower() not in opened.SUFFIXES:
+        return None
+    rows: list[Mapping[str, Any]] = []
+    bad: DataError | None = None
+    try:
+        for each in itertools.islice(_found(file), ROWS):
+            bad = bad or each.fault
+            if each.values is not None:
+                rows.append(each.values)
+    except Unseen:
+        return rows or None
+    if not rows:
+        raise bad or _no_rows(file)
+    return rows
+
+
 def _check(file: Path, data: RowsSpec | None) -> None:
     shape: Recognized | None = None
     number = 0
-    for number, row in enumerate(itertools.islice(_rows(file), ROWS), start=1):
-        if number == 1 and data is not None:
-            shape = _shape(data, row, file.name)
-        if shape is None:
-            continue
-        try:
-            shape.read(row, getattr(data, "separator", ""))
-        except RowError as error:
-            raise DataError(f"Row {number} of {file.name}: {error}.") from None
+    try:
+        for number, row in enumerate(itertools.islice(_rows(file), ROWS), start=1):
+            if number == 1 and data is not None:
+                shape = _shape(data, row, file.name)
+            if shape is None:
+                continue
+            try:
+                shape.read(row, getattr(data, "separator", ""))
+            except RowError as error:
+                raise DataError(f"Row {number} of {file.name}: {error}.") from None
+    except Unseen:
+        return  # the worker reads all of it
     if number == 0:
-        raise DataError(f"{file.name} has no rows.", hint="Name a file that has some.")
+        raise _no_rows(file)
+
+
+def _no_rows(file: Path) -> DataError:
+    return DataError(f"{file.name} has no rows.", hint="Name a file that has some.")
 
 
 def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
+    for each in _found(file):
+        if each.fault is not None:
+            raise each.fault
+        yield each.values or {}
+
+
+def _found(file: Path) -> Iterator[Found]:
     if file.suffix.lower() == opened.COLUMNS:
         yield from _parquet(file)
         return
     with file.open("rb") as stream:
         pieces = iter(lambda: stream.read(_PIECE), b"")
-        try:
-            for found in opened.found(file.name, pieces, file.stat().st_size, _LIMITS):
-                if found.fault is not None:
-                    raise found.fault
-                yield found.values or {}
-        except Unseen:
-            return  # the worker reads all of it
+        yield from opened.found(file.name, pieces, file.stat().st_size, _LIMITS)
 
 
-def _parquet(file: Path) -> Iterator[Mapping[str, Any]]:
+def _parquet(file: Path) -> Iterator[Found]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:  # a machine that only submits may not have it; the worker checks the file
-        return
+        raise Unseen(f"{file.name} is read by a worker: pyarrow is not installed here.") from None
     try:
         with pq.ParquetFile(file) as table:
+            numbers = itertools.count(1)
             for batch in table.iter_batches(batch_size=ROWS):
-                yield from batch.to_pylist()
+                yield from map(Found, numbers, batch.to_pylist())
     except pa.ArrowInvalid as error:
         raise DataError(f"{file.name} is not a Parquet file: {error}.") from None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +20,8 @@ from tenacity.wait import wait_base, wait_random_exponential
 
 from tunefleet.client.webhook import later_s
 from tunefleet.errors import UnreachableError
+
+log = logging.getLogger(__name__)
 
 _CONNECT_S: Final = 10.0
 _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
@@ -163,8 +166,15 @@ class Service:
             retry=retry_if_exception_type(error),
             stop=stop_after_attempt(patience.tries),
             wait=_Wait(patience),
+            before_sleep=_say_pause,
             reraise=True,
         )
+
+
+def _say_pause(retry_state: RetryCallState) -> None:
+    error = retry_state.outcome.exception() if retry_state.outcome is not None else None
+    pause_s = 0.0 if retry_state.next_action is None else retry_state.next_action.sleep
+    log.info("%s Asked again in %.1f s, attempt %d.", error, pause_s, retry_state.attempt_number + 1)
 
 
 class _Wait(wait_base):

@@ -84,6 +84,23 @@ class StepStatus(StrEnum):
 
 
 STEPS: Final = tuple(StepName)
+NEEDS_YOU: Final = "Needs you: "
+"""How a text begins that says what a person has to type; the command is the first thing in backticks."""
+
+
+def needs_you(name: str, verb: str, why: str) -> str:
+    """Return the text for a campaign that goes on only when a person acts: the command to type, then the reason.
+
+    Args:
+        name: Of the campaign.
+        verb: Of `tunefleet campaign`, with its options, such as `retry --from upload`; `start` reads the campaign's
+            file again, which is corrected first.
+        why: The reason, in sentences.
+    """
+    word, _, options = verb.partition(" ")
+    first = "correct the campaign's file, then " if word == "start" else ""
+    return f"{NEEDS_YOU}{first}`{f'tunefleet campaign {word} {name} {options}'.rstrip()}`. {why}"
+
 
 _C = CampaignStatus
 CAMPAIGN_TRANSITIONS: Final[dict[CampaignStatus, frozenset[CampaignStatus]]] = {

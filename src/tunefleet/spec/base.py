@@ -26,6 +26,18 @@ from tunefleet.spec.descriptions import descriptions
 _SECRET = re.compile(r"\$\{secret:[^{}]*\}|\$\$\{")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
+_NO_HUB_ID: Final = (
+    (re.compile(r"\\|^[A-Za-z]:"), "is written as a Windows path"),
+    (re.compile("://"), "is an address"),
+    (re.compile(r"[^\w./-]", re.ASCII), "has {!r}"),
+    (re.compile("/.*/"), "has more than one slash"),
+    (re.compile("/$"), "has nothing after its slash"),
+    (re.compile("[^/]{97}"), "has a part of more than 96 characters"),
+    (re.compile(r"\.\.|--"), "has {!r}"),
+    (re.compile(r"(?:^|/)[-.]|[-.](?:/|$)"), "has a part that begins or ends with '-' or '.'"),
+    (re.compile(r"\.git$"), "ends with .git"),
+)
+"""What no id of the hub matches, and how an error says so."""
 _URL = re.compile(r"https?://[^\s/?#]\S*", re.IGNORECASE)
 _MAX_HEADERS: Final = 50
 UNKNOWN_KEY: Final = "is not a known key"
@@ -186,6 +198,14 @@ def is_url(value: str) -> bool:
 def is_written_as_path(value: str) -> bool:
     """Whether a text can only be a path, and no name of a hub: it starts with `./`, `../`, `/` or `~`."""
     return value in {".", ".."} or value.startswith(("./", "../", "/", "~"))
+
+
+def hub_id_error(value: str) -> str | None:
+    """Return why a text can be no id of a model or dataset of the hub, `NAME` or `ORG/NAME`; null if it can be one."""
+    if is_written_as_path(value):
+        return "is written as a path"
+    found = ((pattern.search(value), text) for pattern, text in _NO_HUB_ID)
+    return next((text.format(match[0]) for match, text in found if match is not None), None)
 
 
 def is_hub_name(value: str) -> bool:

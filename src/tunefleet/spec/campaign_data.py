@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from tunefleet.spec.base import Block, NotBool, PositiveInt, Text, is_url, many_wrong, wrong
+from tunefleet.spec.builtin import ABuiltinDataset
 from tunefleet.spec.data_steps import NearSpec
 from tunefleet.spec.rows import RowsPlace
 from tunefleet.spec.together import Faults
@@ -51,7 +52,7 @@ Column = Annotated[Text | None, BeforeValidator(_absent_if_empty)]
 class CampaignDatasetSpec(Block):
     """`datasets[]`: one source of rows; exactly one of `name`, `path` and `s3` says where they are."""
 
-    name: Text | None = None
+    name: Annotated[Text, ABuiltinDataset] | None = None
     """Hub id of a dataset."""
     path: Annotated[RowsPlace, AfterValidator(_open)] | None = None
     """A file (JSONL, JSON, CSV, Parquet) beside the configuration, an address, or `builtin:gsm8k`."""

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from tests.unit.services.campaigns.desk import spec
+from tunefleet.campaign import desk
 from tunefleet.campaign.contract import Base, Candidate, CycleFailed
 from tunefleet.campaign.desk import TaskFailed, failure_of, model_of
 from tunefleet.campaign.steps import evaluate
 from tunefleet.campaign.steps.evaluate import of_candidate
 from tunefleet.campaign.steps.submit import base_of
+from tunefleet.errors import UnreachableError
 from tunefleet.lifecycle.model import Stage
 from tunefleet.services.campaigns.state import ModelVersion
 
@@ -75,3 +77,54 @@ def test_a_candidate_is_not_left_out_because_a_worker_had_too_much_to_do(
 ) -> None:
     task: Any = SimpleNamespace(id="task-1", status="failed", reason=reason, error="torn")
     assert evaluate._is_none(failure_of(task, "candidate-0"), tries) is left_out
+
+
+def _task(status: str, why: str | None = None) -> Any:
+    return SimpleNamespace(id="task-1", status=status, why=why, progress=None, kind="data", reason=None)
+
+
+FULL = "waiting for a worker: task-1 is queued (worker-1 is full); checked again every 0 s until it changes"
+GONE = "waiting for the server, which does not answer: Refused.; checked again every 0 s until it changes"
+
+
+@pytest.mark.parametrize(
+    ("last_s", "looks", "said"),
+    [
+        (0.0, [_task("queued", "worker-1 is full.")] * 3, [FULL]),
+        (0.0, [_task("queued", "worker-1 is full."), _task("running")] * 2, [FULL, FULL]),
+        (0.0, [UnreachableError("Refused.")] * 2 + [_task("queued", "worker-1 is full.")], [GONE, FULL]),
+        (0.0, [_task("running")], []),
+        (60.0, [_task("queued")] * 3, []),
+    ],
+)
+async def test_a_task_that_waits_for_long_is_logged_once_for_each_reason(
+    monkeypatch: pytest.MonkeyPatch, last_s: float, looks: list[Any], said: list[str]
+) -> None:
+    monkeypatch.setattr(desk, "FIRST_LOOK_S", 0.0)
+    monkeypatch.setattr(desk, "LAST_LOOK_S", last_s)
+    left, logged = [*looks, _task("completed")], []
+
+    async def create(*given: Any) -> Any:
+        return SimpleNamespace(id="wf-1", name="rows", status="running", tasks=(_task("queued"),))
+
+    async def get(id_: str) -> Any:
+        found = left.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return SimpleNamespace(id=id_, name="rows", status="running" if left else "completed", tasks=(found,))
+
+    async def log(text: str) -> None:
+        logged.append(text)
+
+    async def nothing(*given: Any) -> Any:
+        return _task("completed")
+
+    state = SimpleNamespace(step="data", tries=0, key=lambda *given: "key")
+    context: Any = SimpleNamespace(
+        client=SimpleNamespace(
+            workflows=SimpleNamespace(create=create, get=get), tasks=SimpleNamespace(get=nothing)
+        ),
+        book=SimpleNamespace(report=nothing), state=state, log=log,
+    )  # fmt: skip
+    await desk.Desk(context).run("rows", {})
+    assert logged == ["rows: task-1", *said]

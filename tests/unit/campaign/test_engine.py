@@ -9,9 +9,9 @@ import pytest
 from pydantic import SecretStr
 
 from tests.unit.campaign.played import Counted, Crash, Played, Points, Shop, engine
-from tests.unit.services.campaigns.desk import made
+from tests.unit.services.campaigns.desk import made, reached
 from tests.unit.services.lab import Lab
-from tunefleet.campaign.contract import CycleFailed, Later, OrderFailed, Outcome, StepContext
+from tunefleet.campaign.contract import CycleFailed, Later, NeedsYou, OrderFailed, Outcome, StepContext, StepFailed
 from tunefleet.campaign.engine import Engine
 from tunefleet.campaign.steps.submit import SubmitStep
 from tunefleet.errors import (
@@ -207,8 +207,65 @@ async def test_an_order_is_asked_for_where_it_was_placed_whatever_is_set_by_now(
         assert found.cycle is not None
         assert (found.cycle.status, found.cycle.step) == ("running", "wait")
         assert "Give gradients back what it needs" in (found.cycle.error or "")
+        assert (found.cycle.error or "").startswith("Needs you: `tunefleet campaign retry daily`. ")
     assert "local" not in asked
     assert ours.orders == ours.cancelled == []
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            NeedsYou("It is gone.", hint="Look there first."),
+            "Needs you: `tunefleet campaign retry daily`. It is gone. ",
+        ),
+        (
+            NeedsYou("It is gone.", verb="retry --from upload"),
+            "Needs you: `tunefleet campaign retry daily --from upload`.",
+        ),
+        (StepFailed("It is slow."), "It is slow."),
+    ],
+)
+async def test_a_step_that_needs_a_person_says_what_to_type(lab: Lab, error: StepFailed, said: str) -> None:
+    id_ = await made(lab, budget={"max_failures": 2})
+    step = Failing(StepName.MERGE, [error, error])
+    found = await run(lab, id_, Shop(), step)
+    assert found.cycle is not None
+    assert (found.cycle.error or "").startswith(said)
+    lines = (await history.read_log(lab.core, lab.admin, id_)).lines
+    assert lines[-1].text.startswith(said)
+    assert "Failure 1 of 2; tried again in " in lines[-1].text
+    lab.clock.advance(120)
+    held = await run(lab, id_, Shop(), step)
+    assert (held.reason or "").startswith(
+        said if isinstance(error, NeedsYou) else "Needs you: `tunefleet campaign retry"
+    )
+
+
+async def test_an_order_whose_fate_nobody_knows_says_what_to_type(lab: Lab) -> None:
+    id_, shop = await made(lab), Shop()
+    with pytest.raises(Crash):
+        await engine(lab, shop, Billed()).advance(id_)
+    lab.clock.advance(3600)
+    shop.find_error = InputError("It cannot be told.")
+    found = await run(lab, id_, shop)
+    assert found.cycle is not None
+    assert found.cycle.error == "Needs you: `tunefleet campaign retry daily`. It cannot be told."
+    texts = [each.text for each in (await history.read_log(lab.core, lab.admin, id_)).lines]
+    assert f"waiting for played, which is asked for the order {id_}/0" in texts
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_the_sleep_between_two_cycles_is_said_with_its_end(lab: Lab, killed: bool) -> None:
+    id_ = await made(lab, run_intervals={"min_hours": 5, "max_hours": 5})
+    if killed:
+        state = await reached(Book(lab.core), id_, StepName.SLEEP)
+        await Book(lab.core).intend(state, {"next_at": lab.clock.wall + 18_000.0, "slept_s": 18_000.0})
+        await Book(lab.core).release(state)
+    await run(lab, id_, Shop())
+    texts = [each.text for each in (await history.read_log(lab.core, lab.admin, id_)).lines]
+    said = "the cycle is complete; waiting for the next one: it opens in 5 h 0 min, until 2027-01-15 13:00 UTC"
+    assert texts[-1] == said
 
 
 async def test_waiting_is_no_failure(lab: Lab) -> None:

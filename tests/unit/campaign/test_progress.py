@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.unit.services.campaigns.desk import made
 from tests.unit.services.lab import Lab
 from tunefleet.campaign import progress
 from tunefleet.campaign.contract import Later, Outcome, StepContext
+from tunefleet.campaign.providers.local import LocalProvider
 from tunefleet.errors import StoreError
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.services.campaigns import jobs
@@ -90,6 +92,33 @@ def test_a_task_that_has_no_worker_yet_is_waited_for() -> None:
     assert (found.what, found.of) == ("waiting", "task-merge")
     assert progress.of_tasks([task()]) is None, "it has said nothing yet"
     assert progress.of_tasks([task("completed", phase="merging")]) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "why", "said"),
+    [
+        ("queued", None, "for a worker: task-merge is queued"),
+        ("queued", "waiting: worker-1 is full.", "for a worker: task-merge is queued (waiting: worker-1 is full)"),
+        (
+            "queued",
+            "unschedulable: no worker is registered.",
+            "for a worker: task-merge is queued (unschedulable: no worker is registered); needs you: "
+            "`tunefleet why task-merge` shows what each worker lacks",
+        ),
+        ("running", None, None),
+        ("pending", "waits for task-data.", None),
+    ],
+)
+async def test_a_wait_for_a_worker_says_for_which_task_and_why(status: str, why: str | None, said: str | None) -> None:
+    one = task(status).model_copy(update={"why": why})
+    assert progress.waits_in([task("completed", "data"), one]) == said
+    assert progress.waits_in([task("running", "data"), one]) is None
+
+    async def get(_: str) -> Any:
+        return one
+
+    client: Any = SimpleNamespace(tasks=SimpleNamespace(get=get))
+    assert (await LocalProvider(client).look("task-merge")).detail == (said or f"task-merge is {status}")
 
 
 async def test_what_cannot_be_told_fails_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ def context(found: Progress, **submitted: Any) -> Any:
 
     provider = SimpleNamespace(name="gradients", look=look, fetches_from_store=False)
     return SimpleNamespace(
+        state=SimpleNamespace(name="daily"),
         provider=provider,
         clock=SimpleNamespace(wall=lambda: NOW),
         settings=CampaignSettings(),
@@ -42,6 +43,7 @@ async def test_it_is_said_when_the_links_of_a_task_have_ended(until: float | Non
     found = await WaitStep().act(context(Progress("running", "pending"), links_until=until), {"ticket": "t"})
     assert isinstance(found, Later)
     assert ("the links to its rows have ended" in found.why) is late
+    assert ("`tunefleet campaign stop daily` ends it" in found.why) is late
 
 
 @pytest.mark.parametrize(("hours_ago", "waits"), [(1.0, True), (31.9, True), (32.1, False)])

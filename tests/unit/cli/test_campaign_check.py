@@ -89,6 +89,61 @@ def test_what_is_not_here_is_told_whole_with_its_line(tmp_path: Path, capsys: py
     assert "there is gradients, local" in said
 
 
+@pytest.mark.parametrize("command", ["dry-run", "run", "start"])
+@pytest.mark.parametrize(
+    ("text", "place", "said", "hint"),
+    [
+        (
+            "one:\n  model_repo: m\n  datasets:\n    - path: rows.jsonl\n      field_instruction: q\n"
+            "      field_output: as\n",
+            "yaml:6:21  one.datasets.0.field_output",
+            "column 'as' not found in rows.jsonl (columns: q, a)",
+            "name a column that is there",
+        ),
+        (
+            "one:\n  model_repo: m\n  datasets:\n    - path: builtin:gsm8k\n      field_instruction: questoin\n"
+            "      field_output: answer\n",
+            "yaml:5:26  one.datasets.0.field_instruction",
+            "column 'questoin' not found in train.jsonl (columns: question, answer",
+            "did you mean question?",
+        ),
+        (
+            "one:\n  model_repo: org/a/b\n  datasets: [{name: a/b, field_instruction: q, field_output: a}]\n",
+            "yaml:2:15  one.model_repo",
+            "'org/a/b' has more than one slash: it can be no id of the hub",
+            "name a model as ORG/NAME, or an existing folder",
+        ),
+        (
+            "one:\n  model_repo: m\n  datasets:\n    - name: builtin:gsm8\n      field_instruction: q\n"
+            "      field_output: a\n",
+            "yaml:4:13  one.datasets.0.name",
+            "names no built-in dataset: builtin:gsm8",
+            "did you mean builtin:gsm8k?",
+        ),
+    ],
+)
+def test_columns_and_ids_are_checked_before_anything_is_begun(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, text: str, place: str, said: str, hint: str
+) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"q": "x", "a": "y"}\n')
+    config = tmp_path / "config.yaml"
+    config.write_text(text)
+    assert run(["campaign", command, "--config", str(config)]) == ExitCode.INVALID
+    shown = " ".join(capsys.readouterr().err.split())
+    for each in (" ".join(place.split()), said, hint):
+        assert each in shown
+
+
+def test_columns_that_only_a_worker_can_read_are_named_as_not_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows").mkdir()
+    config = tmp_path / "config.yaml"
+    config.write_text("one: {model_repo: m, datasets: [{path: ./rows, field_instruction: q, field_output: a}]}")
+    found = outlook(config, capsys)["one"]
+    assert "datasets.0: the columns of ./rows are checked by a worker" in found["unchecked"]
+
+
 def spec(**more: Any) -> CampaignSpec:
     dataset = {"path": "rows.jsonl", "field_instruction": "q", "field_output": "a"}
     return CampaignSpec.model_validate({"model_repo": "org/model", "datasets": [dataset], **more})

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
+import pytest
 from rich.console import Console, Group
 
+from tests.unit.cli.test_campaign_board import NOW, campaign
 from tunefleet.cli import campaign_view as view
-from tunefleet.lifecycle.cycle import CycleStatus
+from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus
 from tunefleet.wire.campaign import LineageView
 
 CHUNK = {"task_id": "task-2", "artifact_id": "art-2", "digest": "c" * 64, "rows": 475}
@@ -48,3 +53,43 @@ def test_a_whole_model_is_not_called_an_adapter() -> None:
     lines = {line.split()[0]: line for line in captured.get().splitlines() if line.strip()}
     assert "ref org/whole" in lines["model"]
     assert "adapter" not in lines
+
+
+NEEDS = "Needs you: `tunefleet campaign retry daily`. The job was lost."
+SOON = NOW + timedelta(minutes=9)
+
+
+@pytest.mark.parametrize(
+    ("cycle", "said"),
+    [
+        ({"waiting": "training"}, "merge: training"),
+        ({"waiting": "training", "retry_at": SOON}, "merge: training; next check in 9:00"),
+        ({"error": "It failed.", "tries": 2, "retry_at": SOON}, "merge failed 2 times; again in 9:00: It failed."),
+        ({"error": NEEDS, "tries": 1, "retry_at": SOON}, f"{NEEDS} (merge failed 1 time; again in 9:00)"),
+    ],
+)
+def test_a_wait_has_its_end_and_what_a_person_has_to_type_is_in_front(cycle: dict[str, Any], said: str) -> None:
+    found = campaign()
+    assert found.cycle is not None
+    shown = found.model_copy(update={"cycle": found.cycle.model_copy(update=cycle)})
+    assert view.doing(shown, now=NOW) == said
+
+
+def test_the_command_of_a_held_campaign_is_in_the_table_of_campaigns() -> None:
+    held = campaign().model_copy(update={"status": CampaignStatus.HELD, "reason": NEEDS})
+    (does,) = (column for column in view.campaign_table([held]).columns if str(column.header).lower() == "does")
+    assert [str(cell) for cell in does.cells] == [NEEDS]
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ({"what": "waiting", "of": "task-1"}, "waiting for a worker: task-1 is queued"),
+        ({"what": "merging", "of": "task-1", "done": 4, "total": 8, "unit": "MiB"}, "merging 4 of 8 MiB"),
+    ],
+)
+def test_a_queued_task_is_said_to_wait_for_a_worker(said: dict[str, Any], text: str) -> None:
+    cycle = campaign(**said).cycle
+    assert cycle is not None
+    assert cycle.activity is not None
+    assert view.activity_text(cycle.activity) == text

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tunefleet.client import local_data
 from tunefleet.client.local_data import check_file
+from tunefleet.dataset import opened
 from tunefleet.errors import DataError
 from tunefleet.spec import load_task_spec
 
@@ -104,6 +107,24 @@ def test_held_out_rows_and_those_of_evaluations_are_checked(tmp_path: Path) -> N
     spec = load_task_spec({"taskType": "evaluate", "model": MODEL, "evaluations": [evaluation]})
     with pytest.raises(DataError, match=r"spec\.evaluations\.0\.data\.path: bad\.jsonl has no shape"):
         check_file(spec, "evaluations.0.data.path", bad)
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_what_is_too_large_to_be_read_here_is_left_to_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(opened, "MAX_AT_ONCE", 4)
+    monkeypatch.setattr(local_data, "_PIECE", 8)
+    check(write(tmp_path, name, [PAIR]))
+
+
+def test_parquet_is_left_to_the_worker_where_nothing_here_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, "a.parquet", [PAIR])
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    check(file, prompt_column="prompt", response_column="reply")
+    assert local_data.first_rows(file) is None
 
 
 def test_a_folder_is_left_to_the_worker(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tunefleet.lifecycle.cycle import (
     StepName,
     move_campaign,
     move_cycle,
+    needs_you,
 )
 from tunefleet.lifecycle.model import Stage
 
@@ -52,3 +53,15 @@ def test_a_promoted_version_is_only_ever_succeeded() -> None:
     assert model.move(Stage.ARCHIVED, Stage.PROMOTED) is Stage.PROMOTED
     with pytest.raises(IllegalTransition, match="A version that is promoted cannot become candidate"):
         model.move(Stage.PROMOTED, Stage.CANDIDATE)
+
+
+@pytest.mark.parametrize(
+    ("verb", "text"),
+    [
+        ("retry", "Needs you: `tunefleet campaign retry daily`. It failed."),
+        ("retry --from upload", "Needs you: `tunefleet campaign retry daily --from upload`. It failed."),
+        ("start", "Needs you: correct the campaign's file, then `tunefleet campaign start daily`. It failed."),
+    ],
+)
+def test_what_a_person_has_to_type_is_said_first(verb: str, text: str) -> None:
+    assert needs_you("daily", verb, "It failed.") == text

@@ -17,6 +17,9 @@ export const STEPS = [
   "sleep",
 ] as const;
 
+/** How a text of the server begins that says what a person has to type. */
+const NEEDS_YOU = "Needs you: ";
+
 type Outcome = Record<string, unknown>;
 
 export interface Interval {
@@ -82,12 +85,22 @@ export function doing(campaign: CampaignView, now: number): string {
   const { cycle } = campaign;
   if (campaign.status !== "active") return campaign.reason ?? "";
   if (cycle?.status === "running") {
-    if (cycle.error) return `${cycle.step} failed ${cycle.tries} times: ${cycle.error}`;
+    const failed = `${cycle.step} failed ${cycle.tries} times`;
+    // What a person has to type comes first: a cell of a table is cut.
+    if (cycle.error)
+      return cycle.error.startsWith(NEEDS_YOU) ? `${cycle.error} (${failed})` : `${failed}: ${cycle.error}`;
     const told = cycle.activity ? `${plain(cycle.activity.what)} ${amount(cycle.activity)}`.trim() : cycle.waiting;
-    return told ? `${cycle.step}: ${told}` : cycle.step;
+    const check = secondsTo(cycle.retry_at, now);
+    const next = cycle.waiting && check > 0 ? `; next check in ${duration(check)}` : "";
+    return told ? `${cycle.step}: ${told}${next}` : cycle.step;
   }
-  const left = campaign.next_at ? (Date.parse(campaign.next_at) - now) / 1000 : 0;
+  const left = secondsTo(campaign.next_at, now);
   return left > 0 ? `sleeps; the next cycle opens in ${duration(left)}` : "opens its next cycle";
+}
+
+/** Seconds from now to a moment; 0 if there is none. */
+export function secondsTo(at: string | null | undefined, now: number): number {
+  return at ? (Date.parse(at) - now) / 1000 : 0;
 }
 
 /** Seconds that a cycle has taken, or takes up to now. */

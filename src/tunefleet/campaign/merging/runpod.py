@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from tunefleet.campaign.contract import CycleFailed, StepFailed
+from tunefleet.campaign.contract import CycleFailed, NeedsYou, StepFailed
 from tunefleet.campaign.merging import runpod_wire as wire
 from tunefleet.client.service import NotArrivedError, Patience, Reply, Service
 from tunefleet.errors import AuthError, TunefleetError, UnreachableError
@@ -168,15 +168,15 @@ class RunPod:
         if known.job is not None:
             return await self._look(known, keep, purse, known.job)
         if known.sending:
-            raise StepFailed(
+            raise NeedsYou(
                 "A job may have been sent to RunPod, and its id was lost with the answer: none is sent again.",
-                hint="Look at the endpoint's requests. `tunefleet campaign retry` sends another, which the image of "
-                "Tunefleet ends at once where the model is there already.",
+                hint="Look at the endpoint's requests first. The command sends another job, which the image of "
+                "Tunefleet ends immediately where the model is there already.",
             )
         if known.failures > self._settings.runpod_max_retries:
-            raise StepFailed(
+            raise NeedsYou(
                 f"{known.failures} merges on RunPod have failed, the last one so: {known.why}",
-                hint="`tunefleet campaign retry` begins anew.",
+                hint="The command starts again with the first.",
             )
         seconds = self._settings.runpod_timeout_s
         await purse.check(seconds)
@@ -230,10 +230,10 @@ class RunPod:
             # It may have come to its end while nobody looked: another one is paid for, too.
             await purse.pay(job, self._longest_s(known))
             await keep(replace(known, lost=True))
-            raise StepFailed(
+            raise NeedsYou(
                 f"RunPod does not know the job {job} any more, and none is sent again.",
-                hint="Look at the account on the hub: `tunefleet campaign retry` sends another, which the image of "
-                "Tunefleet ends at once where the model is there already.",
+                hint="Look at the account on the hub first. The command sends another job, which the image of "
+                "Tunefleet ends immediately where the model is there already.",
             )
         body = _checked(reply).body
         said = body if isinstance(body, dict) else {}
@@ -281,5 +281,5 @@ def _refusal(reply: Reply) -> TunefleetError:
     if reply.status == 404:
         return StepFailed("RunPod has no such endpoint.", hint="Check RUNPOD_ENDPOINT_ID.")
     if reply.status == 402:
-        return StepFailed("RunPod wants to be paid first.", hint="Add credit to the account, then retry.")
+        return NeedsYou("RunPod wants to be paid first.", hint="Add credit to the account first.")
     return StepFailed(f"RunPod answers {reply.status}.")

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from tunefleet.campaign.contract import Candidate, CycleFailed, Order, Progress, StepFailed
+from tunefleet.campaign.contract import Candidate, CycleFailed, NeedsYou, Order, Progress, StepFailed
 from tunefleet.campaign.hub import repo_of
 from tunefleet.campaign.providers import gradients_wire as wire
 from tunefleet.campaign.providers.gradients_wire import TaskState
@@ -100,6 +100,8 @@ class GradientsProvider:
         tickets = await self._tickets(order)
         account = await self._account_of(order, tickets)
         for pause_s in (0.0, self._settle_s):
+            if pause_s:
+                log.info("%s has no order %s; it is asked again in %g s.", _NAME, order.key, pause_s)
             await asyncio.sleep(pause_s)
             found = await self._listed(account, order, set(tickets))
             if found is not None:
@@ -141,10 +143,11 @@ class GradientsProvider:
         reply = await self._service.get(f"/auditing/tasks/{ticket}")
         if reply.status != 404:
             return UnreachableError(f"One part of {_NAME} does not know the task {ticket}, and another does.")
-        return StepFailed(
+        return NeedsYou(
             f"{_NAME} does not know the task {ticket} (any more).",
-            hint="Check GRADIENTS_API_URL, and that GRADIENTS_API_KEY is of the account that ordered it. Nothing is "
-            "ordered in its place: `tunefleet campaign retry --from upload` does that, and pays anew.",
+            hint="Check first GRADIENTS_API_URL, and that GRADIENTS_API_KEY is of the account that ordered it. Nothing "
+            "is ordered in its place until you type that: it orders again, and is paid for again.",
+            verb="retry --from upload",
         )
 
     async def _made(self, ticket: str, task: TaskState) -> tuple[tuple[Candidate, ...], int]:
@@ -185,9 +188,9 @@ class GradientsProvider:
                     self._account = wire.read(TaskState, reply.body).account_id
                     break
         if self._account is None:
-            raise StepFailed(
-                f"Nobody can tell whether the order {order.key} was placed at {_NAME} before.",
-                hint="Set GRADIENTS_ACCOUNT_ID: then its tasks are looked through.",
+            raise NeedsYou(
+                f"It is not known whether the order {order.key} was placed at {_NAME} before.",
+                hint="Set GRADIENTS_ACCOUNT_ID first: then its tasks are looked through.",
             )
         return self._account
 
@@ -220,10 +223,12 @@ class GradientsProvider:
             if unknown and task.may_be_since(order.since):
                 hidden = task.id
         if hidden is not None:
-            raise StepFailed(
+            raise NeedsYou(
                 f"{_NAME} does not say which rows the task {hidden} is trained on, which may be the order {order.key}.",
                 hint="It may say so once that task has ended; nothing is ordered until then. If the task is another's, "
-                "`tunefleet campaign stop` and `start` give this cycle up, and order its chunk in the next one.",
+                "type that, and then `start` in place of `stop`: this cycle is given up, and the next one orders its "
+                "chunk.",
+                verb="stop",
             )
         return None
 
@@ -288,10 +293,7 @@ def _refusal(reply: Reply) -> TunefleetError:
         case 401 | 403:
             return AuthError(f"{_NAME} refuses the key: {said}.", hint="Check GRADIENTS_API_KEY and GRADIENTS_API_URL.")
         case 402:
-            return StepFailed(
-                f"{_NAME} wants to be paid first: {said}.",
-                hint="Add credit to the account, then `tunefleet campaign retry`.",
-            )
+            return NeedsYou(f"{_NAME} wants to be paid first: {said}.", hint="Add credit to the account first.")
         case 429:
             return StepFailed(f"{_NAME} takes no more orders for now: {said}.")
         case status:

@@ -73,9 +73,8 @@ class LocalProvider:
                 why = task.error or task.reason or "no reason was given"
                 return Progress("failed", f"{task.id} has {task.status}: {why}", cost_s=_took_s(task))
             case _:
-                return Progress(
-                    "running", f"{task.id} is {task.status}", again_s=LOOK_S, activity=progress.of_task(task)
-                )
+                detail = progress.waits_in([task]) or f"{task.id} is {task.status}"
+                return Progress("running", detail, again_s=LOOK_S, activity=progress.of_task(task))
 
     async def cancel(self, ticket: str) -> None:
         """Cancel the training."""

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from tunefleet.campaign import gate, sourcing
-from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, Outcome, StepContext, StepFailed
+from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, NeedsYou, Outcome, StepContext
 from tunefleet.campaign.desk import Desk, TaskFailed, digest_of, document, inputs_of, model_of, result_of
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.campaign.steps.submit import chosen_base, original
@@ -87,9 +87,9 @@ def _check_some(measured: list[dict[str, Any] | None], left_out: list[str]) -> N
     if gate.best([None if each is None else float(each["loss"]) for each in measured]) is not None:
         return
     why = " ".join(left_out) or "No held-out loss is a number that is not negative."
-    raise StepFailed(
+    raise NeedsYou(
         f"None of the {len(measured)} candidates can be measured. {why}",
-        hint="Mend that, then `tunefleet campaign retry`; `--from upload` orders anew, and pays anew.",
+        hint="Fix that first. With `--from upload` at its end the command orders again, and is paid for again.",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tunefleet.campaign.contract import Later, Outcome, StepContext
 from tunefleet.campaign.intervals import draw_s, interval_of
 from tunefleet.lifecycle.cycle import StepName
+from tunefleet.services.notify.words import spell_until
 
 
 class SleepStep:
@@ -19,10 +20,10 @@ class SleepStep:
 
     async def reconcile(self, context: StepContext, intent: Outcome) -> Outcome | Later | None:
         """Return what was drawn: it stays drawn."""
-        del context
-        return intent
+        return await self.act(context, intent)
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
         """Return what was drawn."""
-        await context.log(f"the cycle is complete; the next one may begin in {intent['slept_s']:,.0f} s")
+        left = spell_until(float(intent["next_at"]), context.clock.wall())
+        await context.log(f"the cycle is complete; waiting for the next one: it opens in {left}")
         return intent

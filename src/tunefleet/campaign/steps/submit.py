@@ -31,6 +31,7 @@ class SubmitStep:
 
     async def reconcile(self, context: StepContext, intent: Outcome) -> Outcome | Later | None:
         """Ask the provider for the order; null if it surely has none."""
+        await context.log(f"waiting for {context.provider.name}, which is asked for the order {intent['key']}")
         ticket = await context.provider.find(order_of(context, intent))
         if ticket is None:
             return None

@@ -8,7 +8,7 @@ from typing import Final
 
 from tunefleet.campaign import places, uploading
 from tunefleet.campaign.budget import cost_of_time
-from tunefleet.campaign.contract import Later, OrderFailed, Outcome, StepContext, StepFailed
+from tunefleet.campaign.contract import Later, NeedsYou, OrderFailed, Outcome, StepContext
 from tunefleet.campaign.hub import told_apart
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.errors import UnreachableError
@@ -48,9 +48,10 @@ class WaitStep(Repeatable):
             raise OrderFailed(f"The task {intent['ticket']} at {context.provider.name} has failed: {found.detail}")
         if not found.candidates:
             # It may name them later; it is paid for, and nobody orders it again but a person.
-            raise StepFailed(
+            raise NeedsYou(
                 f"The task {intent['ticket']} at {context.provider.name} has succeeded and names no model.",
-                hint="It is looked at again; `tunefleet campaign retry --from upload` orders anew, and pays anew.",
+                hint="It is looked at again; the command orders again instead, and is paid for again.",
+                verb="retry --from upload",
             )
         keys = places.keys(context.settings)
         try:
@@ -69,16 +70,16 @@ def _later(context: StepContext, intent: Outcome, until: float, why: str) -> Lat
     """Wait for longer, but not for ever: what does not end is left to a person, and not ordered again.
 
     Raises:
-        StepFailed: If it should have ended long ago.
+        NeedsYou: If it should have ended long ago.
     """
     placed_at, hours = context.outcome(StepName.SUBMIT).get("placed_at"), context.spec.hours_to_complete
     if placed_at is None or context.clock.wall() <= placed_at + hours * 3600.0 + _PATIENCE_S:
         return Later(until, why)
-    raise StepFailed(
+    raise NeedsYou(
         f"The task {intent['ticket']} at {context.provider.name} was ordered for {hours:g} hours, and is not over more "
         f"than a day after them: {why}.",
-        hint="Look at it there. `tunefleet campaign retry` waits on; with `--from upload` it is cancelled, and another "
-        "is ordered, and paid for.",
+        hint="Look at it there first. The command waits on; with `--from upload` at its end the task is cancelled, and "
+        "another is ordered, and paid for.",
     )
 
 
@@ -87,4 +88,5 @@ def _late(context: StepContext, now: float) -> str:
     until = context.outcome(StepName.SUBMIT).get("links_until")
     if until is None or now < until:
         return ""
-    return "; the links to its rows have ended: if it has not fetched them, it cannot go on, and `stop` ends it"
+    end = f"`tunefleet campaign stop {context.state.name}`"
+    return f"; the links to its rows have ended: if it has not fetched them, it cannot go on, and {end} ends it"

@@ -30,8 +30,9 @@ from tunefleet.services.campaigns.state import (
     NewVersion,
     Unreadable,
 )
-from tunefleet.services.campaigns.status import ACTIVE, TOPIC, move, tell, topic
+from tunefleet.services.campaigns.status import ACTIVE, TOPIC, await_person, same_reason, tell, topic
 from tunefleet.services.core import Core
+from tunefleet.services.notify.words import spell_until
 from tunefleet.services.scrub import scrub
 from tunefleet.store import Connection, campaign_log, campaigns, models, spend, wake
 from tunefleet.store import cycles as cycle_rows
@@ -144,7 +145,8 @@ class Book:
                 if cycle is not None:
                     return cycles.state_of(connection, claimed, cycle)
             except Unreadable as error:
-                move(connection, claimed, CampaignStatus.HELD, now, reason=str(error))
+                held = await_person(connection, claimed, now, str(error), verb="start")
+                campaign_log.add(connection, LineRow(held.seq, None, None, "error", f"held: {held.reason}", now))
             campaigns.release(connection, campaign_id, holder=holder)
             return None
 
@@ -212,7 +214,7 @@ class Book:
         return await self._change(state, verb)
 
     async def later(self, state: CycleState, until: float, why: str) -> None:
-        """Let go of a step that waits for something, which is no failure.
+        """Let go of a step that waits for something, which is no failure; the log says so once for each reason.
 
         Args:
             state: As it is.
@@ -223,12 +225,20 @@ class Book:
             LeaseLost: As in `done`.
         """
 
-        def verb(at: _Place) -> None:
+        def verb(at: _Place) -> str | None:
+            told = at.cycle.waiting
             cycles.wait(at.connection, at.cycle, until=until, why=why)
             campaigns.release(at.connection, at.row.id, holder=state.holder)
             wake(at.connection, TOPIC, topic(at.row.id))
+            if same_reason(told, why):
+                return None
+            line = scrub(f"waiting: {why}; next check in {spell_until(until, at.now)}")[:MAX_LINE]
+            _line(at.connection, at.row, state.number, state.step, "info", line, at.now)
+            return line
 
-        await self._change(state, verb)
+        line = await self._change(state, verb)
+        if line is not None:
+            log.info("[%s] cycle %d, %s: %s", state.name, state.number, state.step.value, line)
 
     async def failed(self, state: CycleState, error: str, *, fatal: bool, hold: bool = False) -> None:
         """Let go of a step that failed.
@@ -242,12 +252,14 @@ class Book:
         """
         draw, text = self._jitter.uniform(-1, 1), scrub(error)[:MAX_LINE]
 
-        def verb(at: _Place) -> None:
-            cycles.fail(at.connection, at.row, at.cycle, text, at.now, fatal=fatal, hold=hold, draw=draw)
+        def verb(at: _Place) -> str:
+            line = cycles.fail(at.connection, at.row, at.cycle, text, at.now, fatal=fatal, hold=hold, draw=draw)
             campaigns.release(at.connection, at.row.id, holder=state.holder)
-            _line(at.connection, at.row, state.number, state.step, "error", text, at.now)
+            _line(at.connection, at.row, state.number, state.step, "error", line[:MAX_LINE], at.now)
+            return line
 
-        await self._change(state, verb)
+        line = await self._change(state, verb)
+        log.error("[%s] cycle %d, %s: %s", state.name, state.number, state.step.value, line)
 
     async def over_budget(self, state: CycleState, error: BudgetError) -> None:
         """Let go of a step that the budget has no room for: until there is room, or until a person says so.
@@ -256,16 +268,22 @@ class Book:
             LeaseLost: As in `done`.
         """
 
-        def verb(at: _Place) -> None:
+        def verb(at: _Place) -> str:
+            said, line = error.message, str(error)
             if error.until is not None:
                 cycles.wait(at.connection, at.cycle, until=error.until, why=error.message)
+                line = f"{line} Next check in {spell_until(error.until, at.now)}."
             elif at.row.status == ACTIVE:
-                move(at.connection, at.row, CampaignStatus.HELD, at.now, reason=str(error), cause="budget")
+                held = await_person(at.connection, at.row, at.now, str(error), verb=error.verb, cause="budget")
+                said = held.reason or said
+                line = f"The campaign is held. {said}"
             campaigns.release(at.connection, at.row.id, holder=state.holder)
-            tell(at.connection, at.row, "campaign.budget", at.now, cycle=at.cycle.number, error=error.message)
-            _line(at.connection, at.row, state.number, state.step, "warning", str(error), at.now)
+            tell(at.connection, at.row, "campaign.budget", at.now, cycle=at.cycle.number, error=said)
+            _line(at.connection, at.row, state.number, state.step, "warning", line, at.now)
+            return line
 
-        await self._change(state, verb)
+        line = await self._change(state, verb)
+        log.warning("[%s] cycle %d, %s: %s", state.name, state.number, state.step.value, line)
 
     async def spend(self, state: CycleState, what: str, amount: float, key: str) -> None:
         """Enter something that was paid for; entered again under the same key, it counts once.
@@ -403,9 +421,10 @@ class Book:
                 return
             tries = cycle.tries + 1
             said = f"its task could not be cancelled, and may go on at its provider: {text}"[:MAX_LINE]
-            pause = {"tries": tries, "not_before": now + cycles.backoff_s(tries, draw), "waiting": said}
-            cycle_rows.change(connection, cycle, pause)
-            _line(connection, row, cycle.number, cycle.step, "error", said, now)
+            again_at = now + cycles.backoff_s(tries, draw)
+            cycle_rows.change(connection, cycle, {"tries": tries, "not_before": again_at, "waiting": said})
+            line = f"{said} Tried again in {spell_until(again_at, now)}."
+            _line(connection, row, cycle.number, cycle.step, "error", line, now)
             if cycle.waiting is None or tries % _TOLD_EVERY == 0:
                 tell(connection, row, "campaign.uncancelled", now, cycle=cycle.number, error=text)
 

@@ -8,9 +8,10 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.errors import ConflictError
-from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus, move_cycle
+from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus, CycleStatus, StepName, StepStatus, move_cycle
 from tunefleet.services.campaigns.state import CycleState
-from tunefleet.services.campaigns.status import move, parsed, readable, tell
+from tunefleet.services.campaigns.status import await_person, parsed, readable, tell
+from tunefleet.services.notify.words import spell_until
 from tunefleet.store import Connection, campaigns, cycles, tracking
 from tunefleet.store.campaigns import CampaignRow
 from tunefleet.store.cycles import CycleRow, StepRow
@@ -209,7 +210,7 @@ def fail(
     fatal: bool,
     draw: float,
     hold: bool = False,
-) -> None:
+) -> str:
     """Count a failure of the current step: try it again later, give the cycle up, or hold the campaign.
 
     Args:
@@ -221,6 +222,9 @@ def fail(
         fatal: Whether trying again does not help.
         draw: As in `backoff_s`.
         hold: Whether a failure that is fatal holds the campaign, the first one, too.
+
+    Returns:
+        The line of the log: the error, and what comes next and when.
     """
     _note(connection, cycle, error, now)
     most = parsed(row.spec).budget.max_failures
@@ -239,16 +243,28 @@ def fail(
         held = hold or failures >= most
         where_to = {"cycle": cycle.number, "step": cycle.step}
         tell(connection, row, "campaign.failed", now, **where_to, error=error, held=held or None)
-        why = error if hold else f"{failures} cycles failed in a row. {where} failed: {error}"
+        why = error if hold else _in_a_row(f"{failures} cycles failed in a row. {where} failed", error)
+        then = f"The next cycle opens in {spell_until(next_at, now)}."
     else:
         tries = cycle.tries + 1
-        pause = {"not_before": now + backoff_s(tries, draw)}
-        changed(connection, cycle, {"tries": tries, "error": error, "waiting": None, "activity": None, **pause})
+        again_at = now + backoff_s(tries, draw)
+        said = {"tries": tries, "error": error, "waiting": None, "activity": None}
+        changed(connection, cycle, {**said, "not_before": again_at})
         tell(connection, row, "campaign.retrying", now, cycle=cycle.number, step=cycle.step, tries=tries, error=error)
         held = tries >= most
-        why = f"{where} failed {tries} times in a row: {error}"
-    if held and row.status == CampaignStatus.ACTIVE:
-        move(connection, row, CampaignStatus.HELD, now, reason=why)
+        why = _in_a_row(f"{where} failed {tries} times in a row", error)
+        then = f"Failure {tries} of {most}; tried again in {spell_until(again_at, now)}."
+    if row.status != CampaignStatus.ACTIVE:
+        return f"{error} The campaign is {row.status}."
+    if held:
+        row = await_person(connection, row, now, why, verb="start" if hold else "retry")
+        return f"The campaign is held. {row.reason}"
+    return f"{error} {then}"
+
+
+def _in_a_row(counted: str, error: str) -> str:
+    """Join a count of failures and the last error; one that says what a person has to type stays in front."""
+    return f"{error} {counted}." if error.startswith(NEEDS_YOU) else f"{counted}: {error}"
 
 
 def _note(connection: Connection, cycle: CycleRow, error: str, now: float) -> None:

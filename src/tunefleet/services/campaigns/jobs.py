@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from tunefleet.errors import ConflictError, InputError
-from tunefleet.lifecycle.cycle import CampaignStatus
+from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus
 from tunefleet.services.campaigns import backwards, views
 from tunefleet.services.campaigns.status import find, mine, move, readable, stored, tell
 from tunefleet.services.core import Core
@@ -183,9 +183,10 @@ def _resume(connection: Connection, row: CampaignRow, now: float) -> CampaignRow
     if row.status == CampaignStatus.PAUSED:
         return move(connection, row, CampaignStatus.ACTIVE, now, reason=None)
     verb = "retry" if row.status == CampaignStatus.HELD else "start"
+    reason = row.reason or ""
     raise ConflictError(
-        f"The campaign {row.name} is {row.status}. {row.reason or ''}".rstrip(),
-        hint=f"`tunefleet campaign {verb} {row.name}` lets it go on.",
+        f"The campaign {row.name} is {row.status}. {reason}".rstrip(),
+        hint=None if reason.startswith(NEEDS_YOU) else f"`tunefleet campaign {verb} {row.name}` lets it go on.",
     )
 
 

@@ -35,11 +35,15 @@ class BudgetError(ConflictError):
         message: Which limit, and where it stands.
         hint: The way out.
         until: When the call may be made after all, in Unix time; null if only a person can say so.
+        verb: What a person types then, as in `needs_you`.
     """
 
-    def __init__(self, message: str, *, hint: str | None = None, until: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str | None = None, until: float | None = None, verb: str = "start"
+    ) -> None:
         super().__init__(message, hint=hint)
         self.until = until
+        self.verb = verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,8 @@ class Budget:
         if self.failures >= limits.max_failures:
             raise BudgetError(
                 f"{self.failures} cycles have failed in a row; max_failures is {limits.max_failures}.",
-                hint="Look at the reason, then `tunefleet campaign retry`.",
+                hint="Look at the reason first.",
+                verb="retry",
             )
 
     def _check_cost(self, limits: CampaignBudgetSpec, what: str, price: float, time: float) -> None:
@@ -108,7 +113,7 @@ class Budget:
             longest = f" and up to {time:g} for its time" if time else ""
             raise BudgetError(
                 f"{self.spent:g} are spent, {what} costs {price:g}{longest}, and max_cost is {limits.max_cost:g}.",
-                hint="Raise max_cost, then `tunefleet campaign retry`.",
+                hint="Raise max_cost.",
             )
 
 

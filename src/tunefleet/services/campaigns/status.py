@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ import orjson
 from pydantic import ValidationError
 
 from tunefleet.errors import ConflictError, NotFoundError
-from tunefleet.lifecycle.cycle import CampaignStatus, move_campaign
+from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus, move_campaign, needs_you
 from tunefleet.services.campaigns.state import Unreadable
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
 from tunefleet.spec.campaign import CampaignSpec
@@ -21,6 +22,7 @@ from tunefleet.store.events import Event
 TOPIC: Final = "campaigns"
 """Notified when a campaign may want something of the engine."""
 ACTIVE: Final = CampaignStatus.ACTIVE.value
+_NUMBER: Final = re.compile(r"\b\d+(?:[.,]\d+)*")
 
 
 def topic(campaign_id: str) -> str:
@@ -48,8 +50,13 @@ def parsed(text: str) -> CampaignSpec:
         raise Unreadable(
             f"What an earlier version has stored of the campaign's file is refused by this one: {where}: "
             f"{first['msg']}.",
-            hint="Mend the file and apply it again, then `tunefleet campaign retry`.",
+            hint="Correct the file and apply it again.",
         ) from error
+
+
+def same_reason(one: str | None, other: str | None) -> bool:
+    """Whether two texts give the same reason for a wait: only numbers in them differ, such as seconds that are left."""
+    return one is not None and other is not None and _NUMBER.sub("", one) == _NUMBER.sub("", other)
 
 
 def readable(text: str) -> CampaignSpec | None:
@@ -134,6 +141,26 @@ def move(
     moved = campaigns.change(connection, row, changes)
     tell(connection, moved, f"campaign.{target.value}", now, reason=reason, cause=cause)
     return moved
+
+
+def await_person(
+    connection: Connection, row: CampaignRow, now: float, why: str, *, verb: str, cause: str | None = None
+) -> CampaignRow:
+    """Hold a campaign until a person acts; its reason begins with the command to type.
+
+    Args:
+        connection: Of the operation.
+        row: The campaign, locked.
+        now: Unix time.
+        why: What is wrong, for people; kept as it is if it names a command already.
+        verb: What lets it go on, as in `needs_you`.
+        cause: Why, in one word, for programs.
+
+    Raises:
+        IllegalTransition: If the lifecycle has no such change.
+    """
+    reason = why if why.startswith(NEEDS_YOU) else needs_you(row.name, verb, why)
+    return move(connection, row, CampaignStatus.HELD, now, reason=reason, cause=cause)
 
 
 def tell(connection: Connection, row: CampaignRow, kind: str, now: float, **data: Any) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
+from tunefleet.lifecycle.cycle import NEEDS_YOU
 from tunefleet.spec.notify import Occasion
 from tunefleet.wire.notify import ToldTask
 
 _AGAIN: Final = "It is tried again."
+_SHORT_S: Final = 120.0
+"""Up to here a wait is given in seconds alone."""
 _REASONS: Final = {
     "bad_input": "something that its document names cannot be used",
     "bug": "its code has a fault",
@@ -100,10 +104,10 @@ def campaign_text(kind: str, name: str, data: Mapping[str, Any]) -> tuple[str, s
             return f"{name}: version {version} is promoted", text, f"tunefleet models show {name} {version}"
         case "campaign.budget":
             text = f"What the campaign {name} does next does not fit into its budget. {_sentence(str(data['error']))}"
-            return f"{name} has reached its budget", text, show
+            return f"{name} has reached its budget", text, _command(str(data["error"])) or show
         case "campaign.held":
-            text = f"The campaign {name} is held until somebody retries it. {_sentence(str(data['reason']))}"
-            return f"{name} is held", text, f"tunefleet campaign retry {name}"
+            text = f"The campaign {name} is held. {_sentence(str(data['reason']))}"
+            return f"{name} is held", text, _command(str(data["reason"])) or f"tunefleet campaign retry {name}"
         case "campaign.uncancelled":
             task = f"The task of cycle {data['cycle']} of the campaign {name}"
             text = f"{task} could not be cancelled, and may go on, and cost something: {_sentence(str(data['error']))}"
@@ -114,10 +118,27 @@ def campaign_text(kind: str, name: str, data: Mapping[str, Any]) -> tuple[str, s
     return f"{name}: cycle {data.get('cycle')} failed", text, show
 
 
+def _command(text: str) -> str | None:
+    """Return the command in a text that says what a person has to type; null if it is another text."""
+    return text.split("`", 2)[1] if text.startswith(NEEDS_YOU) else None
+
+
+def spell_until(until: float, now: float) -> str:
+    """Return how long a wait is, and for a longer one until when: `42 s`, or `12 min, until 2026-01-02 03:04 UTC`.
+
+    Args:
+        until: When it ends, in Unix time.
+        now: Unix time.
+    """
+    left = until - now
+    at = "" if left < _SHORT_S else f", until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{spell(left)}{at}"
+
+
 def spell(seconds: float) -> str:
     """Return a duration, such as `42 s`, `12 min` or `3 h 5 min`."""
     whole = max(0, round(seconds))
-    if whole < 120:
+    if whole < _SHORT_S:
         return f"{whole} s"
     minutes = whole // 60
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

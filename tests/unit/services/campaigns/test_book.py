@@ -135,7 +135,8 @@ async def test_a_step_that_fails_is_tried_again_and_holds_the_campaign_after_so_
         lab.clock.advance(backoff_s(tries + 1, 1.0))
     shown = await jobs.get(lab.core, ADA, "daily")
     assert shown.status is CampaignStatus.HELD
-    assert shown.reason == "The step data of cycle 0 failed 3 times in a row: The provider answers 500."
+    why = "The step data of cycle 0 failed 3 times in a row: The provider answers 500."
+    assert shown.reason == f"Needs you: `tunefleet campaign retry daily`. {why}"
     assert shown.cycle is not None
     assert shown.cycle.status is CycleStatus.RUNNING
     assert await book.due() == {}
@@ -262,6 +263,10 @@ async def test_a_file_that_this_version_refuses_holds_its_campaign_and_no_other(
     shown = {each.name: each for each in (await jobs.list_(lab.core, ADA)).items}
     assert (shown["broken"].status, shown["broken"].base_model) == (CampaignStatus.HELD, "org/model")
     assert "is refused by this one: samples_per_training" in (shown["broken"].reason or "")
+    needs = "Needs you: correct the campaign's file, then `tunefleet campaign start broken`. "
+    assert (shown["broken"].reason or "").startswith(needs)
+    line = (await history.read_log(lab.core, ADA, broken)).lines[-1]
+    assert line.text.startswith(f"held: {needs}")
     assert (await jobs.get(lab.core, ADA, broken)).spec["samples_per_training"] == "many"
     for name in ("broken", "stopped"):
         await made(lab, name)

@@ -116,7 +116,8 @@ async def test_resume_says_what_it_takes_where_it_does_not_do(lab: Lab) -> None:
     await book.failed(await taken(book, id_), "No room on the disk.", fatal=False)
     with pytest.raises(ConflictError, match="No room on the disk") as held:
         await jobs.resume(lab.core, ADA, id_)
-    assert held.value.hint == "`tunefleet campaign retry daily` lets it go on."
+    assert held.value.message.startswith("The campaign daily is held. Needs you: `tunefleet campaign retry daily`. ")
+    assert held.value.hint is None, "the reason says it"
     await jobs.stop(lab.core, ADA, id_)
     with pytest.raises(ConflictError, match="is stopped") as stopped:
         await jobs.resume(lab.core, ADA, id_)

@@ -91,7 +91,8 @@ async def test_a_budget_that_is_spent_holds_the_campaign_until_it_is_raised(lab:
     state = await reached(book, id_, StepName.SUBMIT)
     await book.over_budget(state, BudgetError("1 are spent.", hint="Raise max_cost."))
     shown = await jobs.get(lab.core, ADA, id_)
-    assert (shown.status, shown.reason) == (CampaignStatus.HELD, "1 are spent. Raise max_cost.")
+    needs = "Needs you: correct the campaign's file, then `tunefleet campaign start daily`."
+    assert (shown.status, shown.reason) == (CampaignStatus.HELD, f"{needs} 1 are spent. Raise max_cost.")
     assert await book.take(id_, "one") is None
     await made(lab, budget={"max_cost": 2, "cost_per_task": 1}, start=True)
     again = await taken(book, id_)

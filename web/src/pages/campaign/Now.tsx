@@ -1,6 +1,6 @@
 /** What the campaign does now: the steps of the open cycle, and how far the current one is. */
 import type { CampaignDetail } from "../../api/schema";
-import { amount, doing, STEPS } from "../../lib/campaign";
+import { amount, doing, STEPS, secondsTo } from "../../lib/campaign";
 import { duration, percent } from "../../lib/format";
 import { plain } from "../../lib/words";
 import { Bar, Panel } from "../../parts/bits";
@@ -14,7 +14,7 @@ export function Now({ campaign }: { campaign: CampaignDetail }) {
   const steps = campaign.cycle_list.find((each) => each.number === cycle.number)?.steps ?? [];
   const at = STEPS.indexOf(cycle.step);
   const { activity } = cycle;
-  const again = cycle.retry_at ? (Date.parse(cycle.retry_at) - now) / 1000 : 0;
+  const again = secondsTo(cycle.retry_at, now);
   return (
     <Panel
       title={
@@ -58,7 +58,12 @@ export function Now({ campaign }: { campaign: CampaignDetail }) {
             {again > 0 && <span className="muted"> It is tried again in {duration(again)}.</span>}
           </div>
         ) : (
-          cycle.waiting && <div className="muted">{cycle.waiting}</div>
+          cycle.waiting && (
+            <div className="muted">
+              {cycle.waiting}
+              {again > 0 && `; next check in ${duration(again)}`}
+            </div>
+          )
         )}
       </div>
     </Panel>
