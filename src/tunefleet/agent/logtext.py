@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from tunefleet.jobs import joblog
+
 _STAMP: Final = re.compile(rb"^(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,]\d+)? ?")
 _PIECE_BYTES: Final = 1 << 20
 
@@ -38,7 +40,7 @@ class LogTimes:
         if now - self._noted_at < 1.0 or not self._log.exists():
             return
         self._noted_at = now
-        size = self._log.stat().st_size
+        size = joblog.end(self._log)
         if size > self.size:
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(f"{size} {now:.1f}\n")
@@ -112,6 +114,8 @@ def stamped(lines: Iterable[tuple[int, bytes]], at: float, times: LogTimes) -> l
 class LogPages:
     """Counts and reads the lines of a growing log; a look costs what has been added. Safe to share between threads.
 
+    After the log was cut, the lines that are left are numbered from 0 again.
+
     Args:
         file: The log.
     """
@@ -123,6 +127,7 @@ class LogPages:
         self._marks = [0]
         self._lines = 0
         self._bytes = 0
+        self._dropped = 0
         self._lock = threading.Lock()
 
     def total(self) -> int:
@@ -131,6 +136,10 @@ class LogPages:
             return self._count()
 
     def _count(self) -> int:
+        dropped = joblog.dropped(self._file)
+        if dropped != self._dropped:
+            # What is left is numbered from its first line.
+            self._dropped, self._marks, self._lines, self._bytes = dropped, [0], 0, 0
         for piece_start, piece in self._new():
             position = -1
             while (position := piece.find(b"\n", position + 1)) >= 0:
@@ -155,7 +164,14 @@ class LogPages:
             log.seek(self._marks[first // self._EVERY])
             for _ in range(first % self._EVERY):
                 log.readline()
-            return [(log.tell(), log.readline().rstrip(b"\n")) for _ in range(last - first)], first, total
+            return (
+                [(self._position(log.tell()), log.readline().rstrip(b"\n")) for _ in range(last - first)],
+                first,
+                total,
+            )
+
+    def _position(self, offset: int) -> int:
+        return offset if offset < joblog.BEGINNING_BYTES else offset + self._dropped
 
     def _new(self) -> Iterator[tuple[int, bytes]]:
         try:

@@ -95,8 +95,11 @@ def only_one(settings: AgentSettings) -> Iterator[None]:
     Raises:
         MachineError: If another agent holds it.
     """
-    path = settings.checkpoints_dir.expanduser() / ".agent" / "lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    checkpoints = settings.checkpoints_dir.expanduser()
+    path = checkpoints / ".agent" / "lock"
+    # Of parents `mkdir` would forget the mode.
+    for folder in (checkpoints, path.parent):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = FileLock(path)
     try:
         # One that is just ending gets the time for it.
@@ -143,6 +146,7 @@ def build(settings: AgentSettings, name: str = "") -> Agent:
         endpoints_dir=settings.endpoints_dir,
         warm=settings.warm_start,
         base_env={**_JOB_DEFAULTS, **inherited_environment("API_KEY")},
+        log_bytes=settings.job_log_bytes,
     )
     gpus = Gpus(settings)
     downloads = Downloader(settings.datasets_dir.expanduser().absolute(), allowed=settings.url_allow, who="agent")
@@ -215,7 +219,7 @@ class _Server(uvicorn.Server):
 
 def _make(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise MachineError(
             f"The folder {folder} cannot be made: {error.strerror}.",

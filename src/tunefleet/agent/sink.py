@@ -12,8 +12,10 @@ import orjson
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.journal import JournalState, Point
 from tunefleet.agent.logtext import Stamper
+from tunefleet.attach.files import read_json, write_json
 from tunefleet.client.backend import BackendFault, JobClient
 from tunefleet.errors import AuthError, NotFoundError, TunefleetError, UnreachableError
+from tunefleet.jobs import joblog
 
 logger = logging.getLogger(__name__)
 
@@ -231,19 +233,35 @@ class BackendSink:
         if self._log_at == offset:
             return
         base = self._base()
-        taken = _read_range(self._job.folder.log, base, offset)
-        self._line = taken.count(b"\n")
-        self._rest = taken[taken.rfind(b"\n") + 1 :]
+        noted = read_json(self._noted) or {}
+        if (noted.get("base"), noted.get("offset")) == (base, offset):
+            begin = base + offset - noted["rest"]
+            at, rest = joblog.read(self._job.folder.log, begin, noted["rest"])
+            self._line, self._rest = noted["line"], rest if at == begin else b""
+        else:
+            taken = _read_range(self._job.folder.log, base, offset)
+            self._line, self._rest = taken.count(b"\n"), taken[taken.rfind(b"\n") + 1 :]
         self._log_at = offset
 
     def _moved(self, offset: int, count: int, rest: bytes) -> int:
         self._rest = rest
         self._log_at = offset + count
+        note = {"base": self._base(), "offset": self._log_at, "line": self._line, "rest": len(rest)}
+        try:
+            write_json(self._noted, note)
+        except OSError as error:
+            logger.warning("job(%s): which line its log is at cannot be noted: %s", self._job.job_id, error)
         return self._log_at
 
     def _base(self) -> int:
-        job = orjson.loads(self._job.folder.job_json.read_bytes())
-        return int(job.get("log_base") or 0)
+        folder = self._job.folder
+        job, shipped = read_json(folder.job_json) or {}, read_json(folder.shipped_json) or {}
+        return int(job.get("log_base") or 0) + int(shipped.get("log_skipped") or 0)
+
+    @property
+    def _noted(self) -> Path:
+        """Which line was reported up to which byte: a log that was cut does not say how many lines came before."""
+        return self._job.folder.root / "reported.json"
 
 
 def skip(job: AgentJob, what: str, error: TunefleetError) -> None:

@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 FLUSH_S = 0.2
 PROGRESS_S = 1.0
+LIMIT_BYTES = 1 << 30
+"""For all journals of a job: metrics leave points out, the more the nearer they come to it."""
+_RAREST = 1 << 20
 Probe = Callable[[], Mapping[str, float | None]]
 
 
@@ -58,6 +61,8 @@ class JournalWriter:
         self._queue: deque[dict[str, Any]] = deque()
         self._lock = threading.Lock()
         self._unwritten = b""
+        self._metrics = 0
+        self._thinned = False
         self._progress: tuple[dict[str, Any], Probe | None] | None = None
         self._probe_failed = False
         self._pid = os.getpid()
@@ -72,6 +77,7 @@ class JournalWriter:
         self._progress_at = -math.inf
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._size, self._next_seq = self._cut_torn_tail()
+        self._others = sum(file.stat().st_size for file in self.path.parent.glob("*.jsonl") if file != self.path)
         self._closed = False
         self._stop = threading.Event()
         turn = (self._stop, FLUSH_S, self._turn, "The journal cannot be written", logger)
@@ -199,6 +205,8 @@ class JournalWriter:
             parts = [self._unwritten]
             while self._queue:
                 record = self._queue.popleft()
+                if self._is_left_out(record):
+                    continue
                 record["seq"] = self._next_seq
                 self._next_seq += 1
                 parts.append(line_of(record))
@@ -206,6 +214,22 @@ class JournalWriter:
             if self._unwritten:
                 self._append(self._unwritten)
                 self._unwritten = b""
+
+    def _is_left_out(self, record: dict[str, Any]) -> bool:
+        """Tell whether a record is a point that is left out for its room; no evaluation is, and nothing but metrics."""
+        if record["type"] != "metric" or any(name.startswith("eval_") for name in record["values"]):
+            return False
+        used = self._others + self._size
+        every = one_of(used)
+        if every > 1 and not self._thinned:
+            self._thinned = True
+            message = (
+                f"Points are missing from step {record['step']:,} on: the job's journals have reached {used:,} bytes "
+                f"of the {LIMIT_BYTES:,} that they may take, so metrics are recorded less and less often."
+            )
+            self._put("event", {"name": "journal.thinned", "message": message, "level": "warning", "data": {}})
+        self._metrics += 1
+        return self._metrics % every != 0
 
     def _append(self, data: bytes) -> None:
         view = memoryview(data)
@@ -225,6 +249,18 @@ class JournalWriter:
         if size != len(data):
             os.ftruncate(self._fd, size)
         return size, data.count(b"\n")
+
+
+def one_of(used_bytes: int) -> int:
+    """Return of how many points one is recorded: of twice as many each time that half of what was left is used.
+
+    Args:
+        used_bytes: By all journals of the job.
+    """
+    every = 1
+    while every < _RAREST and (LIMIT_BYTES - used_bytes) * 2 * every < LIMIT_BYTES:
+        every *= 2
+    return every
 
 
 def _record(kind: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tunefleet.attach.files import read_json
+from tunefleet.jobs import joblog
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.base import Message
 from tunefleet.wire.jobfolder import JobExit, JobFolder, JobProcess, JobStatus
@@ -131,14 +132,8 @@ def read_process(folder: JobFolder) -> JobProcess | None:
 
 
 def log_tail(folder: JobFolder, since: int = 0) -> str:
-    """Return the end of the log, but nothing from before a launch began."""
-    try:
-        with folder.log.open("rb") as log:
-            size = log.seek(0, 2)
-            log.seek(max(since, size - _TAIL_BYTES))
-            return log.read().decode(errors="replace")
-    except FileNotFoundError:
-        return ""
+    """Return the end of the log, but nothing from before a launch began, which was at the position `since`."""
+    return joblog.tail(folder.log, since, _TAIL_BYTES).decode(errors="replace")
 
 
 def last_traceback(text: str) -> str | None:

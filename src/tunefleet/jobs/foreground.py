@@ -22,7 +22,7 @@ from typing import Any
 from tunefleet.attach import identity, inject, trainings
 from tunefleet.attach.files import make_private, read_json, write_json
 from tunefleet.errors import ConflictError, MachineError, TunefleetError
-from tunefleet.jobs import gpus, locks
+from tunefleet.jobs import gpus, joblog, locks
 from tunefleet.jobs.classify import read_status
 from tunefleet.jobs.control import FoundJob, JobSteering, list_jobs, wait_for
 from tunefleet.jobs.tee import Tee
@@ -128,7 +128,7 @@ class ForegroundRun:
         environment.update(self._job.env)
         if self._job.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(self._job.gpus)
-        offset = self._folder.log.stat().st_size if self._folder.log.exists() else 0
+        offset = joblog.end(self._folder.log)
         with Tee(self._folder.log, self._streams) as tee:
             out, err = tee.ends
             try:

@@ -1,4 +1,4 @@
-"""What of a job's journals was lost on its disk: lines that were damaged, cut off or taken out.
+"""What of a job's journals was lost on its disk: lines that were damaged, cut off or taken out; and what was left out.
 
 Each line carries its number and the CRC-32 of what it says, so that a loss leaves a trace: the job's result names it.
 """
@@ -18,6 +18,7 @@ from tunefleet.jobs.classify import read_status
 from tunefleet.wire.jobfolder import JobFolder
 
 _CRC: Final = re.compile(rb',"crc":(\d+)\}$')
+_THINNED: Final = b'"journal.thinned"'
 _MOST: Final = 20
 """Gaps that are named one by one."""
 
@@ -53,12 +54,14 @@ class Gap:
 
 
 def losses(folder: JobFolder) -> tuple[str, ...]:
-    """Read the journals of a job that has ended, and return a sentence for each loss.
+    """Read the journals of a job that has ended; return a sentence for each loss, and for points that were left out.
 
     Args:
         folder: The job folder.
     """
-    found = [gap.sentence for file in sorted(folder.journal_dir.glob("*.jsonl")) for gap in gaps(file, folder)]
+    files = sorted(folder.journal_dir.glob("*.jsonl"))
+    found = [sentence for file in files for sentence in left_out(file)]
+    found += [gap.sentence for file in files for gap in gaps(file, folder)]
     if len(found) > _MOST:
         return (*found[:_MOST], f"{len(found) - _MOST:,} more gaps of its journals are not named.")
     return tuple(found)
@@ -96,6 +99,19 @@ def gaps(file: Path, folder: JobFolder) -> Iterator[Gap]:
         gap = _grown(gap, file.stem, expected, whole - expected, step)
     if gap is not None:
         yield gap
+
+
+def left_out(file: Path) -> Iterator[str]:
+    """Yield what a launch's journal says of points that it has left out for their room.
+
+    Args:
+        file: The journal.
+    """
+    with file.open("rb") as lines:
+        for line in lines:
+            record = read(line) if _THINNED in line else None
+            if record is not None and record.get("name") == "journal.thinned":
+                yield f"{file.stem}: {record.get('message')}"
 
 
 def read(line: bytes) -> dict[str, Any] | None:

@@ -1,8 +1,9 @@
 """The keeper: the parent of one trainer process, in a session of its own.
 
-It holds the job's lock, forks the trainer, waits, removes what the trainer left in its process group, and writes
-`exit.json`. It depends on nobody: server, worker and fork server may die, the job ends properly. If the keeper is
-killed the trainer goes on, and its `status.json` tells the end. Standard library only: there is one a job.
+It holds the job's lock, forks the trainer, waits, keeps `train.log` within its limit meanwhile, removes what the
+trainer left in its process group, and writes `exit.json`. It depends on nobody: server, worker and fork server may die,
+the job ends properly. If the keeper is killed the trainer goes on, and its `status.json` tells the end. Standard
+library only: there is one a job.
 
 As a program (a cold start): `python -m tunefleet.jobs.keeper FOLDER REPLY_FD`; the trainer is a fresh interpreter, that
 of the job's environment if it names one, or for a job of several processes their launcher.
@@ -15,6 +16,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +25,12 @@ from typing import Any, NoReturn
 from tunefleet.attach import identity
 from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import TunefleetError
-from tunefleet.jobs import gpus, locks
+from tunefleet.jobs import gpus, joblog, locks
 
 PROGRAM = "tunefleet.programs.run"
 LAUNCHER = "tunefleet.programs.torchrun"
 _PATIENCE_S = 5.0
+_LOG_LOOK_S = 0.25
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 NOTICE = signal.SIGUSR1
 """Slurm sends it to every process on a node whose time is over soon. It is for the worker, which lets the job save."""
@@ -115,7 +118,9 @@ def fork_trainer(held: Held, reply_fd: int, *, warm: bool) -> int:
 
 
 def wait(held: Held, pid: int) -> None:
-    """Wait for the trainer, end what it left behind, and write how it ended."""
+    """Wait for the trainer, end what it left behind, and write how it ended; its log stays within its limit."""
+    limit = held.job.get("log_bytes") or joblog.LIMIT_BYTES
+    threading.Thread(target=_limit_log, args=(held.folder / "train.log", limit), daemon=True).start()
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     # Before the trainer is reaped: as long as its pid is taken, the group's number can be nobody else's.
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -125,6 +130,19 @@ def wait(held: Held, pid: int) -> None:
     returncode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     end = {"launch": held.job["launch"], "pid": pid, "returncode": returncode, "at": time.time()}
     write_json(held.folder / "exit.json", end, sync=True)
+
+
+def _limit_log(log: Path, limit_bytes: int) -> None:
+    said = ""
+    while True:
+        try:
+            joblog.shorten(log, limit_bytes)
+        except OSError as error:
+            if str(error) != said:  # our standard error is that log
+                sys.stderr.write(f"This log is over its limit and cannot be cut: {error}\n")
+                sys.stderr.flush()
+            said = str(error)
+        time.sleep(_LOG_LOOK_S)
 
 
 def _has_launcher(job: dict[str, Any]) -> bool:
@@ -161,7 +179,7 @@ def _redirect(log: Path) -> int:
         os.dup2(source, target)
     for source in {nothing, out} - {0, 1, 2}:
         os.close(source)
-    return log.stat().st_size
+    return joblog.end(log)
 
 
 def _exec(held: Held) -> NoReturn:

@@ -27,6 +27,7 @@ from tenacity.nap import sleep_using_event
 
 from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import OffsetConflict, TunefleetError, UnreachableError
+from tunefleet.jobs import joblog
 from tunefleet.wire.jobfolder import JobFolder, Shipped
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class _State:
     launches: dict[str, _Position] = field(default_factory=dict)
     log_base: int = 0
     log_offset: int = 0
+    log_skipped: int = 0
     attempt: int = 0
 
 
@@ -200,12 +202,14 @@ class JournalShipper:
         return True
 
     def _log_piece(self) -> bytes:
-        try:
-            with self._folder.log.open("rb") as log:
-                log.seek(self._state.log_base + self._state.log_offset)
-                return log.read(_MAX_BYTES)
-        except FileNotFoundError:
-            return b""
+        begin = self._state.log_base + self._state.log_offset
+        at, data = joblog.read(self._folder.log, begin + self._state.log_skipped, _MAX_BYTES)
+        if at - begin != self._state.log_skipped:
+            # Before it is delivered: the agent's sink reads it to find out where a line is in the log.
+            before = self._saved()
+            self._state.log_skipped = at - begin
+            self._note(before)
+        return data
 
     def _saved(self) -> dict[str, object]:
         launches = self._state.launches.items()
@@ -214,6 +218,7 @@ class JournalShipper:
             offsets={launch: position.offset for launch, position in launches},
             log_base=self._state.log_base,
             log_offset=self._state.log_offset,
+            log_skipped=self._state.log_skipped,
             attempt=self._state.attempt,
         ).model_dump(mode="json")
 
@@ -232,8 +237,8 @@ def _read(folder: JobFolder) -> _State:
     job = read_json(folder.job_json) or {}
     attempt = int(job.get("attempt") or 0)
     # Another attempt's log is another stream for the receiver; it begins where the attempt's launch found the file.
-    log_offset = shipped.log_offset if shipped.attempt == attempt else 0
-    return _State(launches, int(job.get("log_base") or 0), log_offset, attempt)
+    offset, skipped = (shipped.log_offset, shipped.log_skipped) if shipped.attempt == attempt else (0, 0)
+    return _State(launches, int(job.get("log_base") or 0), offset, skipped, attempt)
 
 
 def _journals(folder: JobFolder) -> list[Path]:

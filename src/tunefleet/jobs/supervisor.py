@@ -22,7 +22,7 @@ from tunefleet.attach import identity
 from tunefleet.attach.endpoint import safe_job_id
 from tunefleet.attach.files import make_private, read_json, write_json
 from tunefleet.errors import ConflictError, InputError, MachineError
-from tunefleet.jobs import engines, locks
+from tunefleet.jobs import engines, joblog, locks
 from tunefleet.jobs.environment import job_environment, needs_cold_start
 from tunefleet.jobs.handle import JobHandle
 from tunefleet.jobs.leftovers import end_leftovers
@@ -51,6 +51,7 @@ class Supervisor:
             the first job comes.
         warm_idle_s: How long it is kept without a job.
         base_env: The jobs' environment; without secrets.
+        log_bytes: Limit for the log of each job.
     """
 
     def __init__(
@@ -61,10 +62,12 @@ class Supervisor:
         warm: bool = True,
         warm_idle_s: float = 1800.0,
         base_env: Mapping[str, str],
+        log_bytes: int = joblog.LIMIT_BYTES,
     ) -> None:
         self.results_dir = Path(results_dir).absolute()
         self.endpoints_dir = Path(endpoints_dir).absolute()
         self._base_env = dict(base_env)
+        self._log_bytes = log_bytes
         self._warm = _warm_starter(self._base_env, warm_idle_s) if warm else None
 
     def folder(self, job_id: str) -> JobFolder:
@@ -100,7 +103,8 @@ class Supervisor:
             # A node that had the result of an earlier try would not run again, and the others would wait for it.
             folder.responses_json.unlink(missing_ok=True)
         endpoint_dir = job.endpoint_dir or str(self.endpoints_dir)
-        job = job.model_copy(update={"endpoint_dir": endpoint_dir, "log_base": _log_base(folder, job.attempt)})
+        log = {"log_base": _log_base(folder, job.attempt), "log_bytes": self._log_bytes}
+        job = job.model_copy(update={"endpoint_dir": endpoint_dir, **log})
         data = job.model_dump(mode="json")
         write_json(folder.job_json, data, sync=True)
         handle = JobHandle(job, folder, Path(endpoint_dir))
@@ -193,8 +197,8 @@ def _log_base(folder: JobFolder, attempt: int) -> int:
     if folder.responses_json.exists():
         # The work was done in an attempt that was given up for lost: the rest of its log is part of what it has done.
         shipped = read_json(folder.shipped_json) or {}
-        return int(shipped.get("log_base") or 0) + int(shipped.get("log_offset") or 0)
-    return folder.log.stat().st_size if folder.log.exists() else 0
+        return sum(int(shipped.get(name) or 0) for name in ("log_base", "log_offset", "log_skipped"))
+    return joblog.end(folder.log)
 
 
 def _spawn_keeper(folder: JobFolder, reply_fd: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

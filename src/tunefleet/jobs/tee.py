@@ -17,6 +17,8 @@ import tty
 from pathlib import Path
 from types import TracebackType
 
+from tunefleet.jobs import joblog
+
 _CHUNK_BYTES = 1 << 16
 _REST_S = 1.0
 
@@ -25,12 +27,14 @@ class Tee:
     """Where a command's output goes.
 
     Args:
-        log: Appended to.
+        log: Appended to, within the limit of a job's log.
         streams: For the command's standard output and standard error, the descriptor that shows it.
     """
 
     def __init__(self, log: Path, streams: tuple[int, int] = (1, 2)) -> None:
         self._streams = streams
+        self._path = log
+        self._cutting = threading.Lock()
         self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._threads: list[threading.Thread] = []
         self._terminals: list[tuple[int, int]] = []
@@ -93,6 +97,8 @@ class Tee:
                 return
             with contextlib.suppress(OSError):  # a full disk must not stop the command; the terminal has it
                 os.write(self._log, data)
+                with self._cutting:
+                    joblog.shorten(self._path, joblog.LIMIT_BYTES)
             if not silent:
                 silent = not _write_all(shown, data)
 

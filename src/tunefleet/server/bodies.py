@@ -6,7 +6,8 @@ half of the request.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from fastapi import Request, Response
@@ -16,6 +17,23 @@ from pydantic import BaseModel, ValidationError
 from tunefleet.errors import InputError
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+LARGE_BYTES: Final = 1 << 16
+"""A body of this size or larger is parsed in a thread, while the event loop serves other requests."""
+
+
+async def parsed(parse: Callable[..., T], body: bytes, *more: object) -> T:
+    """Parse a body; a large one in a thread.
+
+    Args:
+        parse: Called with the body.
+        body: Of a request.
+        more: What `parse` takes besides.
+
+    Returns:
+        What `parse` returns; what it raises is raised.
+    """
+    return await asyncio.to_thread(parse, body, *more) if len(body) >= LARGE_BYTES else parse(body, *more)
 
 
 async def read(request: Request, model: type[M]) -> M:
@@ -24,7 +42,7 @@ async def read(request: Request, model: type[M]) -> M:
     Raises:
         RequestValidationError: If it is no JSON, or not this model.
     """
-    return parse(await request.body(), model)
+    return await parsed(parse, await request.body(), model)
 
 
 def parse(body: bytes, model: type[M]) -> M:
@@ -76,7 +94,7 @@ class Leading:
             if not piece:
                 break
             self._read += piece
-        return parse(bytes(self._read[: self._length]), model)
+        return await parsed(parse, bytes(self._read[: self._length]), model)
 
     async def file(self) -> AsyncIterator[bytes]:
         """Yield what follows it, as it arrives."""

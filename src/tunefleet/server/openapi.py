@@ -13,8 +13,10 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from tunefleet.server import examples, examples_campaign, examples_federated, examples_training, problems
+from tunefleet.spec.federating import FederationSpec
 from tunefleet.wire import chat, federated, federated_chunks, live, training, training_jobs, training_reports
 from tunefleet.wire.api import PROBLEM_PREFIX, Problem, SubmitRequest
+from tunefleet.wire.campaign_apply import CampaignApply
 from tunefleet.wire.link import ExchangeRequest, JournalBatch, RegisterRequest
 
 TAGS: Final = [
@@ -43,6 +45,8 @@ _BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (
     ExchangeRequest,
     RegisterRequest,
     JournalBatch,
+    CampaignApply,
+    FederationSpec,
     chat.ChatPoll,
     chat.ChatPiece,
     Problem,

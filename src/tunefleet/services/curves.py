@@ -20,6 +20,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from tunefleet.services import thinning
 from tunefleet.services.downsample import Column, downsample
 from tunefleet.store import Connection, journal
 from tunefleet.store.rows import LaunchRow
@@ -70,6 +71,8 @@ class _Series:
 class _Task:
     lock: threading.Lock = field(default_factory=threading.Lock)
     reached: dict[int, int] = field(default_factory=dict)
+    thinned: dict[int, int] = field(default_factory=dict)
+    """Launch → how often its points were thinned before they were read."""
     series: dict[str, _Series] = field(default_factory=dict)
     numbers: int = 0
     looked_at: float = 0.0
@@ -120,19 +123,27 @@ class Curves:
 
     Args:
         most_numbers: How much is kept.
+        series_points: How many points of a series the store keeps; with more it thins what was read.
         clock: One that never jumps.
     """
 
-    def __init__(self, most_numbers: int = _MOST_NUMBERS, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        most_numbers: int = _MOST_NUMBERS,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        series_points: int = 200_000,
+    ) -> None:
         self._lock = threading.Lock()
         self._tasks: OrderedDict[str, _Task] = OrderedDict()
         self._most_numbers = most_numbers
+        self._series_points = series_points
         self._clock = clock
 
     def names(self, connection: Connection, task_id: str) -> tuple[str, ...]:
         """Return the names of a task's series."""
         with self._task(task_id) as task:
-            _read(connection, task_id, task, journal.launches_of(connection, task_id))
+            self._read(connection, task_id, task, journal.launches_of(connection, task_id))
             names = tuple(sorted(task.series))
         self._forget(task_id)
         return names
@@ -141,7 +152,7 @@ class Curves:
         """Return a series of a task."""
         launches = journal.launches_of(connection, task_id)
         with self._task(task_id) as task:
-            _read(connection, task_id, task, launches)
+            self._read(connection, task_id, task, launches)
             curve = (task.series.get(series) or _Series()).curve(launches)
         self._forget(task_id)
         return curve
@@ -161,6 +172,14 @@ class Curves:
             task.looked_at = self._clock()
             self._tasks.move_to_end(task_id)
         return _Held(task)
+
+    def _read(self, connection: Connection, task_id: str, task: _Task, launches: Sequence[LaunchRow]) -> None:
+        thinned = {each.number: thinning.times(each.cursor, self._series_points) for each in launches}
+        if any(thinned.get(number) != times for number, times in task.thinned.items()):
+            # Some of what was read is not there any more.
+            task.reached, task.series, task.numbers = {}, {}, 0
+        task.thinned = thinned
+        _read(connection, task_id, task, launches)
 
     def _forget(self, but: str) -> None:
         with self._lock:

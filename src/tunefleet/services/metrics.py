@@ -15,6 +15,7 @@ from typing import Any, Final, TypeGuard
 import orjson
 
 from tunefleet.errors import ConflictError, OffsetConflict
+from tunefleet.services import thinning
 from tunefleet.services.core import Core
 from tunefleet.services.identity import AttemptActor
 from tunefleet.services.scrub import scrub
@@ -60,7 +61,8 @@ async def ingest(core: Core, attempt: AttemptActor, batch: JournalBatch) -> Curs
     parse = partial(_parse, batch.lines, batch.from_seq)
     parsed = await asyncio.to_thread(parse) if len(batch.lines) > _MANY_LINES else parse()
     now = core.clock.wall()
-    cursor = await core.write(partial(_store, attempt=attempt, batch=batch, parsed=parsed, now=now))
+    keep = core.settings.series_points
+    cursor = await core.write(partial(_store, attempt=attempt, batch=batch, parsed=parsed, now=now, keep=keep))
     if core.meters is not None and batch.lines:
         core.meters.records.inc(len(batch.lines))
         core.meters.batch.observe(len(batch.lines))
@@ -158,7 +160,9 @@ def _integer(value: Any) -> int:
     return number
 
 
-def _store(connection: Connection, *, attempt: AttemptActor, batch: JournalBatch, parsed: _Parsed, now: float) -> int:
+def _store(
+    connection: Connection, *, attempt: AttemptActor, batch: JournalBatch, parsed: _Parsed, now: float, keep: int
+) -> int:
     launch = journal.launch(connection, attempt.task_id, batch.launch)
     stored = launch.cursor if launch else 0
     end = batch.from_seq + len(batch.lines)
@@ -174,6 +178,7 @@ def _store(connection: Connection, *, attempt: AttemptActor, batch: JournalBatch
             connection, task_id=attempt.task_id, launch_id=batch.launch, attempt_id=attempt.attempt_id, at=now
         )
     _store_new(connection, launch, parsed, stored, end)
+    thinning.thin(connection, launch, end, keep, now)
     _tell(connection, attempt, parsed, stored, now)
     wake(connection, f"task:{attempt.task_id}")
     return end

@@ -109,7 +109,7 @@ def _curves(core: Core) -> Curves:
         # NumPy is a tenth of a second and 30 MB: a server that nobody looks at does without.
         from tunefleet.services.curves import Curves  # noqa: PLC0415
 
-        core.curves = Curves(clock=core.clock.monotonic)
+        core.curves = Curves(clock=core.clock.monotonic, series_points=core.settings.series_points)
     return core.curves
 
 

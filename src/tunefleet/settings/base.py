@@ -161,6 +161,9 @@ class MeetingSettings(TracingSettings):
 class SharedGpuSettings(ProcessSettings):
     """What a process needs that runs jobs on GPUs which it shares with people."""
 
+    job_log_bytes: int = Field(default=256 << 20, ge=32 << 20, validation_alias=variable("TUNEFLEET_JOB_LOG_BYTES"))
+    """How much of each job's log its folder keeps: the first 8 MiB and the newest part; a line in the log counts what
+    is dropped."""
     yielding: Literal["off", "claim", "pause"] = Field(default="claim", validation_alias=variable("TUNEFLEET_YIELD"))
     """When somebody else uses a GPU: `off`: never mind; `claim`: begin no job on it; `pause`: also pause a job that
     runs on it, and go on when they have gone."""

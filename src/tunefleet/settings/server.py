@@ -65,7 +65,10 @@ class ServerSettings(MeetingSettings, TlsSettings, ClusterSettings):
     scrub_bytes_per_s: int = Field(default=4 << 20, ge=0, validation_alias=variable("TUNEFLEET_SCRUB_BYTES_PER_S"))
     """How fast stored files are read in the background, to find what a disk has damaged; 0: not at all."""
     task_log_bytes: int = Field(default=64 << 20, ge=1 << 16, validation_alias=variable("TUNEFLEET_TASK_LOG_BYTES"))
-    """How much of each task's log is kept; a line says so where more came. The worker's own file has all of it."""
+    """How much of each task's log is kept; a line says so where more came. The worker's own file has more of it, up to
+    `TUNEFLEET_JOB_LOG_BYTES`."""
+    series_points: int = Field(default=200_000, ge=1000, validation_alias=variable("TUNEFLEET_SERIES_POINTS"))
+    """How many points of a launch's series are kept: the newest as they came, older ones evenly spread over the run."""
     direct_uploads: Literal["auto", "on", "off"] = Field(
         default="auto", validation_alias=variable("TUNEFLEET_DIRECT_UPLOADS")
     )

@@ -70,6 +70,29 @@ def add_records(connection: Connection, points: Sequence[Sequence[Any]], records
     _RECORD.run(connection, records)
 
 
+def thin(connection: Connection, launch: LaunchRow, *, from_seq: int, before_seq: int, apart: int) -> None:
+    """Delete older points of a launch: of each series, the first point of each stretch of its journal stays.
+
+    Points of evaluations, which are few and tell the most, are counted apart.
+
+    Args:
+        connection: Of the operation.
+        launch: Whose points.
+        from_seq: Points before this record stay; a multiple of `apart`.
+        before_seq: Points from this record on stay.
+        apart: How many records a stretch has.
+    """
+    at = metric_points.c
+    old = (at.task_id == launch.task_id) & (at.launch_number == launch.number)
+    old &= (at.seq >= from_seq) & (at.seq < before_seq)
+    stretch = at.seq // apart
+    alike = [at.series, at.values_json.contains('"eval_', autoescape=True)]
+    last = func.lag(stretch).over(partition_by=alike, order_by=at.seq).label("last")
+    each = select(at.seq, stretch.label("stretch"), last).where(old).subquery()
+    surplus = select(each.c.seq).where(each.c.stretch == each.c.last)
+    connection.execute(delete(metric_points).where(old, at.seq.in_(surplus)))
+
+
 def records_of(connection: Connection, task_id: str, kind: str) -> list[tuple[int, str]]:
     """Return launch number and JSON of a task's records of one type, oldest first."""
     query = (

@@ -3,6 +3,7 @@
 job.json                what to run, frozen              status.json   phase, step, last values; final state stays
 journal/<launch>.jsonl  what the trainer reports         train.log     stdout and stderr
 shipped.json            how far it was delivered         exit.json     how the process ended
+train.log.1             what came before its newest cut
 lock                    held by every process of the job
 checkpoints/checkpoint-<step>/ + manifest.json           superseded/   checkpoints beyond a resume
 final_lora/ | final_model/                               responses.json   the executor's result
@@ -62,7 +63,7 @@ class JobFolder:
 
     @property
     def log(self) -> Path:
-        """Standard output and standard error of all launches."""
+        """Standard output and standard error of all launches; over its limit it is cut (`jobs.joblog`)."""
         return self.root / "train.log"
 
     @property
@@ -170,7 +171,8 @@ class Job(Message):
         engine: It asks the warm engine of its GPUs, which is left to it.
         python: The interpreter of the environment that the kind needs; `None` for the one that Tunefleet runs in.
         from_step: Resume from the checkpoint of this step, not from the newest; what lies beyond is superseded.
-        log_base: Where the attempt's log begins in `train.log`; filled in at the launch.
+        log_base: Position in the job's log at which the attempt's begins; filled in at the launch.
+        log_bytes: Limit for `train.log` and `train.log.1` together; filled in at the launch.
         merge_children: Tasks that the program computes in the same run.
         gang: Which node it is, if the training has several: then it begins at `from_step`, or anew, whatever lies here.
         project: Whose task it is; None where there are no projects.
@@ -193,6 +195,7 @@ class Job(Message):
     python: str | None = None
     from_step: int | None = None
     log_base: int = 0
+    log_bytes: int | None = None
     merge_children: tuple[MergeChild, ...] = ()
     gang: GangJob | None = None
     project: str | None = None
@@ -259,7 +262,7 @@ class JobProcess(Message):
     Args:
         pid: Also the id of its process group.
         process_started_at: Seconds since boot; null where the system does not say.
-        log_offset: Where this launch begins in `train.log`.
+        log_offset: Position in the job's log at which this launch begins.
         warm: Whether it was forked with the libraries already imported.
         keeper_pid: Its parent, which waits for it; 0 if unknown.
         keeper_started_at: Seconds since boot.
@@ -295,5 +298,7 @@ class Shipped(Message):
     """Launch → byte offset in its journal file of that record."""
     log_offset: int = 0
     log_base: int = 0
-    """Offset in `train.log` at which the current attempt's log starts."""
+    """Position in the job's log at which the current attempt's starts."""
+    log_skipped: int = 0
+    """How many of the attempt's bytes were dropped before they could be delivered."""
     attempt: int = 0

@@ -186,6 +186,7 @@ def _build(
         warm=settings.warm_start,
         warm_idle_s=settings.warm_idle_s,
         base_env=environment,
+        log_bytes=settings.job_log_bytes,
     )
     site = Site(
         results_dir=results_dir,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.jobs.conftest import Launch, make_job, process_of, training, until
+from tests.integration.jobs.conftest import Launch, environment, make_job, process_of, training, until
 from tunefleet.errors import ConflictError, InputError
-from tunefleet.jobs import Supervisor
+from tunefleet.jobs import Supervisor, joblog
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.journal import ANY_RECORD
 
@@ -100,6 +100,28 @@ def test_a_job_that_lives_is_not_started_twice(launch: Launch, supervisor: Super
 def test_a_name_that_leaves_the_folder_is_refused(supervisor: Supervisor, job_id: str) -> None:
     with pytest.raises(InputError):
         supervisor.launch(make_job("finish", job_id=job_id))
+
+
+def test_a_job_that_prints_without_end_stays_within_its_limit_whoever_looks_after_it(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    """The worker may be gone: the job's keeper cuts the log."""
+    other = Supervisor(
+        supervisor.results_dir, endpoints_dir=tmp_path / "home" / "jobs", warm=False,
+        base_env=environment(tmp_path), log_bytes=joblog.SMALLEST_LIMIT_BYTES,
+    )  # fmt: skip
+    handle = other.launch(make_job("flood", mebibytes=100))
+    other.close()
+    end = handle.wait(60)
+    assert end is not None
+    assert end.outcome == "completed"
+    log = handle.folder.log
+    sizes = [log.stat().st_size, log.with_name("train.log.1").stat().st_size]
+    assert sum(sizes) < 70 << 20, "the limit of 32 MiB, and what is printed between two looks"
+    text = log.read_text()
+    assert "00000000" in text[:1000]
+    assert b"00000099" in joblog.tail(log, 0, 2 << 20)
+    assert text.count("are dropped here") == 1
 
 
 def test_each_attempt_has_its_own_log_and_its_launches_share_it(launch: Launch) -> None:

@@ -77,6 +77,19 @@ def test_points_are_stored_once_and_read_in_both_worlds(
     assert refused.json()["error"]
 
 
+def test_points_of_a_long_job_are_thinned(
+    running: Running, job: tuple[str, httpx.Client], admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running.core, "settings", running.core.settings.model_copy(update={"series_points": 1000}))
+    job_id, http = job
+    for first in range(0, 3000, 500):
+        points = [{"step": step, "epoch": 0, "train_loss": 1.0} for step in range(first, first + 500)]
+        assert http.post("/local/metrics", json={"job_id": job_id, "metrics": points}).status_code == 200
+    steps = [point["step"] for point in admin.get(f"/tasks/{job_id}/metrics").json()["points"]]
+    assert len(steps) < 1000
+    assert (steps[0], steps[-250:]) == (0, list(range(2750, 3000)))
+
+
 def test_status_object_tells_where_a_job_stands(
     running: Running, job: tuple[str, httpx.Client], person: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

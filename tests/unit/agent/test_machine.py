@@ -16,6 +16,7 @@ from tunefleet.agent.gpus import Gpus
 from tunefleet.agent.logtext import LogPages, LogTimes, stamped
 from tunefleet.errors import InputError, MachineError
 from tunefleet.jobs import gpus as ledger
+from tunefleet.jobs import joblog
 from tunefleet.jobs.gpuinfo import GpuFigures
 from tunefleet.settings import AgentSettings
 
@@ -177,3 +178,20 @@ def test_pages_of_a_log_that_grows(tmp_path: Path) -> None:
         log.write(b" off\nnew\n")
     assert page(2500, 10) == ([b"torn off", b"new"], 2500, 2502)
     assert page(9999, 10) == ([], 2502, 2502)
+
+
+def test_pages_and_times_of_a_log_that_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joblog, "BEGINNING_BYTES", 100)
+    file = tmp_path / "log"
+    pages, times = LogPages(file), LogTimes(file)
+    file.write_bytes(b"".join(b"%09d\n" % n for n in range(2500)))
+    times.note(now=100.0)
+    assert pages.total() == 2500
+    assert joblog.shorten(file, 2000)
+    with file.open("ab") as log:
+        log.write(b"new\n")
+    times.note(now=200.0)
+    lines, first, total = pages.page(-2, 5)
+    assert (lines[-1][1], first, total) == (b"new", 11, 13)
+    assert b" bytes of this log are dropped here" in lines[0][1]
+    assert [times.at(position) for position, _ in (*lines, *pages.page(0, 1)[0])] == [200.0, 200.0, 100.0]

@@ -194,3 +194,54 @@ def test_progress_goes_on_once_another_process_has_written(tmp_path: Path) -> No
         while len(records(writer)) < 3 and time.monotonic() < deadline:
             time.sleep(0.02)
         assert [record["step"] for record in records(writer)[1:]] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("used", "every"),
+    [(0, 1), (500, 1), (501, 2), (750, 2), (751, 4), (875, 4), (876, 8), (1000, 1 << 20), (5000, 1 << 20)],
+)
+def test_of_half_the_room_that_is_left_each_time_half_as_many_points_are_recorded(
+    monkeypatch: pytest.MonkeyPatch, used: int, every: int
+) -> None:
+    monkeypatch.setattr(module, "LIMIT_BYTES", 1000)
+    assert module.one_of(used) == every
+
+
+def test_a_journal_near_its_limit_leaves_out_points_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LIMIT_BYTES", 100_000)
+    with opened(tmp_path) as writer:
+        for step in range(1, 5001):
+            writer.metric(step, {"loss": 1.0})
+            if step % 500 == 0:
+                writer.metric(step, {"eval_loss": 1.0})
+                writer.checkpoint(step, f"checkpoint-{step}", "d", 7)
+                writer.event("note", "something")
+            if step % 5 == 0:
+                writer.sync()
+    found = records(writer)
+    assert [record["seq"] for record in found] == list(range(len(found))), "no gap, which would be a loss"
+    assert sum(len(line) for line in writer.path.read_bytes().splitlines(True) if b'"metric"' in line) < 100_000
+    steps = [record["step"] for record in found if record["type"] == "metric" and "loss" in record["values"]]
+    first = next(record for record in found if record.get("name") == "journal.thinned")
+    (begin,) = [step for step in range(2, 5000) if f"from step {step:,} on" in first["message"]]
+    assert steps[: begin - 1] == list(range(1, begin)), "up to then nothing is missing"
+    assert begin < steps[-1]
+    assert steps[-1] > 1500
+    assert sum(record.get("name") == "journal.thinned" for record in found) == 1
+    every = list(range(500, 5001, 500))
+    assert [record["step"] for record in found if record["type"] == "checkpoint"] == every
+    assert [record["step"] for record in found if "eval_loss" in record.get("values", {})] == every
+    assert sum(record.get("name") == "note" for record in found) == len(every)
+
+
+def test_the_journals_of_a_job_share_their_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LIMIT_BYTES", 10_000)
+    with opened(tmp_path) as writer:
+        pass
+    (writer.path.parent / "launch-0.jsonl").write_bytes(b"x" * 6000)
+    with opened(tmp_path) as writer:
+        for step in range(8):
+            writer.metric(step, {"loss": 1.0})
+    assert [record["step"] for record in records(writer) if record["type"] == "metric"] == [1, 3, 5, 7]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tunefleet.attach import journal
 from tunefleet.attach.journal import JournalWriter
 from tunefleet.jobs.journal_audit import losses, read
 from tunefleet.wire.jobfolder import JobFolder
@@ -109,3 +110,16 @@ def test_lines_of_an_earlier_version_have_no_sum(folder: JobFolder) -> None:
     plain = [json.dumps({"seq": n, "at": 1.0, "type": "event"}).encode() + b"\n" for n in range(3)]
     (folder.journal_dir / "l0.jsonl").write_bytes(b"".join(plain))
     assert losses(folder) == ()
+
+
+def test_points_that_were_left_out_for_their_room_are_a_loss_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "LIMIT_BYTES", 3000)
+    writer = JournalWriter(tmp_path, "l1")
+    for step in range(1, STEPS + 1):
+        writer.metric(step, {"loss": 1.0})
+        writer.sync()
+    writer.close()
+    (said,) = losses(JobFolder(tmp_path))
+    assert said.startswith("l1: Points are missing from step ")

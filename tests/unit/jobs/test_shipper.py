@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tunefleet.errors import OffsetConflict, UnreachableError
+from tunefleet.jobs import joblog
 from tunefleet.jobs import shipper as module
 from tunefleet.jobs.shipper import JournalShipper
 from tunefleet.wire.jobfolder import JobFolder, Shipped
@@ -180,6 +181,31 @@ def test_an_attempts_log_begins_where_its_launch_found_the_file(folder: JobFolde
     assert JournalShipper(folder, second).flush(5)
     assert (first.text, second.text) == (b"first attempt\n", b"second attempt\n")
     assert (shipped(folder).attempt, shipped(folder).log_offset) == (2, 15)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(("delivered", "base"), [(True, 0), (False, 0), (True, 700), (False, 700)])
+def test_a_log_that_is_cut_goes_on_behind_what_was_dropped(
+    folder: JobFolder, monkeypatch: pytest.MonkeyPatch, delivered: bool, base: int, restarted: bool
+) -> None:
+    monkeypatch.setattr(joblog, "BEGINNING_BYTES", 500)
+    folder.job_json.write_text(json.dumps({"attempt": 1, "log_base": base}))
+    receiver = Receiver()
+    shipper = JournalShipper(folder, receiver)
+    before = b"".join(b"%09d\n" % number for number in range(200))
+    folder.log.write_bytes(before)
+    if delivered:
+        assert shipper.flush(5)
+    assert joblog.shorten(folder.log, 2000)
+    note = folder.log.read_bytes()[500:]
+    for line in (b"newer\n", b"newest\n"):
+        with folder.log.open("ab") as log:
+            log.write(line)
+        shipper = JournalShipper(folder, receiver) if restarted else shipper
+        assert shipper.flush(5)
+    kept = before[base:] if delivered else before[base:500]
+    assert receiver.text == kept + note + b"newer\nnewest\n"
+    assert shipped(folder).log_skipped == len(before) - base - len(kept)
 
 
 def test_a_receiver_that_is_away_is_told_when_it_is_back(folder: JobFolder, caplog: pytest.LogCaptureFixture) -> None:

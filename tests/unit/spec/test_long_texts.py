@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
+import time
+
 import pytest
 
 from tunefleet.errors import InputError, SpecError
 from tunefleet.services import paging, scrub
 from tunefleet.services.training.failure import traceback_of
 from tunefleet.spec import deep_set
+from tunefleet.spec import text as module
 from tunefleet.spec.base import is_url
+from tunefleet.spec.text import read_text
 from tunefleet.spec.workflow import load_task_spec
 
 N = 1_000_000
@@ -48,3 +54,31 @@ def test_an_index_and_a_line() -> None:
     seen = traceback_of(f'Traceback (most recent call last):\n  File "a.py", line {"9" * N}, in f\nValueError: x')
     assert seen is not None
     assert (seen.frames, seen.exception_type) == ([], "ValueError")
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (r"\ud83d\ude00", "😀"),
+        (r"\ud83d\ude00\uD83D\uDE00", "😀😀"),
+        (r"\\ud83d\\ude00", r"\ud83d\ude00"),
+        (r"\\\ud83d\ude00", "\\😀"),
+        (r"\\\\ud83d\\ude00", r"\\ud83d\ude00"),
+        (r"\u00e4\n\ud83d\ude00", "ä\n😀"),
+    ],
+)
+def test_escaped_halves_of_json_are_one_character(written: str, read: str) -> None:
+    assert read_text(f'{{"text": "{written}"}}').data == {"text": read} == json.loads(f'{{"text": "{written}"}}')
+
+
+def test_looking_for_halves_holds_up_no_other_thread() -> None:
+    """One call of the regular expression engine goes through the whole text, and no thread runs meanwhile."""
+    long = "x" * (4 << 20)
+
+    def spent_s(pattern: re.Pattern[str]) -> float:
+        begin = time.thread_time()
+        assert pattern.search(long) is None
+        return time.thread_time() - begin
+
+    one = min(spent_s(re.compile(r"\\")) for _ in range(5))
+    assert min(spent_s(module._HALVES) for _ in range(5)) < 20 * one

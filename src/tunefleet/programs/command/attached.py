@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tunefleet.attach import JobSession, inject, trainings
 from tunefleet.errors import InputError
-from tunefleet.jobs import envs
+from tunefleet.jobs import envs, joblog
 from tunefleet.jobs.classify import last_traceback, log_tail
 from tunefleet.programs import children
 from tunefleet.programs.faults import CommandFailedError, ErrorKind
@@ -91,7 +91,7 @@ def run_attached(session: JobSession, argv: Sequence[str], *, env: Mapping[str, 
     environment[inject.ATTACHED_TO] = str(session.folder)
     environment["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [env.get("PYTHONPATH")])])
     session.status.write(state="running", phase="running")
-    offset = folder.log.stat().st_size if folder.log.exists() else 0
+    offset = joblog.end(folder.log)
     with session.lent():
         returncode = children.run([_found(argv[0], environment), *argv[1:]], env=environment, cwd=cwd)
     state = session.status.take_back()

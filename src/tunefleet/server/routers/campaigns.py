@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from sse_starlette import ServerSentEvent
 
 from tunefleet.lifecycle.cycle import CampaignStatus
-from tunefleet.server import streams
+from tunefleet.server import bodies, streams
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import Cursor, Limit, names, one_of
 from tunefleet.server.routing import Router
@@ -50,9 +50,10 @@ class CampaignFilter(BaseModel):
     owner: str | None = None
 
 
-@router.post("")
-async def apply(core: CoreDep, who: Member, wanted: CampaignApply) -> tuple[CampaignApplied, ...]:
+@router.post("", openapi_extra=bodies.documented(bodies.json_of(CampaignApply)))
+async def apply(request: Request, core: CoreDep, who: Member) -> tuple[CampaignApplied, ...]:
     """Make or change your campaigns by name, all or none; those that are not named stay as they are."""
+    wanted = await bodies.read(request, CampaignApply)
     return await jobs.apply(core, who, wanted.campaigns, start=wanted.start)
 
 

@@ -81,7 +81,8 @@ async def submit_tasks(
 ) -> Response:
     """Submit a document as v1's clients do; `POST /api/v1/workflows` is the same with more to say."""
     try:
-        document = records.document(await request.body(), request.headers.get("content-type"))
+        content_type = request.headers.get("content-type")
+        document = await bodies.parsed(records.document, await request.body(), content_type)
         made = await workflows.submit(core, who, SubmitRequest(document=document), idempotency_key=idempotency_key)
     except (SpecError, InputError, NotFoundError) as error:
         # v1's word for whatever is wrong with a document.

@@ -32,13 +32,16 @@ def _is_document(body: bytes) -> bool:
 
 
 async def _submission(request: Request) -> SubmitRequest:
-    body = await request.body()
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if kind == "application/json":
-        # The document itself is as good as a body that has its text.
-        return SubmitRequest(document=bodies.text(body)) if _is_document(body) else bodies.parse(body, SubmitRequest)
-    if kind not in _YAML_TYPES:
+    if kind != "application/json" and kind not in _YAML_TYPES:
         raise HTTPException(415, f"A document is sent as application/json or application/yaml, not as {kind}.")
+    return await bodies.parsed(_parse, await request.body(), kind)
+
+
+def _parse(body: bytes, kind: str) -> SubmitRequest:
+    if kind == "application/json" and not _is_document(body):
+        return bodies.parse(body, SubmitRequest)
+    # The document itself is as good as a body that has its text.
     return SubmitRequest(document=bodies.text(body))
 
 

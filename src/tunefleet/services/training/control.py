@@ -141,7 +141,7 @@ async def resume(core: Core, actor: Actor, task_id: str, body: ResumeJob) -> Res
     if row.status == TaskStatus.PAUSED and adjustments:
         raise ConflictError(
             f"The job {row.id} is paused, and goes on as it is.",
-            hint="Cancel it first: a new job then goes on from its checkpoint with other parameters.",
+            hint=f"`tunefleet cancel {row.id}` first: a new job goes on from its checkpoint with other parameters.",
         )
     made = await steering.resume(core, actor, row.id, step, _overrides(adjustments))
     if made.id != row.id:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.services import thinning
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, AttemptActor, may_read
 from tunefleet.services.tasks import find
@@ -31,11 +32,14 @@ async def report(core: Core, who: AttemptActor, reported: Sequence[ReportedPoint
         ConflictError: If the job is no longer held with this token.
     """
     await agents.touch(core, who)
-    await core.write(partial(_store, who=who, reported=reported, now=core.clock.wall()))
+    keep = core.settings.series_points
+    await core.write(partial(_store, who=who, reported=reported, now=core.clock.wall(), keep=keep))
     return Done(count=len(reported))
 
 
-def _store(connection: Connection, *, who: AttemptActor, reported: Sequence[ReportedPoint], now: float) -> None:
+def _store(
+    connection: Connection, *, who: AttemptActor, reported: Sequence[ReportedPoint], now: float, keep: int
+) -> None:
     held = holding.of_reporter(connection, who, now)
     launch = holding.launch_of(connection, held, now)
     new = _new(connection, launch, reported)
@@ -48,7 +52,9 @@ def _store(connection: Connection, *, who: AttemptActor, reported: Sequence[Repo
     if launch.cursor == 0 and launch.number > 1 and new:
         # Reports do not say where they begin; what an earlier attempt had reported beyond that is done again.
         lineage.resume_from(connection, launch, from_step=_begins_after(new), checkpoint=None)
-    journal.advance(connection, launch, cursor=launch.cursor + len(rows), progress=_progress(launch, reported, now))
+    cursor = launch.cursor + len(rows)
+    journal.advance(connection, launch, cursor=cursor, progress=_progress(launch, reported, now))
+    thinning.thin(connection, launch, cursor, keep, now)
     wake(connection, f"task:{held.task.id}")
 
 

@@ -41,6 +41,13 @@ def finish(session: attach.JobSession, steps: int = 3, say: str = "") -> None:
     session.status.write(state="running", phase="training", step=steps)
 
 
+def flood(session: attach.JobSession, mebibytes: int) -> None:
+    """Print a lot, a mebibyte in ten milliseconds at most."""
+    for number in range(mebibytes):
+        print(f"{number:08d}".ljust((1 << 20) - 1))
+        time.sleep(0.01)
+
+
 def train(session: attach.JobSession, steps: int = 500, step_s: float = 0.02, stubborn: bool = False) -> None:
     """Take steps and obey commands at their ends; a stubborn one ends no step and hears no SIGTERM."""
     board = CommandBoard(session.folder)
@@ -183,5 +190,5 @@ def reveal(session: attach.JobSession, **options: str) -> None:
 
 ACTIONS: dict[str, Callable[..., Any]] = {
     "finish": finish, "train": train, "fail": fail, "die": die, "leave": leave, "beget": beget, "look": look,
-    "compute": compute, "hang": hang, "prepare": prepare, "reveal": reveal, "pin": pin,
+    "compute": compute, "hang": hang, "prepare": prepare, "reveal": reveal, "pin": pin, "flood": flood,
 }  # fmt: skip

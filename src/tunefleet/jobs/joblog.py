@@ -1,0 +1,152 @@
+"""`train.log` within a limit: the beginning and the newest part stay, what is between them is dropped.
+
+The job's processes write to the file themselves: their output does not depend on another process. The keeper copies the
+newest part to `train.log.1` and cuts the file behind its beginning; the processes append, and so go on there. A note at
+the cut counts the dropped bytes.
+
+A position counts every byte that was ever logged, dropped or not: it grows as the file did before it was cut, and
+whoever follows the log finds what comes next. Standard library only: each job's keeper imports it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+
+BEGINNING_BYTES = 8 << 20
+"""So much from the beginning is never dropped."""
+LIMIT_BYTES = 256 << 20
+SMALLEST_LIMIT_BYTES = 4 * BEGINNING_BYTES
+_NOTE = b"\n--- %s bytes of this log are dropped here: it is kept within %s bytes (TUNEFLEET_JOB_LOG_BYTES).%s "
+_CUTTING, _CUT = b"...\n", b"---\n"
+"""How the note ends until the file is cut behind it, and then: what it counts is not gone before that."""
+_ASIDE = b" The newest of them are in train.log.1."
+_COUNT = re.compile(rb"\A\n--- ([\d,]+) bytes of this log are dropped here: [^\n]* (---|\.\.\.)\n")
+_COUNT_BYTES = 240
+_CUTTING_S = 2.0
+
+
+def shorten(log: Path, limit_bytes: int) -> bool:
+    """Cut the log if it is over its limit; one process at a time may do so.
+
+    Args:
+        log: `train.log`; it may be missing.
+        limit_bytes: For it and `train.log.1` together.
+
+    Returns:
+        Whether it was cut.
+
+    Raises:
+        OSError: If it cannot be cut. That the newest part cannot be copied, on a full disk, keeps nothing from being
+            cut.
+    """
+    newest = limit_bytes // 4
+    try:
+        if log.stat().st_size <= limit_bytes - newest:
+            return False
+    except FileNotFoundError:
+        return False
+    with log.open("r+b") as file:
+        gone = _dropped(file.fileno())
+        size, copied = _copy_newest(log, newest)
+        count = size + gone - BEGINNING_BYTES
+        note = _NOTE % (f"{count:,}".encode(), f"{limit_bytes:,}".encode(), _ASIDE if copied else b"")
+        behind = BEGINNING_BYTES + os.pwrite(file.fileno(), note + _CUTTING, BEGINNING_BYTES)
+        os.ftruncate(file.fileno(), behind)
+        os.pwrite(file.fileno(), _CUT, behind - len(_CUT))
+    return True
+
+
+def end(log: Path) -> int:
+    """Return the position behind the last byte; 0 without a log."""
+    try:
+        with log.open("rb") as file:
+            return os.fstat(file.fileno()).st_size + _dropped(file.fileno())
+    except FileNotFoundError:
+        return 0
+
+
+def dropped(log: Path) -> int:
+    """Return how many bytes are gone from behind the beginning."""
+    try:
+        with log.open("rb") as file:
+            return _dropped(file.fileno())
+    except FileNotFoundError:
+        return 0
+
+
+def read(log: Path, position: int, most: int) -> tuple[int, bytes]:
+    """Read what is at a position, or behind what is dropped there.
+
+    Args:
+        log: `train.log`; it may be missing.
+        position: Where to begin.
+        most: How many bytes at most; fewer may be returned though there are more.
+
+    Returns:
+        The position of the first byte, at or behind the one that was asked for, and the bytes.
+    """
+    try:
+        with log.open("rb") as file:
+            while True:
+                gone = _dropped(file.fileno())
+                if not gone:
+                    begin, length = position, most
+                elif position < BEGINNING_BYTES:
+                    begin, length = position, min(most, BEGINNING_BYTES - position)
+                else:
+                    begin, length = max(position - gone, BEGINNING_BYTES), most
+                data = os.pread(file.fileno(), length, begin)
+                if _dropped(file.fileno()) == gone:  # else it was cut meanwhile
+                    return (begin if begin < BEGINNING_BYTES else begin + gone), data
+    except FileNotFoundError:
+        return position, b""
+
+
+def tail(log: Path, since: int, most: int) -> bytes:
+    """Return the newest bytes, also of what was put into `train.log.1` lately.
+
+    Args:
+        log: `train.log`; it may be missing.
+        since: Nothing from before this position.
+        most: How many bytes at most.
+    """
+    begin = max(since, end(log) - most)
+    at, data = read(log, begin, most)
+    if at > begin:
+        with contextlib.suppress(FileNotFoundError), _aside(log).open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - (at - begin)))
+            data = file.read() + data
+    return data[-most:]
+
+
+def _dropped(fd: int) -> int:
+    patience = time.monotonic() + _CUTTING_S
+    while True:
+        found = _COUNT.match(os.pread(fd, _COUNT_BYTES, BEGINNING_BYTES))
+        if found and found[2] == _CUTTING[:3] and time.monotonic() < patience:
+            time.sleep(0.001)  # who cuts was killed there if it takes longer
+            continue
+        return int(found[1].replace(b",", b"")) if found else 0
+
+
+def _aside(log: Path) -> Path:
+    return log.with_name(f"{log.name}.1")
+
+
+def _copy_newest(log: Path, newest: int) -> tuple[int, bool]:
+    """Copy the newest part to `train.log.1`; return the size up to which the log was read, and whether it is there."""
+    aside = _aside(log)
+    with log.open("rb") as source:
+        source.seek(max(BEGINNING_BYTES, os.fstat(source.fileno()).st_size - newest))
+        try:
+            with aside.open("wb") as copy:
+                shutil.copyfileobj(source, copy, 1 << 20)
+        except OSError:
+            aside.unlink(missing_ok=True)  # its room is what the log needs
+            return os.fstat(source.fileno()).st_size, False
+        return source.tell(), True

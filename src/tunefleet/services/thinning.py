@@ -1,0 +1,55 @@
+"""How many points of a launch are kept: the newest as they came, the older ones evenly spread over the run.
+
+A launch that reports for a week has millions of points, and a chart shows two thousand. A server thins each time that a
+quarter of the limit has come; so how far a launch is thinned follows from its cursor alone, on each server.
+"""
+
+from __future__ import annotations
+
+from tunefleet.store import Connection, events, journal, tasks
+from tunefleet.store.rows import LaunchRow
+
+
+def times(cursor: int, limit: int) -> int:
+    """Return how often the points of a launch have been thinned.
+
+    Args:
+        cursor: How many records of its journal are stored.
+        limit: How many points of a series are kept.
+    """
+    return max(0, cursor // (limit // 4) - 3)
+
+
+def thin(connection: Connection, launch: LaunchRow, cursor: int, limit: int, now: float) -> None:
+    """Thin the points of a launch if it is time for that; the first time, append an event that says so.
+
+    Args:
+        connection: Of the operation, which has stored the records up to the cursor.
+        launch: As it was before.
+        cursor: Where its journal stands now.
+        limit: How many points of a series are kept.
+        now: Unix time.
+    """
+    before = times(launch.cursor, limit)
+    if times(cursor, limit) == before:
+        return
+    apart, thinned = _apart(cursor, limit), launch.cursor - limit // 4
+    # What was thinned so far is not looked at again until points are to be twice as far apart.
+    begin = (thinned - limit // 4) // apart * apart if before and _apart(thinned, limit) == apart else 0
+    journal.thin(connection, launch, from_seq=begin, before_seq=cursor - limit // 4, apart=apart)
+    if not before:
+        row = tasks.by_ids(connection, [launch.task_id])[launch.task_id]
+        message = (
+            f"Points of {launch.launch} are thinned from now on: the server keeps {limit:,} of a series "
+            "(TUNEFLEET_SERIES_POINTS), the newest as they came, and older ones evenly spread."
+        )
+        data = {"name": "metrics.thinned", "message": message, "level": "info"}
+        events.append(connection, [events.of_task(row, "task.message", now, data)])
+
+
+def _apart(cursor: int, limit: int) -> int:
+    """Return of how many records' points one stays, so that they take half of the limit."""
+    apart = 2
+    while cursor > apart * (limit // 2):
+        apart *= 2
+    return apart
