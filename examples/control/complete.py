@@ -47,6 +47,7 @@ def main() -> None:
         learning_rate=1e-3,
         per_device_train_batch_size=8,
         logging_steps=100,
+        logging_first_step=True,
         eval_strategy="steps",
         eval_steps=500,
         save_strategy="steps",

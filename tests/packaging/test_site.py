@@ -12,7 +12,7 @@ import yaml
 
 from tests.packaging.making import run
 
-pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 LINKED = re.compile(r'(?:href|src)="([^"#?]+)')
 
 
@@ -25,6 +25,7 @@ def site(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.proof
 def test_no_link_of_the_site_leads_nowhere(site: Path) -> None:
     pages = [path for path in site.rglob("*.html") if path.name != "404.html"]
     assert len(pages) > 80
@@ -37,18 +38,21 @@ def test_no_link_of_the_site_leads_nowhere(site: Path) -> None:
     assert lost == set()
 
 
+@pytest.mark.proof
 def test_what_lies_beside_the_documents_comes_along(site: Path) -> None:
     assert (site / "tree/examples/workflows/index.html").is_file()
     assert (site / "tree/examples/workflows/pipeline.yaml").is_file()
     assert (site / "img/task-desktop-light.png").is_file()
 
 
+@pytest.mark.proof
 def test_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
     loaded = re.compile(r'<(?:script|link|img)[^>]+(?:src|href)="(https?:)?//(?!squidfunk)')
     for page in site.rglob("*.html"):
         assert not loaded.search(page.read_text(encoding="utf-8")), page.name
 
 
+@pytest.mark.proof
 def test_the_search_finds_pages_of_each_part(site: Path) -> None:
     index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
     parts = {entry["location"].split("/")[0] for entry in index["docs"]}

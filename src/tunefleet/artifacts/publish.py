@@ -12,8 +12,10 @@ from typing import Any
 
 from tunefleet.artifacts.s3 import PART_BYTES, Bucket, entries, error_code
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError, UnreachableError
+from tunefleet.settings import PublishSettings, load
 
 try:
+    from boto3.exceptions import S3UploadFailedError
     from boto3.s3.transfer import TransferConfig
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 except ImportError as missing:  # `artifacts.s3` says it first
@@ -60,8 +62,8 @@ class BucketFolder:
             ForbiddenError: If the key may not write.
             UnreachableError: If the service does not answer.
         """
-        there = set(self.names()) & {name for name, _ in files}
-        if there and not replace:
+        there = set() if replace else set(self.names()) & {name for name, _ in files}
+        if there:
             raise ConflictError(
                 f"{self._bucket!r} has {sorted(there)[0]} already.",
                 hint="Name another prefix, or write over it with --force.",
@@ -93,16 +95,11 @@ class BucketFolder:
         try:
             yield
         except ClientError as error:
-            code = error_code(error)
-            if code == "NoSuchBucket":
-                raise NotFoundError(
-                    f"There is no bucket {self._bucket.name}.", hint="Make it, or mend its name."
-                ) from None
-            if code in _DENIED:
-                raise ForbiddenError(
-                    f"{self._bucket!r} may not be written with this key ({code}).",
-                    hint="Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE.",
-                ) from None
+            raise self._refused(error) from error
+        except S3UploadFailedError as error:
+            cause = error.__context__  # boto3 keeps the answer of an upload there
+            if isinstance(cause, ClientError):
+                raise self._refused(cause) from error
             raise UnreachableError(f"{self._bucket!r} cannot be written: {error}") from error
         except NoCredentialsError:
             raise ForbiddenError(
@@ -113,3 +110,30 @@ class BucketFolder:
             raise UnreachableError(
                 f"{self._bucket!r} cannot be reached: {error}", hint="Check TUNEFLEET_S3_ENDPOINT and the network."
             ) from error
+
+    def _refused(self, error: ClientError) -> NotFoundError | ForbiddenError | UnreachableError:
+        code = error_code(error)
+        if code == "NoSuchBucket":
+            return NotFoundError(f"There is no bucket {self._bucket.name}.", hint="Make it, or mend its name.")
+        if code in _DENIED:
+            return ForbiddenError(
+                f"{self._bucket!r} may not be written with this key ({code}).",
+                hint="Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE.",
+            )
+        return UnreachableError(f"{self._bucket!r} cannot be written: {error}")
+
+
+def place_at(url: str, access_key: str, secret_key: str) -> BucketFolder:
+    """Return a place in a bucket of the service that this process's settings name; the keys are somebody else's.
+
+    Args:
+        url: `s3://BUCKET/PREFIX`.
+        access_key: That writes.
+        secret_key: Belongs to it.
+    """
+    settings = load(PublishSettings)
+    name, _, prefix = url.removeprefix("s3://").partition("/")
+    keys = {"access_key": access_key, "secret_key": secret_key}
+    return BucketFolder(
+        Bucket(name, prefix.strip("/"), endpoint=settings.s3_endpoint, region=settings.s3_region, **keys)
+    )

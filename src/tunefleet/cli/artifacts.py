@@ -75,11 +75,11 @@ def get(
 def deliver(
     task: Annotated[str, typer.Argument(metavar="TASK", help="Whose result.", autocompletion=complete_task)],
     *,
-    to: Annotated[str | None, typer.Option("--to", metavar="URL", help="Default: the address in its document.")] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="URL", help="Default: the address or bucket in its document.")] = None,
     header: Annotated[list[str] | None, typer.Option("--header", help="NAME: VALUE, sent with each request.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Send a task's result and files from the server to an address; nothing is computed again."""
+    """Send a task's result and files from the server to an address or bucket; nothing is computed again."""
     with connect(patience_s=10.0, refused_s=None) as client, transfer_bar() as on_progress:
         meant = one_task(client, task)
         sent = delivering.deliver(client, meant, to=to, headers=header or (), on_progress=on_progress)

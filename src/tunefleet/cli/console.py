@@ -119,6 +119,12 @@ def say(text: RenderableType = "", *, style: str | None = None) -> None:
     console.file.write("\n".join(row.rstrip() for row in captured.get().split("\n")))
 
 
+def show_warnings(warnings: Iterable[str]) -> None:
+    """Print warnings on standard error, a line each."""
+    for warning in warnings:
+        err().print(Text(f"Warning: {warning}", style="warn"))
+
+
 def print_json(value: BaseModel | Iterable[BaseModel] | dict[str, Any]) -> None:
     """Print one JSON document; models and lists of models become objects and arrays."""
     if isinstance(value, BaseModel):

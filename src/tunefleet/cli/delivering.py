@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.client import Client
-from tunefleet.client.outward import Outward, Receiver
+from tunefleet.client.outward import IntoBucket, Outward, Receiver
 from tunefleet.client.reach import shown
 from tunefleet.client.transfer import OnProgress
 from tunefleet.errors import InputError
@@ -37,7 +37,7 @@ def deliver(client: Client, task: str, *, to: str | None, headers: Iterable[str]
     Args:
         client: The server.
         task: The task's id, or its beginning.
-        to: The address; null for the one in the document.
+        to: The address; null for the address or bucket in the document.
         headers: `NAME: VALUE` each, beside those in the document.
         on_progress: Told how far downloads are.
 
@@ -46,8 +46,7 @@ def deliver(client: Client, task: str, *, to: str | None, headers: Iterable[str]
         UnreachableError: If the receiver does not answer.
     """
     detail = client.tasks.get(task)
-    receiver = _receiver(detail.spec, to, headers)
-    outward = Outward(receiver, allowed=_ANYWHERE)
+    outward, where = _outward(detail.spec, to, headers)
     files = {file.name: file for file in client.tasks.files(detail.id).files}
     result = next((files[name] for name in reversed(RESULT_NAMES) if name in files), None)
     if result is None:
@@ -66,23 +65,29 @@ def deliver(client: Client, task: str, *, to: str | None, headers: Iterable[str]
         path = Path(folder, result.name)
         client.tasks.fetch_file(detail.id, result, path)
         outward.result(ResultEnvelope.model_validate_json(path.read_bytes()))
-    return Sent(detail.id, shown(receiver.url), tuple(sent))
+    return Sent(detail.id, where, tuple(sent))
 
 
-def _receiver(spec: dict[str, Any], to: str | None, headers: Iterable[str]) -> Receiver:
+def _outward(spec: dict[str, Any], to: str | None, headers: Iterable[str]) -> tuple[Outward | IntoBucket, str]:
+    """Return who sends, and where to, for a person."""
     raw = (spec.get("output") or {}).get("destination") or {}
     wanted = DestinationSpec.model_validate(raw)
     url = to or wanted.url
     if url is None:
         raise InputError("The task's document names no address.", hint="Name one with --to.")
-    where = load(SecretSettings)
-    secrets = Secrets(secret_variables(), where.secrets_dir, where.secrets_limits)
+    settings = load(SecretSettings)
+    secrets = Secrets(secret_variables(), settings.secrets_dir, settings.secrets_limits)
+    if to is None and wanted.type == "s3":
+        if any(headers):
+            raise InputError("--header is for an address; the document names a bucket.", hint="Leave it out.")
+        return IntoBucket(*secrets.fill([url, wanted.access_key, wanted.secret_key])), url
     # What the document sends is meant for the document's address.
     known = {} if to is not None else dict(wanted.headers or {})
     given = dict(_header(text) for text in headers)
     address, sent = str(secrets.fill(url)), {**known, **given}
     secrets.check_sent([url, sent], address)
-    return Receiver(address, wanted.method, secrets.fill(sent), wanted.timeout_s)
+    receiver = Receiver(address, wanted.method, secrets.fill(sent), wanted.timeout_s)
+    return Outward(receiver, allowed=_ANYWHERE), shown(address)
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from tunefleet.cli import live, stages, words
-from tunefleet.cli.console import Json, err, out, print_json, say
+from tunefleet.cli.console import Json, err, out, print_json, say, show_warnings
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import Set, TaskOrWorkflow, is_workflow, parse_sets
 from tunefleet.cli.session import connect
@@ -70,8 +70,7 @@ def submit(
                 strict=strict,
                 on_progress=on_progress,
             )
-        for warning in run.workflow.warnings:
-            err().print(Text(f"Warning: {warning}", style="warn"))
+        show_warnings(run.workflow.warnings)
         if not as_json:
             _announce(run, listed=not (follow and out().is_terminal))
         if not follow and not wait:
@@ -129,7 +128,7 @@ def _announce(run: Run, *, listed: bool) -> None:
         return
     task = run.task
     say(Text.assemble("Submitted ", (task.name, "head"), " as ", (task.id, "id"), "."))
-    if task.why and not run.workflow.warnings:
+    if task.why and not any(task.why in warning for warning in run.workflow.warnings):
         say(task.why[:1].upper() + task.why[1:], style="dim")
     say(f"Follow it: tunefleet follow {task.id}", style="dim")
 

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from tunefleet.cli import words
-from tunefleet.cli.console import Json, print_json, say
+from tunefleet.cli.console import Json, print_json, say, show_warnings
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import Set, parse_sets
 from tunefleet.client.submitting import check_local_files, override, read_document
 from tunefleet.errors import SpecError
-from tunefleet.spec.at_submit import new_faults
+from tunefleet.spec.at_submit import new_faults, remarks
 from tunefleet.wire.api import FaultView, ValidateReply
 
 
@@ -32,7 +32,8 @@ def validate(
     text, path = read_document(Path(file))
     try:
         _, workflow = override(text, parse_sets(sets), filename=file)
-        if found := new_faults((task, task.spec) for task in workflow.tasks):
+        told = [(task, task.spec) for task in workflow.tasks]
+        if found := new_faults(told):
             raise SpecError(found, filename=file)
     except SpecError as error:
         if not as_json:
@@ -41,10 +42,12 @@ def validate(
         print_json(ValidateReply(ok=False, faults=faults))
         raise typer.Exit(ExitCode.INVALID) from None
     folder = path.parent if path else Path()
-    files = check_local_files(workflow, folder)
+    files, warnings = check_local_files(workflow, folder), remarks(told)
     if as_json:
-        print_json(ValidateReply(ok=True, tasks=tuple(task.name for task in workflow.tasks)))
+        names = tuple(task.name for task in workflow.tasks)
+        print_json(ValidateReply(ok=True, tasks=names, warnings=tuple(warnings)))
         return
+    show_warnings(warnings)
     say(f"{file} is valid: {words.plural(len(workflow.tasks), 'task')}.", style="good")
     if files:
         say(f"Uploads: {', '.join(map(str, files))}", style="dim")

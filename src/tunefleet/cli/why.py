@@ -8,7 +8,7 @@ from typing import Final
 from rich.text import Text
 
 from tunefleet.cli import words
-from tunefleet.cli.console import Json, cut, print_json, say, status_text, table
+from tunefleet.cli.console import Json, cut, print_json, say, show_warnings, status_text, table
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import TaskId
@@ -92,6 +92,7 @@ def show_dry_run(reply: ValidateReply, *, as_json: bool) -> ExitCode:
     if as_json:
         print_json(reply)
     else:
+        show_warnings(reply.warnings)
         for forecast in reply.forecasts:
             _forecast(forecast)
         say("Nothing was submitted.", style="dim")

@@ -1,7 +1,11 @@
-"""Deliver a task's result and files to an address that its document names; who may be reached is `reach`'s business."""
+"""Deliver a task's result and files to where its document wants them: an address, or a bucket.
+
+Which addresses may be reached is the business of `reach`.
+"""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +16,7 @@ import httpx
 from tunefleet.client.reach import Reach, shown
 from tunefleet.client.throttle import Throttle
 from tunefleet.errors import InputError, TooLargeError, UnreachableError
-from tunefleet.wire.results import ResultEnvelope
+from tunefleet.wire.results import ENVELOPE_NAME, ResultEnvelope
 
 _PIECE_BYTES: Final = 1 << 20
 _LASTING: Final = frozenset({400, 401, 403, 404, 405, 410, 411, 415, 422})
@@ -88,6 +92,47 @@ class Outward:
         content = self._throttle.paced(pieces) if self._throttle is not None else pieces
         answer = self._reach.send("POST", url, headers=headers, timeout=self._receiver.timeout, content=content)
         _refuse(url, answer)
+
+
+class IntoBucket:
+    """Sends to a place in a bucket: `PREFIX/TASK_ID/NAME`.
+
+    Args:
+        url: `s3://BUCKET/PREFIX`; the service is that of this process's settings.
+        access_key: That writes.
+        secret_key: Belongs to it.
+        throttle: Holds it to a speed.
+
+    Raises:
+        MachineError: If this machine lacks the package.
+    """
+
+    def __init__(self, url: str, access_key: str, secret_key: str, *, throttle: Throttle | None = None) -> None:
+        from tunefleet.artifacts.publish import place_at
+
+        self._place = place_at(url, access_key, secret_key)
+        self._throttle = throttle
+
+    def result(self, envelope: ResultEnvelope) -> None:
+        """Write a result, over an older one.
+
+        Raises:
+            ForbiddenError: If the key may not write.
+            NotFoundError: If there is no such bucket.
+            UnreachableError: If the service does not answer.
+        """
+        with tempfile.TemporaryDirectory(prefix="tunefleet-result-") as folder:
+            path = Path(folder) / ENVELOPE_NAME
+            path.write_text(envelope.model_dump_json(indent=1), encoding="utf-8")
+            self.file(envelope.task_id, path)
+
+    def file(self, task_id: str, path: Path) -> None:
+        """Write a file; raises what `result` raises."""
+        self._place.put([(f"{task_id}/{path.name}", path)], self._sent, replace=True)
+
+    def _sent(self, count: int) -> None:
+        if self._throttle is not None:
+            self._throttle.take(count)
 
 
 def _pieces(head: bytes, path: Path, tail: bytes) -> Iterator[bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -21,7 +21,7 @@ class Reject:
     """The worker cannot run the task.
 
     Args:
-        reason: What it lacks, as a clause: "has 8 GiB memory, 32 GiB are needed".
+        reason: All that it lacks, as a clause: "has 8 GiB memory, 32 GiB are needed, and lacks the tag lab".
         lasting: Whether waiting does not help: only another worker, or this one changed, could run the task.
     """
 
@@ -39,9 +39,8 @@ _FIT: Final = Fit()
 
 def match(requirement: Requirement, worker: WorkerState) -> Reject | Fit:
     """Decide whether a worker can run a task now, later or never."""
-    lacking = lacks(requirement, worker)
-    if lacking is not None:
-        return Reject(lacking, lasting=True)
+    if lacks(requirement, worker) is not None:
+        return Reject(", and ".join(_all_lacking(requirement, worker)), lasting=True)
     short = _short(requirement, worker)
     hindrance = _away(requirement, worker) or (short and _told(short, requirement, worker))
     return Reject(hindrance, lasting=False) if hindrance else _FIT
@@ -111,8 +110,8 @@ def _known_lacking(known: dict[int, str | None], need: Requirement, worker: Work
 
 
 def lacks(need: Requirement, worker: WorkerState) -> str | None:
-    """Say what a worker lacks for good, as a clause; null if nothing."""
-    found = _find_lacking(need, worker)
+    """Say the first thing that a worker lacks for good, as a clause; null if it lacks nothing. `match` says all."""
+    found = next(_all_lacking(need, worker), None)
     if worker.alike is not None and worker.id not in need.tags:
         _known(need)[worker.alike] = found
     return found
@@ -128,55 +127,61 @@ def _known(need: Requirement) -> dict[int, str | None]:
     return known
 
 
-def _find_lacking(need: Requirement, worker: WorkerState) -> str | None:
+def _all_lacking(need: Requirement, worker: WorkerState) -> Iterator[str]:
+    """Yield each thing that a worker lacks for good, as a clause; who wants to know whether takes the first."""
     if worker.project is not None and need.project is not None and worker.project != need.project:
-        return f"serves the project {worker.project} only"
+        yield f"serves the project {worker.project} only"
     if need.kind not in worker.executors:
-        return f"cannot run {need.kind} tasks"
-    reason = worker.executors[need.kind]
-    if reason is not None:
-        return f"cannot run {need.kind} tasks: {reason.removesuffix('.')}"
+        yield f"cannot run {need.kind} tasks"
+    elif (reason := worker.executors[need.kind]) is not None:
+        yield f"cannot run {need.kind} tasks: {reason.removesuffix('.')}"
     if worker.slots.get(need.slot_class, 0) <= 0:
-        return f"has no slot for {need.slot_class} tasks"
+        yield f"has no slot for {need.slot_class} tasks"
     if need.cpu > worker.cpu:
-        return f"has {worker.cpu} cores, {need.cpu} are needed"
+        yield f"has {worker.cpu} cores, {need.cpu} are needed"
     if need.memory_bytes > worker.memory_bytes:
-        return f"has {size(worker.memory_bytes)} memory, {size(need.memory_bytes)} are needed"
-    return _lacks_names(need, worker) or _lacks_gpus(need, worker)
+        yield f"has {size(worker.memory_bytes)} memory, {size(need.memory_bytes)} are needed"
+    yield from _lacking_names(need, worker)
+    gpus = _lacks_gpus(need, worker)
+    if gpus is not None:
+        yield gpus
 
 
-def _lacks_names(need: Requirement, worker: WorkerState) -> str | None:
+def _lacking_names(need: Requirement, worker: WorkerState) -> Iterator[str]:
     missing = [name for name in need.tags if name not in worker.tags and name != worker.id]
     if missing:
-        return f"lacks the tag {', '.join(missing)}"
+        yield f"lacks the tag {', '.join(missing)}"
     foreign = [name for name in worker.tags if name.startswith(_ONLY) and name not in need.tags]
     if foreign:
-        return f"takes only tasks with the tag {foreign[0]}"
+        yield f"takes only tasks with the tag {foreign[0]}"
     missing = [name for name in need.secrets if not {name, f"{name}@{need.project}"} & worker.secrets]
-    if missing:
-        kept = [name for name in missing if any(each.startswith(f"{name}@") for each in worker.secrets)]
-        return f"keeps the secret {kept[0]} for other projects" if kept else f"lacks the secret {', '.join(missing)}"
+    kept = [name for name in missing if any(each.startswith(f"{name}@") for each in worker.secrets)]
+    if kept:
+        yield f"keeps the secret {', '.join(kept)} for other projects"
+    if missing != kept:
+        yield f"lacks the secret {', '.join(name for name in missing if name not in kept)}"
     ready = worker.environments
     missing = [] if ready is None else [name for name in need.environments if name not in ready]
     if missing:
-        return f"lacks the environment {', '.join(missing)} (`tunefleet env create` there makes it)"
+        yield f"lacks the environment {', '.join(missing)} (`tunefleet env create` there makes it)"
     there = worker.features.get(need.kind)
-    missing = [] if there is None else [name for name in need.features if there.get(name, "") is not None]
-    if there is not None and missing:
-        return f"lacks {missing[0]}" + (f": {(there[missing[0]] or '').rstrip('.')}" if missing[0] in there else "")
+    if there is not None:
+        for name in need.features:
+            why = there.get(name, "")
+            if why is not None:
+                yield f"lacks {name}" + (f": {why.rstrip('.')}" if why else "")
     if need.code and not worker.allow_code:
-        return "does not run code that a task brings (--allow-code, TUNEFLEET_ALLOW_CODE=true)"
-    return None
+        yield "does not run code that a task brings (--allow-code, TUNEFLEET_ALLOW_CODE=true)"
 
 
 def _lacks_gpus(need: Requirement, worker: WorkerState) -> str | None:
     if need.gpu_count == 0 or (need.gpu_optional and not worker.gpus):
         return None
-    fitting = devices.suited(need, worker)
+    fitting, cause = devices.suited(need, worker), need.gpu_cause
     if need.gpu_count <= len(fitting) and need.gpu_first in (None, *fitting):
         return None
     if len(worker.gpus) < need.gpu_count:
-        return f"has {len(worker.gpus)} GPUs, {need.gpu_count} are needed"
+        return f"has {len(worker.gpus)} GPUs, {need.gpu_count} are needed{f' for {cause}' if cause else ''}"
     wanted = " ".join(
         part
         for part in (need.gpu_type or "", f"with {size(need.gpu_memory_bytes)}" if need.gpu_memory_bytes else "")

@@ -31,6 +31,7 @@ class Requirement:
         gpu_first: The place of the device that comes first, and must be among them; null if that does not matter.
         gpu_type: Part of the product name, in any case, a hyphen like a space; null for any.
         gpu_memory_bytes: Memory of each device.
+        gpu_cause: The key of the spec that needs a GPU, where the task asks for none by itself.
         tags: Tags that the worker must have; its id counts as one.
         secrets: Names of secrets that the worker must have.
         environments: Names of environments (`tunefleet env`) that must be ready there.
@@ -55,6 +56,7 @@ class Requirement:
     gpu_first: int | None = None
     gpu_type: str | None = None
     gpu_memory_bytes: int = 0
+    gpu_cause: str | None = None
     tags: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from tunefleet.spec import dump_task_spec, load_task_spec
 from tunefleet.spec.condition import ConditionSpec, unmet
 from tunefleet.spec.paths import named_tasks
 from tunefleet.spec.python_task import with_upstream
-from tunefleet.spec.references import resolve
+from tunefleet.spec.references import references_of, resolve
 from tunefleet.store import Connection, clusters, edges, tasks, undone_if_failed
 from tunefleet.store.edges import Upstream
 from tunefleet.store.rows import DocumentRow, TaskRow
@@ -63,21 +63,32 @@ def judge(connection: Connection, rows: Sequence[TaskRow], now: float) -> list[M
     waiting = [row for row in rows if row.status == TaskStatus.PENDING]
     above = edges.upstreams(connection, [row.seq for row in waiting])
     computed = retried.computed(connection, (each.task for every in above.values() for each in every))
+    passed = _passed(connection, above)
     moves, ready = [], []
     for row in waiting:
-        open_ = [each for each in above[row.seq] if not _done(each.task, row, computed)]
+        open_ = [each for each in above[row.seq] if not _done(each.task, row, computed) and each.task.seq not in passed]
         bad = _blocked(row, open_)
         if bad is not None:
             moves.append(bad)
         elif not open_:
             ready.append(row)
-    seqs = {each.task.seq for row in ready for each in above[row.seq]}
+    seqs = {each.task.seq for row in ready for each in above[row.seq]} - passed
     documents = tasks.documents(connection, [*(row.seq for row in ready), *seqs])
     envelopes = {seq: _envelope(documents[seq]) for seq in seqs}  # once, however many tasks read it
     for row in ready:
-        results = {each.name: envelopes[each.task.seq] for each in above[row.seq]}
-        moves.append(_begin_or_fail(connection, row, documents[row.seq], results, now))
+        results = {each.name: envelopes[each.task.seq] for each in above[row.seq] if each.task.seq not in passed}
+        skipped = frozenset(each.name for each in above[row.seq] if each.task.seq in passed)
+        moves.append(_begin_or_fail(connection, row, documents[row.seq], results, skipped, now))
     return moves
+
+
+def _passed(connection: Connection, above: Mapping[int, Sequence[Upstream]]) -> frozenset[int]:
+    """Return which tasks were skipped by a condition that lets what depends on them run all the same."""
+    skipped = {
+        each.task.seq for every in above.values() for each in every if each.task.reason == TaskReason.CONDITION_UNMET
+    }
+    specs = {seq: orjson.loads(each.spec) for seq, each in tasks.documents(connection, sorted(skipped)).items()}
+    return frozenset(seq for seq, spec in specs.items() if (spec.get("condition") or {}).get("on_skipped") == "run")
 
 
 def _done(task: TaskRow, row: TaskRow, computed: Collection[int]) -> bool:
@@ -118,14 +129,21 @@ def _told(cause: Upstream, verb: str) -> str:
     return f"{cause.name} ({task.id}) {verb}{f': {task.error}' if task.error else '.'}"
 
 
-def _begin_or_fail(connection: Connection, row: TaskRow, document: DocumentRow, results: Envelopes, now: float) -> Move:
+def _begin_or_fail(
+    connection: Connection,
+    row: TaskRow,
+    document: DocumentRow,
+    results: Envelopes,
+    skipped: Collection[str],
+    now: float,
+) -> Move:
     """Begin a task; what nobody foresaw fails that task alone, never the end of the one before it.
 
     The end would be sent again and again, and the task before be computed again and again.
     """
     try:
         with undone_if_failed(connection):
-            return _begin(connection, row, document, results, now)
+            return _begin(connection, row, document, results, skipped, now)
     except StoreError:
         raise  # the store's trouble is nobody's input
     except Exception as error:
@@ -134,14 +152,22 @@ def _begin_or_fail(connection: Connection, row: TaskRow, document: DocumentRow, 
         return _bad_input(row, f"The server cannot make its spec of the results of the tasks before it ({kind}).")
 
 
-def _begin(connection: Connection, row: TaskRow, document: DocumentRow, results: Envelopes, now: float) -> Move:
-    """Return the move of a task whose upstreams are all completed."""
+def _begin(
+    connection: Connection,
+    row: TaskRow,
+    document: DocumentRow,
+    results: Envelopes,
+    skipped: Collection[str],
+    now: float,
+) -> Move:
+    """Return the move of a task whose upstreams are all completed, or skipped in a way that lets it run."""
     raw: dict[str, Any] = orjson.loads(document.spec)
     try:
-        told = _skipped(raw, results)
+        told = _skipped(raw, results, skipped)
         if told is not None:
             return Move(row, TaskReason.CONDITION_UNMET, changes={"error": told}, data={"message": told})
         written = {key: value for key, value in raw.items() if key not in _NOT_FOR_WORKERS}
+        _refuse_skipped(written, skipped)
         spec = load_task_spec(with_upstream(resolve(written, results), results))
         whole = dump_task_spec(spec)
         named = inputs.named(connection, row.project, row.name, whole)
@@ -172,9 +198,27 @@ def _bad_input(row: TaskRow, error: str) -> Move:
     return Move(row, TaskReason.BAD_INPUT, changes={"error": error})
 
 
-def _skipped(raw: Mapping[str, Any], results: Envelopes) -> str | None:
+def _refuse_skipped(written: Mapping[str, Any], skipped: Collection[str]) -> None:
+    """Refuse a spec that needs a result of a task that was skipped.
+
+    Raises:
+        InputError: Names the field.
+    """
+    hint = "Without on_skipped: run in its condition, what depends on it is skipped, too."
+    for where, found in references_of(written, skipped) if skipped else ():
+        if found.node in skipped:
+            raise InputError(f"spec.{where}: {found.text} has no value: {found.node} was skipped.", hint=hint)
+    for each in (written.get("inputs") or ()) if written.get("taskType") == "python" else ():
+        name = each.get("stage") if isinstance(each, Mapping) else each
+        if name in skipped:
+            raise InputError(f"spec.inputs names {name}, which was skipped.", hint=hint)
+
+
+def _skipped(raw: Mapping[str, Any], results: Envelopes, skipped: Collection[str]) -> str | None:
     """Return why a task's condition is not met, in words; None if it shall run."""
     if raw.get("condition") is None:
         return None
     condition = ConditionSpec.model_validate(raw["condition"])
+    if condition.node in skipped:
+        return f"Its condition is not met: {condition.node} was skipped."
     return unmet(condition, results.get(condition.node, {}))

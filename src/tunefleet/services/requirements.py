@@ -27,6 +27,7 @@ def of(spec: BaseTaskSpec) -> Requirement:
         gpu_first=wanted.primary if count else None,
         gpu_type=gpu.type if gpu is not None and gpu.type != "any" else None,
         gpu_memory_bytes=(gpu.memory_bytes or 0) if gpu is not None else 0,
+        gpu_cause=wanted.cause if count else None,
         tags=tuple(sorted(set(spec.resources.tags))),
         secrets=secrets_of(dump_task_spec(spec)),
         environments=spec.environments,

@@ -24,7 +24,7 @@ from tunefleet.services.inputs import Input
 from tunefleet.services.notify import wishes
 from tunefleet.services.upstreams import Waiting
 from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, asked_shards, dump_task_spec
-from tunefleet.spec.at_submit import new_faults
+from tunefleet.spec.at_submit import new_faults, remarks
 from tunefleet.spec.paths import NamedTask, named_tasks
 from tunefleet.store import Connection, clusters, edges, events, tasks, traces, workflows
 from tunefleet.store.edges import EdgeRow
@@ -161,11 +161,16 @@ def _warnings(submission: Submission, planned: Sequence[_Planned], fleet: Sequen
         faults = [node.fault("federation", f"the task {node.name} is {why}") for node, (why, few) in small if few]
         raise SpecError(faults, filename=submission.workflow.name)
     stuck += [(node, why) for node, (why, _) in small]
-    return [f"The task {node.name} is {why}" for node, why in stuck] + [
-        f"{name} is not run again: its result is on the server (`tunefleet artifacts deliver {row.id}` sends it)."
-        for name, row in submission.done.items()
-        if row.status != TaskStatus.COMPLETED
-    ]
+    said = remarks((each.node, each.spec) for each in planned)
+    return (
+        [f"The task {node.name} is {why}" for node, why in stuck]
+        + said
+        + [
+            f"{name} is not run again: its result is on the server (`tunefleet artifacts deliver {row.id}` sends it)."
+            for name, row in submission.done.items()
+            if row.status != TaskStatus.COMPLETED
+        ]
+    )
 
 
 def _refuse_strangers(connection: Connection, submission: Submission, planned: Sequence[_Planned]) -> None:

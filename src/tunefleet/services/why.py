@@ -29,7 +29,7 @@ from tunefleet.services.notify import wishes
 from tunefleet.services.views import moment
 from tunefleet.services.workflows import fault_views, validate
 from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, parse_workflow
-from tunefleet.spec.at_submit import new_faults
+from tunefleet.spec.at_submit import new_faults, remarks
 from tunefleet.store import Connection, attempts, queue
 from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.wire.api import SubmitRequest, ValidateReply
@@ -89,9 +89,10 @@ async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> Valid
 
     who = wishes.Who(actor.project, actor.owner, core.settings.smtp_url is not None)
 
+    specs = [(node, _spec(node)) for node in workflow.tasks]
+
     def operation(connection: Connection) -> tuple[list[Fault], Sequence[WorkerState]]:
         faults = upstreams.faults_of(connection, actor.project, workflow.tasks)
-        specs = [(node, _spec(node)) for node in workflow.tasks]
         faults += wishes.faults(connection, who, ((node, spec.notify) for node, spec in specs))
         faults += engines.faults(core.engines, specs) + new_faults(specs)
         return faults, roster.serving(roster.states(connection, here), actor.project)
@@ -101,7 +102,8 @@ async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> Valid
         return ValidateReply(ok=False, faults=fault_views(faults))
     needs = {node.name: roster.whose(_need(node), actor.project) for node in workflow.tasks}
     found = await asyncio.to_thread(_forecasts, core, workflow, needs, fleet, policy)
-    return ValidateReply(ok=True, tasks=tuple(node.name for node in workflow.tasks), forecasts=found)
+    names, said = tuple(node.name for node in workflow.tasks), tuple(remarks(specs))
+    return ValidateReply(ok=True, tasks=names, forecasts=found, warnings=said)
 
 
 def _forecasts(

@@ -17,7 +17,7 @@ from tunefleet.services.roster import Presences
 from tunefleet.services.submission import Submission
 from tunefleet.services.views import task_view, workflow_detail, workflow_view
 from tunefleet.spec import parse_workflow
-from tunefleet.spec.at_submit import new_faults
+from tunefleet.spec.at_submit import new_faults, remarks
 from tunefleet.store import Connection, journal, tasks, workflows
 from tunefleet.store.rows import TaskRow, WorkflowRow
 from tunefleet.wire.api import (
@@ -92,9 +92,10 @@ def validate(document: str, filename: str | None = None) -> ValidateReply:
         workflow = parse_workflow(document, filename=filename)
     except SpecError as error:
         return ValidateReply(ok=False, faults=fault_views(error.faults))
-    if faults := new_faults((node, node.spec) for node in workflow.tasks):
+    told = [(node, node.spec) for node in workflow.tasks]
+    if faults := new_faults(told):
         return ValidateReply(ok=False, faults=fault_views(faults))
-    return ValidateReply(ok=True, tasks=tuple(node.name for node in workflow.tasks))
+    return ValidateReply(ok=True, tasks=tuple(node.name for node in workflow.tasks), warnings=tuple(remarks(told)))
 
 
 def fault_views(faults: Sequence[Fault]) -> tuple[FaultView, ...]:
@@ -176,7 +177,7 @@ async def retry(core: Core, actor: Actor, workflow_id: str, wanted: RetryRequest
     may_submit(actor)
     row = await core.read(lambda connection: find(connection, actor, workflow_id))
     if row.status == "running":
-        raise ConflictError(f"The workflow {row.id} has not ended.", hint="Cancel it first.")
+        raise ConflictError(f"The workflow {row.id} has not ended.", hint=f"`tunefleet cancel {row.id}` ends it.")
     return await store(core, await repeating.workflow(core, actor, row, wanted or RetryRequest()))
 
 
@@ -193,7 +194,7 @@ async def remove(core: Core, actor: Actor, workflow_id: str) -> None:
         row = find(connection, actor, workflow_id)
         may_change(actor, row.owner, row.id)
         if row.status == "running":
-            raise ConflictError(f"The workflow {row.id} has not ended.", hint="Cancel it first.")
+            raise ConflictError(f"The workflow {row.id} has not ended.", hint=f"`tunefleet cancel {row.id}` ends it.")
         removal.refuse_needed(connection, tasks.of_workflows(connection, [row.seq])[row.seq])
         removal.remove_workflows(connection, [row.seq], core.clock.wall())
 

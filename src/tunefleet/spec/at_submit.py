@@ -1,12 +1,25 @@
-"""What is refused at the submit alone: tasks that were stored before a release refused it run on as they did."""
+"""What is refused, or remarked on, at the submit alone.
+
+What is refused here was allowed once: tasks that were stored before a release refused it run on as they did.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from tunefleet.errors import Fault
 from tunefleet.spec.base_task import BaseTaskSpec
 from tunefleet.spec.nodes import TaskNode
+from tunefleet.spec.shown import cut, show
+from tunefleet.spec.text import Path, dotted
+
+_BRACES: Final = re.compile(r"\{\{\s*([^{}\r\n]{1,400}?)\s*\}\}")
+_OWN_LANGUAGE: Final = frozenset({"code", "chat_template"})
+"""Keys below which `{{` belongs to a language of its own."""
+_MOST: Final = 20
+"""Remarks of one document that are told."""
 
 
 def new_faults(told: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[Fault]:
@@ -24,3 +37,64 @@ def new_faults(told: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[Fau
         for node, spec in told
         if spec is not None and spec.on_lost == "wait" and spec.resources.most_nodes > 1
     ]
+
+
+def remarks(told: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[str]:
+    """Say of tasks what may not be meant as it is written, a sentence each.
+
+    Args:
+        told: All tasks of a document, each with what is known of its spec.
+    """
+    listed = list(told)
+    names = {node.name for node, _ in listed}
+    found = [
+        each
+        for node, spec in listed
+        for each in (*_braces(node, names), *_unknown_artifacts(node, spec), *_without_effect(node))
+    ]
+    more = len(found) - _MOST
+    return [*found[:_MOST], f"{more} more remarks of this kind are not shown."] if more > 0 else found
+
+
+def _braces(node: TaskNode, names: Collection[str]) -> Iterator[str]:
+    """Find references in the manner of other systems: they would be trained on, or asked, as they stand."""
+    for where, text in _texts(node.raw, ()):
+        for match in _BRACES.finditer(text):
+            first = re.split(r"[.\[]", match[1], maxsplit=1)
+            if len(first) == 2 and first[0] in names:
+                place = f"{node.name}: spec.{dotted(where)}"
+                yield f"{place} has {cut(match[0])}, which stays as it is; a reference is written ${{{match[1]}}}."
+
+
+def _texts(value: Any, where: Path) -> Iterator[tuple[Path, str]]:
+    if where and where[-1] in _OWN_LANGUAGE:
+        return
+    if isinstance(value, str):
+        if "{{" in value:
+            yield where, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _texts(inner, (*where, key))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, (*where, index))
+
+
+def _without_effect(node: TaskNode) -> Iterator[str]:
+    model = node.raw.get("model")
+    vllm = model.get("vllm") if isinstance(model, Mapping) else None
+    if isinstance(vllm, Mapping) and vllm.get("release_after_run") is True:
+        said = "spec.model.vllm.release_after_run has no effect"
+        yield f"{node.name}: {said}; an engine goes when its memory is needed."
+
+
+def _unknown_artifacts(node: TaskNode, spec: BaseTaskSpec | None) -> Iterator[str]:
+    if spec is None or type(spec) is BaseTaskSpec:  # what the kind leaves is known once its references are
+        return
+    left = spec.left
+    for name in spec.output.artifacts:
+        if name not in left:
+            yield (
+                f"{node.name}: spec.output.artifacts names {show(name)}, which {spec.task_type} tasks do not leave by "
+                f"themselves; they leave {', '.join(left)}."
+            )

@@ -30,6 +30,7 @@ class Devices:
         everything: All that suit.
         indices: Only these, by their number among those of the worker; any if it is empty.
         primary: The number of the first of them, if that matters.
+        cause: The key that needs them, where `resources` asks for none.
     """
 
     count: int
@@ -37,6 +38,7 @@ class Devices:
     everything: bool = False
     indices: tuple[int, ...] = ()
     primary: int | None = None
+    cause: str | None = None
 
 
 class BaseTaskSpec(Block):
@@ -104,6 +106,11 @@ class BaseTaskSpec(Block):
         """
         del gpus  # one process has all of them
         return 1
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """What the task leaves, as far as that is known before it runs."""
+        return self.leaves({name: getattr(self, name) for name in type(self).model_fields})
 
     @classmethod
     def leaves(cls, blocks: Mapping[str, Any]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import orjson
 from pydantic import AfterValidator, BeforeValidator
@@ -41,12 +41,15 @@ class ConditionSpec(Block):
     """`spec.condition`: the task runs only if a value of an upstream result is the wanted one; else it is skipped."""
 
     node: Text
-    """Stage or node whose result decides; the task depends on it."""
+    """Stage or node whose result decides; the task depends on it. If that one was skipped, so is this task."""
     field: Annotated[Text, AfterValidator(_path)]
     """Path in its result, such as `items.0.output` or `metrics["eval.loss"]`. If the result has no such field, the task
     fails: a misspelt path must not look like a condition that is not met. Null is a value, and never the wanted one."""
     equals: Annotated[str | int | float | bool, BeforeValidator(_single), AfterValidator(_no_reference)]
     """The wanted value; a text is never equal to a number."""
+    on_skipped: Literal["skip", "run"] | None = None
+    """What becomes of the tasks that depend on this one if it is skipped: they are skipped too, or they run, without a
+    result of it. By default `skip`; in documents of `flowmesh/v1` it is `run`."""
 
     @property
     def reference(self) -> Reference:

@@ -134,7 +134,7 @@ def _look(found: Sequence[Draft], names: Collection[str], source: Source, faults
             faults.append(_too_many(draft, standing[-1]))
             break
         looked.specs.append(_spec(draft, standing, mine, room))
-        condition = _condition(draft, mine)
+        condition = _condition(draft, source, mine)
         if condition is not None:
             looked.conditions[draft.name] = condition
         looked.placeholders.setdefault(draft.name, standing)
@@ -185,11 +185,14 @@ def _unknown(placeholders: Sequence[Found]) -> Unknown:
     )
 
 
-def _condition(draft: Draft, faults: list[Fault]) -> ConditionSpec | None:
+def _condition(draft: Draft, source: Source, faults: list[Fault]) -> ConditionSpec | None:
     if draft.condition is None:
         return None
     try:
-        return ConditionSpec.model_validate(draft.condition, by_alias=True, by_name=False)
+        found = ConditionSpec.model_validate(draft.condition, by_alias=True, by_name=False)
+        # There, a task whose condition is not met counts as done.
+        goes_on = found.on_skipped is None and source.data.get("apiVersion") == "flowmesh/v1"
+        return found.model_copy(update={"on_skipped": "run"}) if goes_on else found
     except ValidationError as error:
         faults.extend(explain(error, ConditionSpec, draft.source, (*SPEC, "condition")))
         return None

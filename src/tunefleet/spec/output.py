@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -13,16 +14,32 @@ from tunefleet.spec.base import (
     RelativePath,
     Text,
     Timeout,
-    Url,
     as_list,
+    is_url,
     many_wrong,
     wrong,
 )
+from tunefleet.spec.placeholders import Secret, whole
 
-Folder = Annotated[RelativePath, AfterValidator(lambda name: name.rstrip("/"))]
-"""A file or a folder, with or without a slash at its end."""
+_LOGS: Final = frozenset({"train.log", "worker.log", "log", "logs"})
+
+
+def _named(value: str) -> str:
+    name = value.rstrip("/").removeprefix("./")
+    return "logs" if name in _LOGS else name
+
+
+Named = Annotated[RelativePath, AfterValidator(_named)]
+"""A file or a folder, with or without a slash at its end; whatever a log is called, it is `logs`."""
 
 _RETRY: Final = ("retries", "retry_backoff_s")
+_KEYS: Final = ("access_key", "secret_key")
+_OF_TYPE: Final = {
+    "local": ("path",),
+    "http": ("url", "method", "headers", "timeout_s", *_RETRY),
+    "s3": ("url", *_KEYS, *_RETRY),
+}
+_BUCKET: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/].*)?")
 
 
 def _folder(value: str) -> str:
@@ -35,17 +52,38 @@ def _upper(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
 
+def _place(value: str) -> str:
+    if value.startswith("s3://"):
+        if not _BUCKET.fullmatch(value) or ".." in value.split("/"):
+            raise wrong("names no place in a bucket", "write s3://BUCKET/PREFIX")
+        return value
+    if not is_url(value):
+        raise wrong("must be an address", "write one that starts with http://, https:// or s3://")
+    return value
+
+
+def _secret(value: str) -> str:
+    if not isinstance(whole(value), Secret):
+        raise wrong("must name a secret of the worker", "write ${secret:NAME}")
+    return value
+
+
 class DestinationSpec(Block):
     """`output.destination`: where results go. They always reach the server that placed the task, too."""
 
-    type: Literal["local", "http"] = "local"
-    """`local`: a folder of the worker. `http`: an address gets the result and the files, and archives are made:
-    `final_model.tar.gz` or `final_lora.tar.gz`."""
+    type: Literal["local", "http", "s3"] = "local"
+    """`local`: a folder of the worker. `http`: an address gets the result and the files. `s3`: a bucket gets both. With
+    the last two archives are made: `final_model.tar.gz` or `final_lora.tar.gz`."""
     path: Annotated[Text, AfterValidator(_folder)] | None = None
     """With `local`: a folder; the task's files lie in `PATH/TASK_ID`. A relative one is below `RESULTS_DIR`."""
-    url: Url | None = None
+    url: Annotated[Text, AfterValidator(_place)] | None = None
     """With `http`: results are posted here, files to `URL/TASK_ID/files`; by default the server that placed the
-    task."""
+    task. With `s3`: `s3://BUCKET/PREFIX`; files go to `PREFIX/TASK_ID/NAME`, the result to `results.json` beside
+    them. The service is Amazon's, or the one in the worker's `TUNEFLEET_S3_ENDPOINT`."""
+    access_key: Annotated[Text, AfterValidator(_secret)] | None = None
+    """With `s3`: the key that writes, as `${secret:NAME}` of the worker. The worker's own keys are never used."""
+    secret_key: Annotated[Text, AfterValidator(_secret)] | None = None
+    """With `s3`: belongs to the access key; also `${secret:NAME}`."""
     method: Annotated[Literal["POST", "PUT"], BeforeValidator(_upper)] = "POST"
     """With `http`: method of the request with the result; files are always sent by POST."""
     headers: Headers | None = None
@@ -53,20 +91,25 @@ class DestinationSpec(Block):
     timeout_s: Timeout = Field(default=30.0, alias="timeoutSec")
     """With `http`: seconds to wait for an answer."""
     retries: Annotated[int, Field(ge=0, le=100), NotBool] | None = None
-    """With `http`: further tries of a delivery that failed; by default it is tried for as long as the worker's
+    """With `http` or `s3`: further tries of a delivery that failed; by default it is tried for as long as the worker's
     `TUNEFLEET_DELIVERY_PATIENCE_S` says (a day). The task itself is not run again."""
     retry_backoff_s: Annotated[float, Field(ge=0, le=3600), NotBool] = Field(default=0.8, alias="retryBackoffSec")
-    """With `http` and `retries`: seconds before the first of them; doubled for each further one."""
+    """With `retries`: seconds before the first of them; doubled for each further one."""
 
     @model_validator(mode="after")
     def _fitting(self) -> DestinationSpec:
-        other = ("path",) if self.type == "http" else ("url", "method", "headers", "timeout_s", *_RETRY)
+        own = _OF_TYPE[self.type]
         faults: list[tuple[str, str, str | None]] = []
-        for name in other:
-            if name in self.model_fields_set and getattr(self, name) is not None:
+        for name in dict.fromkeys(each for keys in _OF_TYPE.values() for each in keys):
+            if name not in own and name in self.model_fields_set and getattr(self, name) is not None:
                 key = type(self).model_fields[name].alias or name
-                wanted = "local" if name == "path" else "http"
+                wanted = " or ".join(kind for kind, keys in _OF_TYPE.items() if name in keys)
                 faults.append((key, f"has no effect with type: {self.type}", f"write type: {wanted}, or leave it out"))
+        if self.type == "s3":
+            faults += [(name, "is required with type: s3", None) for name in ("url", *_KEYS) if not getattr(self, name)]
+        if self.url is not None and self.type != "local" and self.url.startswith("s3://") != (self.type == "s3"):
+            wanted = "s3" if self.url.startswith("s3://") else "http"
+            faults.append(("url", f"is no address for type: {self.type}", f"write type: {wanted}"))
         if faults:
             raise many_wrong(faults)
         return self
@@ -77,9 +120,10 @@ class OutputSpec(Block):
 
     destination: DestinationSpec = Field(default_factory=DestinationSpec)
     """Whether archives are made."""
-    artifacts: Annotated[tuple[Folder, ...], BeforeValidator(as_list)] = ()
+    artifacts: Annotated[tuple[Named, ...], BeforeValidator(as_list)] = ()
     """Names of what the task must leave: `responses.json` (or `results.json`), `logs`, `final_lora` or `final_model`
-    are always delivered; a name with `.tar.gz` asks for the archive, too."""
+    are always delivered; a name with `.tar.gz` asks for the archive, too. Any other file or folder in the task's folder
+    is delivered as it is; what is not there is told in the result's `warnings` and in `manifest.json`."""
 
     def wants_archive(self, name: str) -> bool:
         """Whether `<name>.tar.gz` is to be made.
@@ -87,4 +131,4 @@ class OutputSpec(Block):
         Args:
             name: Name of the folder, `final_lora` or `final_model`.
         """
-        return self.destination.type == "http" or f"{name}.tar.gz" in self.artifacts
+        return self.destination.type in {"http", "s3"} or f"{name}.tar.gz" in self.artifacts

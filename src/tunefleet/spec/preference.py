@@ -155,13 +155,23 @@ class PpoTrainingSpec(PairTrainingSpec):
     log_with: Annotated[Tracker | None, BeforeValidator(_tracker)] = None
     """The same as `report_to`, of one tracker."""
     tracker_project_name: Text | None = None
-    """Name of the project in the tracker."""
+    """The same as `project`."""
     save_safetensors: Annotated[
         bool, only(True, "models are always saved as safetensors", "leave it out, or write true")
     ] = True
     """Always true."""
     padding_side: Literal["left", "right"] = "left"
     """Where short prompts are filled up; no answer depends on it."""
+
+    @property
+    def trackers(self) -> tuple[Tracker, ...]:
+        """What gets the metrics too, wherever it was named."""
+        return self.report_to if self.log_with is None else (self.log_with,)
+
+    @property
+    def project_name(self) -> str | None:
+        """The project in the trackers, wherever it was named."""
+        return self.project or self.tracker_project_name
 
     @model_validator(mode="after")
     def _steps_and_stops(self) -> PpoTrainingSpec:
@@ -181,6 +191,12 @@ class PpoTrainingSpec(PairTrainingSpec):
                 "add target_kl",
             ),
             (self.log_with is not None and bool(self.report_to), "log_with", "means the same as report_to", _SAME),
+            (
+                self.project is not None and self.tracker_project_name is not None,
+                "tracker_project_name",
+                "means the same as project",
+                _SAME,
+            ),
             *self._parts_checks(),
         )
         faults = [(at, message, hint) for failed, at, message, hint in checks if failed]

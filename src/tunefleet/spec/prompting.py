@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -12,7 +12,7 @@ from tunefleet.spec.calling import PROMPT, ApiSpec
 from tunefleet.spec.checkpoint import CheckpointLoadSpec, LoadedCheckpointSpec, pointer_of
 from tunefleet.spec.export import PostprocessSpec
 from tunefleet.spec.generation import InferenceSpec
-from tunefleet.spec.prompts import EchoData, PromptData
+from tunefleet.spec.prompts import EchoData, InferenceData, PromptData
 from tunefleet.spec.resources import ResourcesSpec
 from tunefleet.spec.serving import GeneratorModelSpec, tensor_parallel_size
 from tunefleet.spec.together import Faults
@@ -22,6 +22,9 @@ _LEAVE = "leave one of them out"
 
 class AnsweringTaskSpec(BaseTaskSpec):
     """What the kinds have that load a model to ask it."""
+
+    generates: ClassVar[bool] = True
+    """Whether the model writes texts."""
 
     model: GeneratorModelSpec
     """The model."""
@@ -72,6 +75,9 @@ class AnsweringTaskSpec(BaseTaskSpec):
         resources: ResourcesSpec | None = blocks.get("resources")
         gpu = resources.hardware.gpu if resources is not None else None
         vllm = model.vllm if model is not None else None
+        if vllm is not None and vllm.convert in {"embed", "classify"} and cls.generates:
+            instead = "use `taskType: embedding` for vectors" if vllm.convert == "embed" else "leave it out"
+            found.append(("model.vllm.convert", f"{vllm.convert} leaves a model that cannot answer", instead))
         if blocks.get("enforce_cpu") is True:
             if gpu is not None and gpu.count > 0:
                 found.append(("enforce_cpu", f"contradicts resources.hardware.gpu.count: {gpu.count}", _LEAVE))
@@ -96,6 +102,8 @@ class InferenceTaskSpec(GeneratorTaskSpec):
 
     task_type: Literal["inference"] = Field(default="inference", alias="taskType")
     """`inference`"""
+    data: InferenceData
+    """The items."""
     inference: InferenceSpec = Field(default_factory=InferenceSpec)
     """How answers are drawn."""
     postprocess: PostprocessSpec = Field(default_factory=PostprocessSpec)
@@ -107,6 +115,22 @@ class InferenceTaskSpec(GeneratorTaskSpec):
         postprocess: PostprocessSpec | None = blocks.get("postprocess")
         export = postprocess.jsonl_export if postprocess is not None else None
         return (*ALWAYS_LEFT, *((export.path,) if export is not None else ()))
+
+    @classmethod
+    def faults(cls, blocks: dict[str, Any]) -> Faults:
+        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        found = super().faults(blocks)
+        data: InferenceData | None = blocks.get("data")
+        inference: InferenceSpec | None = blocks.get("inference")
+        chats = [each for each in (data.items if data is not None else None) or () if isinstance(each, tuple)]
+        if inference is None or not chats:
+            return found
+        if inference.system_prompt and any(chat[0].get("role", chat[0].get("from")) == "system" for chat in chats):
+            message = "cannot be given together with items that begin with a system message"
+            found.append(("inference.system_prompt", message, "leave one of them out"))
+        if inference.chat_template is False:
+            found.append(("inference.chat_template", "is needed for items that are lists of messages", "leave it out"))
+        return found
 
 
 class EchoSpec(SplittableTaskSpec):

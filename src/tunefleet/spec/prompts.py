@@ -44,6 +44,28 @@ class ItemOfNode(Block):
 Item = Annotated[str | ItemOfNode, one_of(ItemOfNode, str)]
 
 
+def _question(value: Any) -> Any:
+    """Check an item of an inference: a list is a chat, whose last message is answered."""
+    if isinstance(value, Mapping):
+        return as_block(ItemOfNode, value)
+    if isinstance(value, str | ItemOfNode):
+        return value
+    if not isinstance(value, list | tuple) or not value:
+        raise wrong("must be a text, a list of messages, or a mapping with node, path")
+    roles = [each.get("role", each.get("from")) if isinstance(each, Mapping) else None for each in value]
+    for at, role in enumerate(roles):
+        if not isinstance(role, str):
+            raise wrong("is no message", "a message has role and content", at=str(at))
+    if roles[-1] in _ANSWERERS:
+        raise wrong("is the model's own answer", "end the chat with what is to be answered", at=str(len(value) - 1))
+    return value
+
+
+_ANSWERERS: Final = frozenset({"assistant", "gpt"})
+Message = dict[str, Any]
+Question = Annotated[str | ItemOfNode | tuple[Message, ...], BeforeValidator(_question)]
+
+
 def _given_back(value: Any) -> Any:
     """Check what an echo gives back: anything; a mapping with `node` names a value of another task's result."""
     if isinstance(value, Mapping) and "node" in value:
@@ -115,7 +137,7 @@ class PromptData(ListSpec):
     split: Text = "train"
     """With `dataset`: split, with the hub's slices: `train[:5%]`."""
     column: Text = "text"
-    """With `dataset`: column with the texts."""
+    """With `dataset`: column with the texts; of an inference also with lists of messages."""
     shuffle: bool = False
     """With `dataset`: take the rows in random order."""
     seed: Annotated[int, Field(ge=0, le=2**32 - 1), NotBool] = 42
@@ -162,6 +184,14 @@ class PromptData(ListSpec):
         if faults:
             raise many_wrong(faults)
         return self
+
+
+class InferenceData(PromptData):
+    """`spec.data` of an inference, whose items may be chats."""
+
+    items: Annotated[tuple[Question, ...], Field(min_length=1)] | None = None  # type: ignore[assignment]  # chats, too
+    """With `list`: texts, lists of messages (`role`, `content`) of which the last is answered, or `{node, path}` for a
+    value of another task's result."""
 
 
 class EchoData(ListSpec):

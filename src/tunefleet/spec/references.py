@@ -99,7 +99,8 @@ def resolve(spec: Mapping[str, Any], envelopes: Envelopes, made: Room | None = N
     Returns:
         A new mapping for `load_task_spec`. A value that is one reference gets the type of what it names; inside a text
         a text stands as it is, and anything else as JSON. An entry of `data.items` that names a list is as many
-        entries, all of them texts. `graph_template` data have become a list of prompts. `${secret:NAME}` stays, and a
+        entries. They keep their type in an echo; for a model they are texts, or chats where the task takes chats, and
+        anything else is JSON text. `graph_template` data have become a list of prompts. `${secret:NAME}` stays, and a
         `${` that comes out of a result is escaped: a result can name no secret.
 
     Raises:
@@ -120,7 +121,8 @@ def resolve(spec: Mapping[str, Any], envelopes: Envelopes, made: Room | None = N
     named = dict(_entries(spec, names))
     resolved: dict[str, Any] = _map_texts(spec, replace, (), _VERBATIM | {("data", "items", at) for at in named})
     if named:
-        resolved["data"]["items"] = _items(resolved["data"]["items"], named, envelopes, room)
+        keeps = partial(_keeps, spec.get("taskType"))
+        resolved["data"]["items"] = _items(resolved["data"]["items"], named, envelopes, room, keeps)
     if template_prompts.is_template(spec):
         template_prompts.settle_system_prompt(resolved)
         resolved["data"] = _at(
@@ -131,15 +133,21 @@ def resolve(spec: Mapping[str, Any], envelopes: Envelopes, made: Room | None = N
     return resolved
 
 
-def _items(items: list[Any], named: Mapping[int, Reference | Stray], envelopes: Envelopes, room: Room) -> list[Any]:
-    """Return items with those put in that come out of results: texts; a list is as many items as it has entries."""
+def _items(
+    items: list[Any],
+    named: Mapping[int, Reference | Stray],
+    envelopes: Envelopes,
+    room: Room,
+    keeps: Callable[[Any], bool],
+) -> list[Any]:
+    """Return items with those put in that come out of results; a list is as many items as it has entries."""
     made: list[Any] = []
     for index, item in enumerate(items):
         found = named.get(index)
         if found is None:
             made.append(item)
             continue
-        made += _at(("data", "items", index), partial(_named, found, envelopes, room))
+        made += _at(("data", "items", index), partial(_named, found, envelopes, room, keeps))
     return made
 
 
@@ -200,11 +208,34 @@ def _escaped(value: Any) -> Any:
     return _map_texts(value, escape, (), frozenset())
 
 
-def _named(found: Reference | Stray, envelopes: Envelopes, room: Room) -> list[str]:
+def _keeps(kind: Any, value: Any) -> bool:
+    """Whether an item keeps its type; what could be taken for `{node, path}` is a text: a result names no task."""
+    if kind == "echo":
+        return not (isinstance(value, Mapping) and "node" in value)
+    return kind == "inference" and _is_chat(value)
+
+
+def _is_chat(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(each, Mapping) and isinstance(each.get("role"), str) for each in value)
+    )
+
+
+def _named(found: Reference | Stray, envelopes: Envelopes, room: Room, keeps: Callable[[Any], bool]) -> list[Any]:
     if isinstance(found, Stray):
         raise ReferenceFault(f"{show(found.text)} {found.problem}.", hint=found.hint)
     value = look_up(found, envelopes, room)
-    return [escape(text_within(room, found.text, each)) for each in (value if isinstance(value, list) else [value])]
+    chat = _is_chat(value) and keeps(value)
+    return [_item(found, each, room, keeps) for each in (value if isinstance(value, list) and not chat else [value])]
+
+
+def _item(found: Reference, value: Any, room: Room, keeps: Callable[[Any], bool]) -> Any:
+    if not keeps(value):
+        return escape(text_within(room, found.text, value))
+    room.take_value(found.text, value)
+    return _escaped(value)
 
 
 def _entries(spec: Any, names: Collection[str] = ()) -> Iterator[tuple[int, Reference | Stray]]:

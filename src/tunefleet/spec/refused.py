@@ -7,7 +7,7 @@ The reference is made from these tables.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,6 @@ REFUSED: Final[dict[str, Refusal]] = {
     "model_binding": Refusal("belongs to a format that is not read", "write model"),
     # model
     "model.diffusers": _IMAGES,
-    "model.vllm.release_after_run": Refusal("has no effect", "leave it out: an engine goes when its memory is needed"),
     "model.adapters.kwargs": Refusal("is not passed on", "write scale, apply and name themselves"),
     # data
     "data.columns": Refusal("belongs to data frames, which are not read", "use type: graph_template"),
@@ -87,7 +86,13 @@ REFUSED: Final[dict[str, Refusal]] = {
     "data.connection_string": REFUSED_KINDS["data_retrieval"],
     "data.params": REFUSED_KINDS["data_retrieval"],
 }
-"""Dotted path below `spec` → why it is refused, whatever the task kind."""
+"""Dotted path below `spec` → why it is refused, whatever the task kind, unless its value `says_nothing`."""
+
+
+def says_nothing(value: Any) -> bool:
+    """Whether the value of a refused key says what holds here anyway: null, false, none, or empty."""
+    return value is None or value is False or (isinstance(value, str | list | dict) and value in ("", "none", [], {}))
+
 
 INSTEAD: Final[dict[str, str]] = {
     "enforce_cpu": "write resources.hardware.gpu.count: 0",
@@ -106,7 +111,7 @@ INSTEAD: Final[dict[str, str]] = {
     "training.steps": "use training.max_steps",
     "training.save_freq": "use training.save_steps",
     "training.log_with": "use training.report_to",
-    "training.tracker_project_name": "set the tracker's own variable on the worker",
+    "training.tracker_project_name": "use training.project",
     "training.save_safetensors": "leave it out: models are always saved as safetensors",
     "parallel": "leave it out: the task runs once",
     "shard": "leave it out: the task runs once",

@@ -125,4 +125,4 @@ def _archives(name: str, output: Any) -> bool:
     destination, artifacts = output.get("destination"), output.get("artifacts")
     type_ = destination.get("type") if isinstance(destination, Mapping) else None
     listed: Sequence[Any] = artifacts if isinstance(artifacts, list) else (artifacts,)
-    return (isinstance(type_, str) and ("${" in type_ or type_ == "http")) or f"{name}.tar.gz" in listed
+    return (isinstance(type_, str) and ("${" in type_ or type_ in {"http", "s3"})) or f"{name}.tar.gz" in listed

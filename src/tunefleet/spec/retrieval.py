@@ -160,6 +160,12 @@ class EmbeddingTaskSpec(GeneratorTaskSpec):
     """`embedding`"""
     embedding: EmbeddingSpec = Field(default_factory=EmbeddingSpec)
     """How."""
+    generates: ClassVar[bool] = False
+
+    @property
+    def environments(self) -> tuple[str, ...]:
+        """None: vectors are made without vLLM."""
+        return ()
 
     @classmethod
     def leaves(cls, blocks: Mapping[str, Any]) -> tuple[str, ...]:
@@ -172,7 +178,8 @@ class EmbeddingTaskSpec(GeneratorTaskSpec):
         """Find faults between blocks; see `BaseTaskSpec.faults`."""
         found = super().faults(blocks)
         model = blocks.get("model")
-        if model is not None and model.vllm is not None:
+        vllm = model.vllm if model is not None else None
+        if vllm is not None and (vllm.model_fields_set - {"convert"} or vllm.convert not in {"auto", "embed"}):
             found.append(("model.vllm", "has no effect: vectors are made without vLLM", "leave it out"))
         if model is not None and model.adapters:
             found.append(("model.adapters", "are not put on here", "put them into the model with a `merge` task first"))

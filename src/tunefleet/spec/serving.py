@@ -54,6 +54,11 @@ class VllmSpec(Block):
     """Type of the cache."""
     enforce_eager: bool = False
     """Capture no CUDA graphs."""
+    convert: Literal["auto", "none", "embed", "classify"] | None = None
+    """What becomes of the model's head: answers need `none` or `auto`. `embed` stands in an `embedding`, which makes
+    its vectors without vLLM all the same."""
+    release_after_run: bool = False
+    """Without effect: an engine stays for the next task, and goes when its memory is needed."""
     hf_token: Secret | None = None
     """Key for a gated model, as `${secret:NAME}`."""
     tokenizer_revision: Text | None = None

@@ -10,6 +10,7 @@ from tunefleet.spec.data import TrainingData
 from tunefleet.spec.model import ModelSpec
 from tunefleet.spec.output import OutputSpec
 from tunefleet.spec.policy import EvaluateSpec, PredictionsSpec
+from tunefleet.spec.resources import ResourcesSpec
 from tunefleet.spec.shown import show
 from tunefleet.spec.training import CommonTrainingSpec, TrainingSpec
 from tunefleet.spec.zero import deepspeed_faults
@@ -38,10 +39,10 @@ def model_faults(blocks: dict[str, Any], *, whole: bool) -> Faults:
 
 
 def output_faults(left: tuple[str, ...], blocks: dict[str, Any]) -> Faults:
-    """Find names in `output.artifacts` that the task does not leave.
+    """Find names in `output.artifacts` that other keys of the task contradict.
 
     Args:
-        left: What the task kind leaves.
+        left: What the task kind leaves; any other name may be a file that the task writes, and is kept.
         blocks: As `faults` of a task kind takes them.
     """
     output: OutputSpec | None = blocks.get("output")
@@ -51,8 +52,8 @@ def output_faults(left: tuple[str, ...], blocks: dict[str, Any]) -> Faults:
     for index, name in enumerate(output.artifacts if output is not None else ()):
         where = f"output.artifacts.{index}"
         if name not in left:
-            faults.append((where, f"{show(name)} is not left by this task kind", f"it leaves {', '.join(left)}"))
-        elif name.startswith("final_") and not saves:
+            continue
+        if name.startswith("final_") and not saves:
             faults.append((where, f"{show(name)} is not left with training.save_model: false", "leave one of them out"))
         elif name.endswith("checkpoints") and not uploads:
             faults.append((where, f"{show(name)} is not left with checkpoint.upload: false", "leave one of them out"))
@@ -129,7 +130,7 @@ def _loading_faults(blocks: dict[str, Any], *, whole: bool) -> Faults:
     if model is None:
         return []
     loading = model.transformers
-    faults: Faults = _precision_faults(model, training)
+    faults: Faults = _precision_faults(model, training, blocks.get("resources"))
     asked = "flash_attention_2" if loading.use_flash_attention_2 else loading.attn_implementation
     if asked and training is not None and training.attn_implementation not in {None, asked}:
         faults.append(("training.attn_implementation", "contradicts model.transformers", "leave one of them out"))
@@ -148,7 +149,7 @@ def _other_width(quantization: QuantizationSpec, name: str) -> bool:
     return quantization.load_in_8bit if name == "load_in_4bit" else quantization.load_in_4bit
 
 
-def _precision_faults(model: ModelSpec, training: CommonTrainingSpec | None) -> Faults:
+def _precision_faults(model: ModelSpec, training: CommonTrainingSpec | None, resources: ResourcesSpec | None) -> Faults:
     if training is None:
         return []
     faults: Faults = []
@@ -159,4 +160,9 @@ def _precision_faults(model: ModelSpec, training: CommonTrainingSpec | None) -> 
     half = {name: getattr(training, name) or getattr(model.config, name) for name in ("bf16", "fp16")}
     if half["bf16"] and half["fp16"] and not (training.bf16 and training.fp16):
         faults.append(("model.config", "fp16 cannot be set together with bf16", "leave one of them out"))
+    gpu = resources.hardware.gpu if resources is not None else None
+    if half["fp16"] and gpu is not None and gpu.count == 0:
+        where = "training.fp16" if training.fp16 else "model.config.fp16"
+        message = "contradicts resources.hardware.gpu.count: 0: a CPU cannot train in fp16"
+        faults.append((where, message, "leave one of them out"))
     return faults

@@ -14,6 +14,7 @@ from tunefleet.spec.base import (
     PositiveFloat,
     PositiveInt,
     Share,
+    Text,
     many_wrong,
 )
 from tunefleet.spec.devices import DevicesSpec
@@ -82,7 +83,7 @@ class CommonTrainingSpec(DevicesSpec):
     bf16: bool | None = None
     """Train in bf16; by default where the hardware has it."""
     fp16: bool | None = None
-    """Train in fp16; by default not."""
+    """Train in fp16, which needs a GPU; by default not."""
     attn_implementation: AttentionName | None = None
     """The same as `model.transformers.attn_implementation`."""
     logging_steps: PositiveInt = 10
@@ -103,6 +104,8 @@ class CommonTrainingSpec(DevicesSpec):
     """Deliver the checkpoint with the lowest held-out loss."""
     report_to: Annotated[tuple[Tracker, ...], BeforeValidator(_trackers)] = ()
     """Trackers that get the metrics too; they must be installed on the worker."""
+    project: Text | None = None
+    """Name of the project in the trackers: of wandb and trackio, and of MLflow's experiment."""
     dataloader_num_workers: NaturalInt = 0
     """Processes that load batches."""
     dataset_num_proc: PositiveInt | None = None
@@ -117,9 +120,26 @@ class CommonTrainingSpec(DevicesSpec):
             raise many_wrong(faults)
         return self
 
+    @property
+    def trackers(self) -> tuple[Tracker, ...]:
+        """What gets the metrics too, wherever it was named."""
+        return self.report_to
+
+    @property
+    def project_name(self) -> str | None:
+        """The project in the trackers, wherever it was named."""
+        return self.project
+
     def _checks(self) -> tuple[Check, ...]:
         evaluates = self.eval_strategy != "no"
+        named = bool({*self.trackers} - {"tensorboard"})
         return (
+            (
+                self.project is not None and not named,
+                "project",
+                "has no effect without a tracker that has projects",
+                "add report_to: [wandb], [trackio] or [mlflow], or leave it out",
+            ),
             (bool(self.bf16 and self.fp16), "fp16", "cannot be set together with bf16", "leave one of them out"),
             (
                 self.warmup_steps > 0 and self.warmup_ratio > 0,

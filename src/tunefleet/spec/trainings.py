@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -75,8 +76,9 @@ class ModelTrainingSpec(BaseTaskSpec):
 
     @property
     def devices(self) -> Devices:
-        """Which GPUs the training takes."""
-        return devices_of(self.resources, self.training)
+        """Which GPUs the training takes; a CPU cannot train in fp16."""
+        found = devices_of(self.resources, self.training)
+        return replace(found, optional=False, cause="training.fp16") if found.optional and self.fp16 else found
 
     def processes_on(self, gpus: int) -> int:
         """Return how many ranks the training has."""

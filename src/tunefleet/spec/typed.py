@@ -11,7 +11,7 @@ from tunefleet.errors import Fault
 from tunefleet.spec.base import UNKNOWN_KEY, Block
 from tunefleet.spec.explain import Unknown, below_path, explain, fault_at, refusal_of
 from tunefleet.spec.kinds import task_kinds
-from tunefleet.spec.refused import REFUSED, REFUSED_KINDS
+from tunefleet.spec.refused import REFUSED, REFUSED_KINDS, says_nothing
 from tunefleet.spec.shown import show
 from tunefleet.spec.tasks import BaseTaskSpec, TaskSpec, across
 from tunefleet.spec.text import Path, Source
@@ -57,10 +57,19 @@ def read_spec(source: Source, faults: list[Fault], unknown: Unknown | None = Non
 
 
 def _absent(error: ValidationError) -> set[Path]:
-    """Return the paths below `spec` of keys of other task kinds that are null: so a stage leaves out what all share."""
+    """Return the paths below `spec` of keys that may be left out.
+
+    Those of other task kinds that are null, so that a stage leaves out what all share; and those that no kind takes,
+    with a value that says what holds here anyway.
+    """
     found = [each for each in error.errors(include_url=False) if each["type"] == "extra_forbidden"]
-    paths = {tuple(each["loc"]) for each in found if each["input"] is None and int not in map(type, each["loc"])}
-    return {path for path in paths if ".".join(map(str, path)) not in REFUSED and refusal_of(path) is not None}
+    told = [(tuple(each["loc"]), each["input"]) for each in found if int not in map(type, each["loc"])]
+    return {
+        path
+        for path, value in told
+        if (says_nothing(value) if ".".join(map(str, path)) in REFUSED else value is None)
+        and refusal_of(path) is not None
+    }
 
 
 def _without(data: dict[str, Any], absent: set[Path]) -> dict[str, Any]:

@@ -78,12 +78,14 @@ class ValidateReply(Message):
         tasks: The names of its tasks.
         faults: What is wrong with it.
         forecasts: Of a dry run: where each task would go, and why.
+        warnings: What may not be meant as it is written, a sentence each.
     """
 
     ok: bool
     tasks: tuple[str, ...] = ()
     faults: tuple[FaultView, ...] = ()
     forecasts: tuple[TaskForecast, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class ProgressView(Message):

@@ -17,9 +17,16 @@ from typing import Any, Final
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay
 from tenacity.wait import wait_exponential
 
-from tunefleet.client.outward import Outward, Receiver
+from tunefleet.client.outward import IntoBucket, Outward, Receiver
 from tunefleet.client.reach import Reach, origin_of, same_server, shown
-from tunefleet.errors import ForbiddenError, InputError, TooLargeError, TunefleetError, UnreachableError
+from tunefleet.errors import (
+    ForbiddenError,
+    InputError,
+    NotFoundError,
+    TooLargeError,
+    TunefleetError,
+    UnreachableError,
+)
 from tunefleet.jobs.secrets import Secrets
 from tunefleet.spec.output import DestinationSpec
 from tunefleet.wire.results import ResultEnvelope
@@ -90,9 +97,12 @@ class Destination:
 
         Raises:
             InputError: If it is not.
+            MachineError: If the results go to a bucket, and this machine lacks the package for that.
         """
         url = self.foreign
-        if url is not None:
+        if self._spec.type == "s3":
+            self._bucket()
+        elif url is not None:
             try:
                 Reach(self._transfers.url_allow).check_url(url)
             except ForbiddenError as error:
@@ -129,9 +139,9 @@ class Destination:
 
     @property
     def foreign(self) -> str | None:
-        """The address of another receiver than our server; null if there is none."""
+        """The address or bucket of another receiver than our server; null if there is none."""
         url = self._spec.url
-        if url is None or self._spec.type != "http":
+        if url is None or self._spec.type == "local":
             return None
         filled = str(self._secrets.fill(url))
         return None if same_server(filled, self._transfers.server_url) else filled
@@ -142,16 +152,28 @@ class Destination:
         Raises:
             DeliveryError: If it is refused, or too late.
         """
-        url = self.foreign
-        if url is None:
+        url, outward = self.foreign, self._outward()
+        if url is None or outward is None:
             return
-        headers = dict(self._secrets.fill(self._spec.headers or {}))
-        receiver = Receiver(url, self._spec.method, headers, self._spec.timeout_s)
-        outward = Outward(receiver, allowed=self._transfers.url_allow, throttle=self._transfers.throttle)
         for path in files:
             self._tried(lambda path=path: outward.file(self._task_id, path), path.name, url)  # type: ignore[misc]
         self._tried(lambda: outward.result(envelope), "The result", url)
         logger.info("Delivered the result of task %s to %s.", self._task_id, self._written)
+
+    def _outward(self) -> Outward | IntoBucket | None:
+        """Return who sends; null where there is nobody but our server to send to."""
+        url = self.foreign
+        if url is None:
+            return None
+        if self._spec.type == "s3":
+            return self._bucket()
+        headers = dict(self._secrets.fill(self._spec.headers or {}))
+        receiver = Receiver(url, self._spec.method, headers, self._spec.timeout_s)
+        return Outward(receiver, allowed=self._transfers.url_allow, throttle=self._transfers.throttle)
+
+    def _bucket(self) -> IntoBucket:
+        written = [self._spec.url, self._spec.access_key, self._spec.secret_key]
+        return IntoBucket(*self._secrets.fill(written), throttle=self._transfers.throttle)
 
     @property
     def _written(self) -> str:
@@ -191,7 +213,7 @@ class Destination:
                 before_sleep=say,
                 reraise=True,
             )(act)
-        except (UnreachableError, InputError, ForbiddenError, TooLargeError, OSError) as error:
+        except (UnreachableError, InputError, ForbiddenError, NotFoundError, TooLargeError, OSError) as error:
             raise DeliveryError(
                 f"{what} of {self._task_id} could not be delivered: {self._quiet(error, url)}",
                 hint=f"The server has everything; `tunefleet artifacts deliver {self._task_id}` sends it again.",
@@ -227,8 +249,13 @@ def _message(error: BaseException) -> str:
     return error.message if isinstance(error, TunefleetError) else str(error)
 
 
+def is_private(name: str) -> bool:
+    """Whether something in a job folder is the worker's own affair, and never copied or delivered."""
+    return name.startswith(".") or name in _NOT_COPIED
+
+
 def _private(_: str, names: list[str]) -> set[str]:
-    return {name for name in names if name.startswith(".") or name in _NOT_COPIED}
+    return {name for name in names if is_private(name)}
 
 
 def _link(source: str, target: str) -> str:

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.artifacts import Packing, pack
+from tunefleet.attach.files import make_private
 from tunefleet.executors.base import Output, ResultError
 from tunefleet.spec.output import OutputSpec
 from tunefleet.wire.jobfolder import JobFolder
 from tunefleet.wire.link import Offer
-from tunefleet.wire.results import ARCHIVE_KIND, ENVELOPE_NAME, FILE_KIND, MANIFEST_NAME, ResultEnvelope
+from tunefleet.wire.results import ARCHIVE_KIND, ENVELOPE_NAME, FILE_KIND, MANIFEST_NAME, RESULT_NAMES, ResultEnvelope
+from tunefleet.worker.destinations import is_private
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.folder_manifest import describe
 
@@ -27,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 EXPORT: Final = "jsonl_export"
 _TRAINED: Final = frozenset({"adapter", "model"})
+_ALWAYS: Final = frozenset({*RESULT_NAMES, "logs", MANIFEST_NAME})
+"""What every task leaves; the server makes or has it."""
 _READABLE: Final = 0o644
 """Others read the results of a shared folder."""
 
@@ -49,6 +53,7 @@ class Outputs:
         self._offer = offer
         self._folder = folder
         self._packing = packing
+        self._kept: list[Path] = []
         self.wanted = OutputSpec.model_validate(offer.spec.get("output") or {})
 
     def deliver(self, outputs: Sequence[Output], result: Mapping[str, Any], push: Push, links: Links) -> dict[str, Any]:
@@ -69,12 +74,16 @@ class Outputs:
         """
         made = dict(result)
         archives: dict[str, Path] = {}
+        self._kept = []
         for output in outputs:
             push(output.name, output.kind, output.path)
             if output.kind in _TRAINED and output.path.is_dir() and self.wanted.wants_archive(output.name):
                 archives[output.name] = self._archive(output.path)
                 push(archives[output.name].name, ARCHIVE_KIND, archives[output.name])
         exported = self._export(made, push)
+        missing = self._keep([*outputs, *archives.values()], exported, push)
+        if missing:
+            made["warnings"] = [*made.get("warnings", ()), *missing]
         listed = _listed(made, outputs)
         found = links() if archives or exported is not None or listed else {}
         for about, name in listed:
@@ -105,6 +114,7 @@ class Outputs:
             OSError: If the folder cannot be written.
         """
         root = self._folder.root
+        make_private(root)
         write_synced(self._folder.responses_json, json.dumps(envelope.result, indent=1), mode=_READABLE)
         write_synced(root / ENVELOPE_NAME, envelope.model_dump_json(indent=1), mode=_READABLE)
         manifest = describe(self._offer.task_id, root, self.wanted.artifacts)
@@ -117,6 +127,7 @@ class Outputs:
         exported = result.get(EXPORT)
         if isinstance(exported, dict) and isinstance(exported.get("worker_path"), str):
             found.append(Path(exported["worker_path"]))
+        found += [path for path in self._kept if path.is_file()]
         return list(dict.fromkeys(found))
 
     def clean_up(self, outputs: Iterable[Output]) -> None:
@@ -135,6 +146,24 @@ class Outputs:
         if not archive.exists() or archive.stat().st_mtime < newest:
             pack(folder, archive, self._packing)
         return archive
+
+    def _keep(self, brought: Sequence[Output | Path], exported: Path | None, push: Push) -> list[str]:
+        """Bring what `output.artifacts` names beside what the kind leaves; returns what to say of what is not there."""
+        names = {each.name for each in brought} | ({exported.name} if exported is not None else set())
+        root, missing = self._folder.root.resolve(), []
+        for name in self.wanted.artifacts:
+            path = root / name
+            if name in _ALWAYS or name.endswith("checkpoints") or path.name in names:
+                continue
+            # A link may lead out of the folder, and some files are the worker's own affair.
+            own = not path.resolve().is_relative_to(root) or is_private(Path(name).parts[0])
+            if own or not path.exists():
+                missing.append(f"output.artifacts names {name!r}, which the task did not leave.")
+                continue
+            push(path.name, FILE_KIND, path)
+            names.add(path.name)
+            self._kept.append(path)
+        return missing
 
     def _export(self, result: Mapping[str, Any], push: Push) -> Path | None:
         export = result.get(EXPORT)

@@ -88,6 +88,35 @@ def test_what_a_worker_lacks_for_good(wanted: Requirement, has: WorkerState, rea
     assert reason in verdict.reason
 
 
+@pytest.mark.parametrize(
+    ("wanted", "has", "reasons"),
+    [
+        (
+            need(cpu=16, memory_bytes=64 << 30, tags=("fast",), gpu_count=1),
+            worker(),
+            ("8 cores, 16", "32 GiB memory, 64 GiB", "lacks the tag fast", "has 0 GPUs, 1 are needed"),
+        ),
+        (
+            need(kind="dpo", cpu=16, code=True, environments=("vllm",)),
+            worker(slots={"light": 8, "job": 0}),
+            ("cannot run dpo", "no slot for job", "8 cores, 16", "lacks the environment vllm", "--allow-code"),
+        ),
+        (
+            need(secrets=("A", "B"), project="a", features=("gguf", "awq")),
+            worker(secrets=frozenset({"A@b"}), features={"lora_sft": {"gguf": "Install it."}}, project="c"),
+            ("project c only", "keeps the secret A for", "lacks the secret B", "lacks gguf: Install it", "lacks awq"),
+        ),
+    ],
+)
+def test_everything_that_a_worker_lacks_is_said_at_once(
+    wanted: Requirement, has: WorkerState, reasons: tuple[str, ...]
+) -> None:
+    verdict = match(wanted, has)
+    assert isinstance(verdict, Reject)
+    assert verdict.reason.count(", and ") == len(reasons) - 1
+    assert [reason for reason in reasons if reason not in verdict.reason] == []
+
+
 def test_a_worker_that_keeps_a_secret_for_a_project_takes_its_tasks() -> None:
     verdict = match(need(secrets=("HF_TOKEN",), project="b"), worker(secrets=frozenset({"HF_TOKEN@b"})))
     assert isinstance(verdict, Fit)

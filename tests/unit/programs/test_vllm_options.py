@@ -32,13 +32,13 @@ def test_every_option_of_the_spec_reaches_vllm_or_is_said_to_have_no_effect() ->
         "limit_mm_per_prompt": {"image": 1}, "quantization": "fp8", "kv_cache_dtype": "fp8", "enforce_eager": True,
         "hf_token": "t", "tokenizer_revision": "r", "revision": "v", "cpu_offload_gb": 1.0, "swap_space": 4.0,
         "trust_remote_code": True, "seed": 7, "rope_scaling": {"type": "linear", "factor": 2.0}, "rope_theta": 5e5,
-        "env_vars": {"A": "b"},
+        "env_vars": {"A": "b"}, "convert": "none", "release_after_run": True,
     }  # fmt: skip
     assert set(given) == set(VllmSpec.model_fields)
     found, said = build(given)
     assert found.pop("hf_overrides") == {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}}
     assert said == ["model.vllm.swap_space has no effect: this vLLM does not have it."]
-    elsewhere = {"rope_scaling", "rope_theta", "env_vars", "swap_space", "trust_remote_code"}
+    elsewhere = {"rope_scaling", "rope_theta", "env_vars", "swap_space", "trust_remote_code", "release_after_run"}
     assert {name: found[name] for name in given.keys() - elsewhere} == {
         name: given[name] for name in given.keys() - elsewhere
     }

@@ -53,9 +53,9 @@ class Pipelines:
     ran: list[str] = field(default_factory=list)
     specs: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    async def submit(self, *nodes: Node) -> WorkflowDetail:
+    async def submit(self, *nodes: Node, version: str = "tunefleet/v1") -> WorkflowDetail:
         spec = {"graph": {"nodes": nodes}}
-        document = {"apiVersion": "tunefleet/v1", "metadata": {"name": "pipeline"}, "spec": spec}
+        document = {"apiVersion": version, "metadata": {"name": "pipeline"}, "spec": spec}
         return await workflows.submit(self.lab.core, self.lab.admin, SubmitRequest(document=json.dumps(document)))
 
     async def see(self, flow: WorkflowDetail) -> WorkflowDetail:

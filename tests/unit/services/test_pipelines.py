@@ -151,6 +151,73 @@ async def test_a_condition_decides_whether_a_task_runs(pipe: Pipelines, found: s
         assert told[-1].data["message"] == why
 
 
+RUN = {"node": "ask", "field": "items.0.output", "equals": "run-me"}
+
+
+@pytest.mark.parametrize(
+    ("version", "on_skipped", "after"),
+    [
+        ("tunefleet/v1", None, "skipped"),
+        ("tunefleet/v1", "skip", "skipped"),
+        ("tunefleet/v1", "run", "completed"),
+        ("mloc/v1", None, "skipped"),
+        ("flowmesh/v1", None, "completed"),
+        ("flowmesh/v1", "skip", "skipped"),
+    ],
+)
+async def test_a_condition_says_what_becomes_of_those_after_a_skipped_task(
+    pipe: Pipelines, version: str, on_skipped: str | None, after: str
+) -> None:
+    when = RUN | ({} if on_skipped is None else {"on_skipped": on_skipped})
+    flow = await pipe.submit(
+        stage("ask"), stage("maybe", "ask", when=when), stage("after", "maybe"), stage("last", "after"), version=version
+    )
+    await pipe.run({"ask": {"items": [{"output": "leave-me"}]}})
+    states = {"ask": "completed", "maybe": "skipped", "after": after, "last": after}
+    assert await pipe.states(flow) == states
+    assert (await pipe.see(flow)).status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("spec", "error"),
+    [
+        ({"data": {"type": "list", "items": ["${maybe.items}"]}},
+         "spec.data.items.0: ${maybe.items} has no value: maybe was skipped."),
+        ({"taskType": "python", "data": None, "code": "def main(inputs): return 1", "inputs": ["maybe"]},
+         "spec.inputs names maybe, which was skipped."),
+    ],
+)  # fmt: skip
+async def test_what_needs_the_result_of_a_skipped_task_fails_and_says_so(
+    pipe: Pipelines, spec: dict[str, object], error: str
+) -> None:
+    flow = await pipe.submit(
+        stage("ask"), stage("maybe", "ask", when=RUN | {"on_skipped": "run"}), stage("after", "maybe", spec=spec)
+    )
+    await pipe.run({"ask": {"items": [{"output": "leave-me"}]}})
+    after = await pipe.task(flow, "after")
+    assert (after.status, after.reason) == ("failed", "bad_input")
+    assert (after.error or "").startswith(error)
+
+
+async def test_a_condition_on_a_skipped_task_is_not_met(pipe: Pipelines) -> None:
+    nodes = [stage("ask"), stage("maybe", "ask", when=RUN | {"on_skipped": "run"})]
+    nodes.append(stage("then", "maybe", when={"node": "maybe", "field": "items", "equals": 1}))
+    flow = await pipe.submit(*nodes)
+    await pipe.run({"ask": {"items": [{"output": "leave-me"}]}})
+    then = await pipe.task(flow, "then")
+    assert (then.status, then.error) == ("skipped", "Its condition is not met: maybe was skipped.")
+
+
+async def test_a_submit_says_what_may_not_be_meant(pipe: Pipelines) -> None:
+    flow = await pipe.submit(
+        stage("first"), stage("second", "first", spec={"data": {"type": "list", "items": ["{{first.output}}"]}})
+    )
+    said = (
+        "second: spec.data.items.0 has {{first.output}}, which stays as it is; a reference is written ${first.output}."
+    )
+    assert flow.warnings == (said,)
+
+
 async def test_a_condition_on_a_field_that_is_not_there_fails_its_task_and_names_the_field(pipe: Pipelines) -> None:
     when = {"node": "ask", "field": "items.0.ouput", "equals": "run-me"}
     flow = await pipe.submit(stage("ask"), stage("maybe", "ask", when=when), stage("after", "maybe"))

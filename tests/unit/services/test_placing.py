@@ -62,6 +62,26 @@ async def test_a_training_that_says_nothing_of_gpus_takes_one_where_there_is_one
     assert "no free GPU" in str((await lab.task(second)).why)
 
 
+@pytest.mark.parametrize(
+    ("training", "gpus", "warned"),
+    [
+        ("{fp16: true}", (), True),
+        ("{fp16: true, allow_multi_gpu: true}", (), True),
+        ("{fp16: true}", (gpu(0),), False),
+        ("{fp16: false}", (), False),
+        ("{bf16: true}", (), False),
+        ("{deepspeed: {fp16: {enabled: true}}}", (), True),
+    ],
+)
+async def test_fp16_without_a_gpu_in_the_fleet_is_told_at_the_submit(
+    lab: Lab, training: str, gpus: tuple[Gpu, ...], *, warned: bool
+) -> None:
+    await with_gpus(lab, *gpus)
+    made = await workflows.submit(lab.core, lab.admin, SubmitRequest(document=TRAIN + f"  training: {training}\n"))
+    why_not = "unschedulable: w1 has 0 GPUs, 1 are needed for training.fp16."
+    assert made.warnings == ((f"The task {made.tasks[0].name} is {why_not}",) if warned else ())
+
+
 async def test_fault_06_a_worker_that_is_alone_gets_the_second_try_too(lab: Lab) -> None:
     worker = await lab.online()
     task_id = await lab.submit(TRAIN + "  retry: {max_attempts: 3, backoff_s: 10}\n")

@@ -47,7 +47,10 @@ FIELDS: list[tuple[str, Any, str]] = [
     ("model.adapters", [], "refused"),
     ("model.config", {"fp16": True, "device_map_auto": True}, "accepted"),
     ("model.config.device_map_auto", False, "refused"),
-    ("model.diffusers", {}, "refused"),
+    ("model.diffusers", {"pipeline": "x"}, "refused"),
+    ("model.diffusers", {}, "accepted"),
+    ("image", "none", "accepted"),
+    ("interactive", False, "accepted"),
     # data
     ("data.dataset_name", "openai/gsm8k", "accepted"),
     ("data.config_name", "main", "accepted"),
@@ -119,19 +122,22 @@ FIELDS: list[tuple[str, Any, str]] = [
     # other blocks
     *(
         (name, {}, "refused")
-        for name in ("reward_model", "generation", "inference", "postprocess", "qdrant", "embedding", "search", "agent")
+        for name in ("reward_model", "generation", "inference", "postprocess", "qdrant", "embedding", "search")
     ),
+    ("agent", {"timeout": 5}, "refused"),
     *((name, "x", "refused") for name in ("query", "configName", "task", "enforce_cpu")),
     *((name, {}, "refused") for name in ("parallel", "shard")),
     ("sloSeconds", 3600, "accepted"),
-    ("_upstreamResults", {}, "refused"),
+    ("_upstreamResults", {"a": {}}, "refused"),
     # output
     ("output.destination.type", "local", "accepted"),
     ("output.destination.type", "http", "accepted"),
     ("output.artifacts", ["responses.json", "logs"], "accepted"),
-    ("output.artifacts", ["final_lora/", "final_lora.tar.gz"], "lora"),
+    ("output.artifacts", ["final_lora/", "final_lora.tar.gz"], "accepted"),
     ("output.artifacts", ["artifacts/checkpoints", "results.json"], "accepted"),
-    ("output.artifacts", ["something"], "refused"),
+    ("output.artifacts", ["something", "train.log"], "accepted"),
+    ("output.artifacts", ["../something"], "refused"),
+    ("output.artifacts", ["/etc/passwd"], "refused"),
     ("output.destination.path", "./results", "accepted"),
     *(
         ("output.destination", {"type": "http", name: value}, "accepted")

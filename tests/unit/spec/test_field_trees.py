@@ -60,7 +60,7 @@ def test_e6_an_adapter_is_trained_then_used() -> None:
 
 def test_e8_a_condition() -> None:
     work = tasks(E8)["work"]
-    assert work.condition == ConditionSpec(node="decide", field="items.0.output", equals="run-me")
+    assert work.condition == ConditionSpec(node="decide", field="items.0.output", equals="run-me", on_skipped="run")
     assert work.depends_on == ("decide",)
     assert "condition" not in work.raw
 

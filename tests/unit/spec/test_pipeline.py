@@ -166,7 +166,7 @@ stages:
       data: {path: "${a.result.path}", max_samples: 0}
       training: "see ${a.result.training}"
       lora: {r: "${a.result.r}", alpha: -1}
-      output: {artifacts: [final_model]}
+      output: {artifacts: [../final_model]}
 """
     )
     assert [(fault.line, fault.column, fault.path.removeprefix("spec.stages.1.spec.")) for fault in wrong] == [

@@ -110,6 +110,39 @@ def test_entries_of_a_list_that_name_a_value() -> None:
         resolve({"data": {"items": ["x", {"node": "a", "path": "items[7]"}]}}, NAMES)
 
 
+CHAT = [{"role": "user", "content": "${x} and 5 ${secret:TOKEN}"}]
+KEPT: dict[str, Any] = {
+    "number": 7, "yes": True, "pair": {"a": [1, "two"]}, "list": [1, "two", {"b": 2.5}], "chat": CHAT,
+    "chats": [CHAT, CHAT], "named": {"node": "a", "path": "n"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "items"),
+    [
+        ("echo", "number", [7]),
+        ("echo", "yes", [True]),
+        ("echo", "pair", [{"a": [1, "two"]}]),
+        ("echo", "list", [1, "two", {"b": 2.5}]),
+        ("echo", "named", ['{"node":"a","path":"n"}']),
+        ("inference", "number", ["7"]),
+        ("inference", "pair", ['{"a":[1,"two"]}']),
+        ("inference", "list", ["1", "two", '{"b":2.5}']),
+        ("inference", "chat", [CHAT]),
+        ("inference", "chats", [CHAT, CHAT]),
+        ("embedding", "number", ["7"]),
+        ("embedding", "chat", ['{"role":"user","content":"${x} and 5 ${secret:TOKEN}"}']),
+        ("rag", "yes", ["true"]),
+    ],
+)
+def test_items_keep_their_type_where_the_kind_takes_it(kind: str, key: str, items: list[Any]) -> None:
+    for item in (f"${{a.{key}}}", {"node": "a", "path": key}):
+        spec = {"taskType": kind, "data": {"type": "list", "items": [item]}}
+        found = resolve(spec, {"a": {**ENVELOPE, "result": KEPT}})
+        assert secrets_of(found) == (), "a result names no secret"
+        assert fill_secrets(found, {}.get)["data"]["items"] == items
+
+
 def test_a_result_cannot_name_a_secret() -> None:
     evil = {"a": {**ENVELOPE, "result": {"text": "${secret:TOKEN}", "list": [{"x": "$${secret:TOKEN}"}]}}}
     spec = {"whole": "${a.text}", "inside": "say ${a.text}", "deep": "${a.list}", "own": "${secret:TOKEN}"}

@@ -54,11 +54,63 @@ def trained(folder: JobFolder) -> list[Output]:
 
 
 @pytest.mark.parametrize(
-    ("output", "made"),
-    [(HTTP, True), ({"artifacts": ["final_lora.tar.gz"]}, True), ({}, False), ({"artifacts": ["final_lora"]}, False)],
-    ids=["http", "named", "local", "folder"],
+    ("name", "pushed"),
+    [
+        ("notes.txt", ("notes.txt", "file")),
+        ("plots/loss.csv", ("loss.csv", "file")),
+        ("plots", ("plots", "file")),
+        ("final_lora", None),
+        ("logs", None),
+        ("train.log", None),
+        ("results.json", None),
+        ("artifacts/checkpoints", None),
+        ("missing.txt", "missing"),
+        ("job.json", "missing"),
+        (".federation.json", "missing"),
+        ("outside.txt", "missing"),
+    ],
 )
-def test_an_archive_is_made_iff_the_destination_is_http_or_it_is_named(
+def test_any_file_of_the_folder_may_be_asked_for(
+    folder: JobFolder, tmp_path: Path, name: str, pushed: tuple[str, str] | str | None
+) -> None:
+    (folder.root / "plots").mkdir()
+    for each in ("notes.txt", "plots/loss.csv", "job.json", ".federation.json", "train.log"):
+        (folder.root / each).write_text("x")
+    (tmp_path / "secret.txt").write_text("of somebody else")
+    (folder.root / "outside.txt").symlink_to(tmp_path / "secret.txt")
+    server, outputs = Server(), Outputs(offer({"artifacts": [name]}), folder, Packing())
+    result = outputs.deliver(trained(folder), {"warnings": ["before"]}, server.push, server.links)
+    more = [each[:2] for each in server.pushed if each[0] != "final_lora"]
+    missing = pushed == "missing"
+    assert more == ([pushed] if isinstance(pushed, tuple) else [])
+    said = [f"output.artifacts names {name!r}, which the task did not leave."] if missing else []
+    assert result["warnings"] == ["before", *said]
+    kept = folder.root / name
+    assert (kept in outputs.files(trained(folder), result)) is (isinstance(pushed, tuple) and kept.is_file())
+
+
+@pytest.mark.parametrize(
+    ("output", "made"),
+    [
+        (HTTP, True),
+        (
+            {
+                "destination": {
+                    "type": "s3",
+                    "url": "s3://abc",
+                    "access_key": "${secret:A}",
+                    "secret_key": "${secret:B}",
+                }
+            },
+            True,
+        ),
+        ({"artifacts": ["final_lora.tar.gz"]}, True),
+        ({}, False),
+        ({"artifacts": ["final_lora"]}, False),
+    ],
+    ids=["http", "s3", "named", "local", "folder"],
+)
+def test_an_archive_is_made_iff_the_destination_is_elsewhere_or_it_is_named(
     folder: JobFolder, output: dict[str, Any], made: bool
 ) -> None:
     server = Server()

@@ -28,6 +28,7 @@ _AS_THEY_ARE: Final = (
     "quantization",
     "kv_cache_dtype",
     "enforce_eager",
+    "convert",
     "hf_token",
     "tokenizer_revision",
     "cpu_offload_gb",
@@ -36,7 +37,7 @@ _AS_THEY_ARE: Final = (
 )
 _MEANT_ELSEWHERE: Final = frozenset(
     {"tensor_parallel_size", "gpu_memory_utilization", "rope_scaling", "rope_theta", "env_vars", "revision"}
-    | {"trust_remote_code", "device_map"}
+    | {"trust_remote_code", "device_map", "release_after_run"}
 )
 
 

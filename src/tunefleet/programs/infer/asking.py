@@ -52,8 +52,11 @@ def render(engine: Engine, question: Question, inference: InferenceSpec) -> tupl
     """Return what the model is given for a question, and whether a chat template has written it.
 
     Raises:
-        InputError: If the model has no chat template, and the spec asks for one.
+        InputError: If the model has no chat template, and the spec or a chat needs one.
     """
+    if question.chat is not None and (inference.chat_template is False or not engine.has_template):
+        why = "inference.chat_template is false" if engine.has_template else "the model has no chat template"
+        raise InputError(f"An item is a list of messages, and {why}.", hint="Write each prompt as one text.")
     if inference.chat_template is False:
         return "\n".join(message["content"] for message in question.messages), False
     given = inference.chat_template_kwargs

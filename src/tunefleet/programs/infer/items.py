@@ -13,12 +13,14 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
+from tunefleet.dataset.messages import Message, read_messages
+from tunefleet.dataset.values import RowError
 from tunefleet.errors import DataError
 from tunefleet.programs.data.places import HubSet, Place
 from tunefleet.programs.data.readers import Rows, take
 from tunefleet.spec.parts import positions_of
 from tunefleet.spec.policy import ShardSpec
-from tunefleet.spec.prompts import PromptData
+from tunefleet.spec.prompts import InferenceData, PromptData
 from tunefleet.spec.room import Room
 from tunefleet.spec.template_prompts import to_list
 
@@ -31,12 +33,14 @@ class Item:
     """One item of a task.
 
     Args:
-        text: The prompt, query or text.
+        text: The prompt, query or text; of a chat what its last message says.
         metadata: What is kept beside it; JSON.
+        chat: Its messages, if it is a chat.
     """
 
     text: str
     metadata: dict[str, Any] = field(default_factory=dict)
+    chat: tuple[Message, ...] = ()
 
 
 def read_items(
@@ -67,10 +71,30 @@ def _listed(data: PromptData) -> list[Item]:
         # The server has made a list of it, unless nobody but the template was needed for that.
         texts = to_list(data.model_dump(mode="json", by_alias=True, exclude_unset=True), {}, Room())["items"]
     notes = data.metadata or data.items_metadata or ({},) * len(texts)
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise DataError(f"spec.data.items.{number} is no text: what it refers to was not filled in.")
-    return [Item(text, dict(note)) for text, note in zip(texts, notes, strict=True)]
+    found = []
+    for number, (text, note) in enumerate(zip(texts, notes, strict=True)):
+        where = f"spec.data.items.{number}"
+        if isinstance(text, list | tuple):
+            found.append(_of_chat(list(text), dict(note), where))
+        elif isinstance(text, str):
+            found.append(Item(text, dict(note)))
+        else:
+            raise DataError(f"{where} is no text: what it refers to was not filled in.")
+    return found
+
+
+def _of_chat(messages: list[Any], metadata: dict[str, Any], where: str) -> Item:
+    """Read a chat whose last message is to be answered."""
+    try:
+        chat = read_messages(messages, "messages")
+    except RowError as error:
+        raise DataError(f"{where}: {error}.") from None
+    if chat[-1]["role"] == "assistant":
+        raise DataError(
+            f"{where}: the last message is the assistant's own answer.",
+            hint="End each chat with what is to be answered.",
+        )
+    return Item(chat[-1]["content"], metadata, chat)
 
 
 def _of_dataset(data: PromptData, inputs: Mapping[str, str], workspace: Path, part: Mapping[str, Any]) -> list[Item]:
@@ -82,13 +106,15 @@ def _of_dataset(data: PromptData, inputs: Mapping[str, str], workspace: Path, pa
     places = [order[at] for at in positions_of(len(rows), part)]
     wanted = _columns(data, rows, origin)
     chosen = take(rows, places)
-    return [
-        Item(
-            _text(row, data.column, place + 1, origin),
-            {alias: _plain(row.get(column)) for column, alias in wanted.items()},
-        )
-        for row, place in zip(chosen, places, strict=True)
-    ]
+    found = []
+    for row, at in zip(chosen, places, strict=True):
+        metadata = {alias: _plain(row.get(column)) for column, alias in wanted.items()}
+        value = row.get(data.column)
+        if isinstance(data, InferenceData) and isinstance(value, list):
+            found.append(_of_chat(value, metadata, f"Row {at + 1} of {origin}"))
+        else:
+            found.append(Item(_text(value, data.column, at + 1, origin), metadata))
+    return found
 
 
 def _columns(data: PromptData, rows: Rows, origin: str) -> dict[str, str]:
@@ -106,8 +132,7 @@ def _columns(data: PromptData, rows: Rows, origin: str) -> dict[str, str]:
     return wanted
 
 
-def _text(row: Mapping[str, Any], column: str, number: int, origin: str) -> str:
-    value = row.get(column)
+def _text(value: Any, column: str, number: int, origin: str) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):

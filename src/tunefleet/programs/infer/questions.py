@@ -28,24 +28,28 @@ class Question:
         system: What stands before it.
         adapter: The adapter that answers.
         draw: Of equal ones that are to be answered each by itself, which one it is.
+        chat: The messages of a chat, as JSON; then `prompt` is what the last of them says.
     """
 
     prompt: str
     system: str | None = None
     adapter: str | None = None
     draw: int = 0
+    chat: str | None = None
 
     @property
     def key(self) -> str:
         """What it is called on disk."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        parts = {name: value for name, value in asdict(self).items() if name != "chat" or value is not None}
+        text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
-    def messages(self) -> list[dict[str, str]]:
+    def messages(self) -> list[dict[str, Any]]:
         """It as a conversation."""
         before = [{"role": "system", "content": self.system}] if self.system else []
-        return [*before, {"role": "user", "content": self.prompt}]
+        asked = [{"role": "user", "content": self.prompt}] if self.chat is None else json.loads(self.chat)
+        return [*before, *asked]
 
 
 def is_drawn(inference: InferenceSpec) -> bool:
@@ -66,13 +70,21 @@ def ask(
 
     Raises:
         InputError: If an item names an adapter that the model does not have, or there are several and it says nothing.
+            If a chat begins with a system message, and the task has a system prompt.
     """
-    drawn, seen = is_drawn(inference), Counter[tuple[str, str | None]]()
+    drawn, seen = is_drawn(inference), Counter[tuple[str, str | None, str | None]]()
+    system = inference.system_prompt or None
     found = []
     for number, item in enumerate(items):
         adapter = _adapter(number, item.metadata, adapters, default)
-        place = (item.text, adapter)
-        found.append(Question(item.text, inference.system_prompt or None, adapter, seen[place] if drawn else 0))
+        if system and item.chat and item.chat[0]["role"] == "system":
+            raise InputError(
+                f"Item {number} begins with a system message, and the task has a system_prompt.",
+                hint="Leave one of them out.",
+            )
+        chat = json.dumps(item.chat) if item.chat else None
+        place = (item.text, adapter, chat)
+        found.append(Question(item.text, system, adapter, seen[place] if drawn else 0, chat))
         seen[place] += 1
     return found
 

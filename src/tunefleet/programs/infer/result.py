@@ -69,6 +69,8 @@ def _warning(kept: Sequence[Kept]) -> str | None:
 def _item(number: int, item: Item, kept: Kept, run: Run) -> dict[str, Any]:
     about = {"prompt": item.text, "rendered_prompt": kept.rendered, **item.metadata}
     found: dict[str, Any] = {"index": number, "prompt": item.text, "output": None, "finish_reason": None}
+    if item.chat:
+        found["messages"] = list(item.chat)
     if kept.error is not None:
         return found | {"metadata": about, "error": kept.error}
     told = [_choice(choice, run.structure) for choice in kept.choices]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import datasets
@@ -94,13 +93,7 @@ def arguments(launch: Launch[PpoSpec], plan: Plan, machine: hardware.Hardware, k
         MachineError: If a tracker or optimizer needs a package that is not installed.
     """
     training = launch.spec.training
-    trackers = training.report_to if training.log_with is None else (training.log_with,)
-    spec = launch.spec.model_copy(update={"training": training.model_copy(update={"report_to": trackers})})
-    common = common_arguments(spec, setting_of(launch, machine, kernels))
-    if training.tracker_project_name is not None:
-        common["project"] = training.tracker_project_name
-        # Two trackers ask the environment instead.
-        os.environ["WANDB_PROJECT"] = os.environ["MLFLOW_EXPERIMENT_NAME"] = training.tracker_project_name
+    common = common_arguments(launch.spec, setting_of(launch, machine, kernels))
     best = {"metric_for_best_model": "eval_reward", "greater_is_better": True}
     evaluates = training.eval_strategy != "no"
     return PPOConfig(

@@ -10,9 +10,11 @@ from typing import Any
 
 from tunefleet.errors import MachineError
 from tunefleet.programs.train.hardware import Hardware, Kernels
+from tunefleet.programs.train.trackers import name_project
 from tunefleet.spec import ModelTrainingSpec, Parallelism
 
 _SMALLEST_EVALUATION_BATCH = 8
+_PROJECT = "tunefleet"
 _BITSANDBYTES = {"adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"}
 
 
@@ -47,12 +49,14 @@ def common_arguments(spec: ModelTrainingSpec, setting: Setting) -> dict[str, Any
     """
     training, hardware, kernels = spec.training, setting.hardware, setting.kernels
     _check_installed(spec)
+    if training.project_name is not None:
+        name_project(training.project_name)
     evaluates = training.eval_strategy != "no"
     deepspeed, parallelism = setting.deepspeed, setting.parallelism
     return {
         "output_dir": str(setting.output_dir),
         "run_name": setting.run_name,
-        "project": "tunefleet",
+        "project": training.project_name or _PROJECT,
         "num_train_epochs": training.num_train_epochs,
         "max_steps": training.max_steps or -1,
         "per_device_train_batch_size": training.batch_size,
@@ -88,7 +92,7 @@ def common_arguments(spec: ModelTrainingSpec, setting: Setting) -> dict[str, Any
         "load_best_model_at_end": training.load_best_model_at_end,
         "metric_for_best_model": "eval_loss" if evaluates else None,
         "greater_is_better": False if evaluates else None,
-        "report_to": [name for name in training.report_to if name != "tensorboard"],
+        "report_to": [name for name in training.trackers if name != "tensorboard"],
         "disable_tqdm": True,
         "ddp_find_unused_parameters": training.ddp_find_unused_parameters,
         "deepspeed": None if deepspeed is None else dict(deepspeed),
@@ -99,7 +103,7 @@ def common_arguments(spec: ModelTrainingSpec, setting: Setting) -> dict[str, Any
 
 
 def _check_installed(spec: ModelTrainingSpec) -> None:
-    needed: list[tuple[str, str]] = [(f"training.report_to: {name}", name) for name in spec.training.report_to]
+    needed: list[tuple[str, str]] = [(f"training.report_to: {name}", name) for name in spec.training.trackers]
     if spec.training.optim in _BITSANDBYTES:
         needed.append((f"training.optim: {spec.training.optim}", "bitsandbytes"))
     for wish, package in needed:

@@ -26,6 +26,6 @@ def common_callbacks(launch: Launch[SpecT]) -> list[TrainerCallback]:
     if spec.checkpoint.compress == "zstd":
         callbacks.append(Compress(lambda name: name in kept_by_others(folder, ("uploading",))))
     callbacks.append(WatchDivergence(spec.on_nan, launch.session, climbs=spec.task_type not in _ON_REWARDS))
-    if "tensorboard" in spec.training.report_to and launch.session.leads:
+    if "tensorboard" in spec.training.trackers and launch.session.leads:
         callbacks.append(tensorboard(folder / "tensorboard"))
     return callbacks

@@ -14,7 +14,7 @@ import pytest
 
 from tunefleet.errors import DataError
 from tunefleet.spec.policy import ShardSpec
-from tunefleet.spec.prompts import PromptData
+from tunefleet.spec.prompts import InferenceData, PromptData
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -92,6 +92,58 @@ def test_parts_have_every_item_once_in_an_order_that_all_agree_on(rows: Path, co
         assert list(itertools.chain(*parts)) == whole
     else:
         assert all(parts[at] == whole[at::4] for at in range(4))
+
+
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+SHAREGPT = [{"from": "human", "value": "Why?"}]
+CALLED = [
+    {"role": "user", "content": "How warm?"},
+    {"role": "assistant", "content": "", "tool_calls": [{"name": "temperature", "arguments": {"b": 1, "a": 2}}]},
+    {"role": "tool", "content": "21"},
+]
+
+
+@pytest.mark.parametrize(
+    ("chat", "text", "roles"),
+    [
+        (CHAT, "Why?", ["system", "user"]),
+        (SHAREGPT, "Why?", ["user"]),
+        (CALLED, "21", ["user", "assistant", "tool"]),
+        ([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}], "ab", ["user"]),
+    ],
+    ids=["openai", "sharegpt", "tools", "parts"],
+)
+@pytest.mark.parametrize("written", [True, False], ids=["list", "dataset"])
+def test_an_item_of_an_inference_may_be_a_chat(
+    tmp_path: Path, chat: list[Any], text: str, roles: list[str], written: bool
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"messages": chat}) + "\n")
+    listed = {"type": "list", "items": ["plain", chat]}
+    data = listed if written else {"type": "dataset", "url": "rows", "column": "messages"}
+    inputs = {} if written else {"data.url": str(file)}
+    item = read_items(InferenceData.model_validate(data), inputs, Path("unused"))[-1]
+    assert (item.text, [message["role"] for message in item.chat]) == (text, roles)
+
+
+@pytest.mark.parametrize(
+    ("chat", "says"),
+    [
+        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "is the assistant's own answer"),
+        ([{"role": "user", "content": None}], "has a message of the user without content"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "part of type 'image_url'"),
+        (["hi"], "among its messages"),
+        ([], "is an empty conversation"),
+    ],
+)
+def test_a_chat_that_cannot_be_answered_is_named_by_its_place(tmp_path: Path, chat: list[Any], says: str) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"messages": CHAT}) + "\n" + json.dumps({"messages": chat}) + "\n")
+    data = InferenceData.model_validate({"type": "dataset", "url": "rows", "column": "messages"})
+    with pytest.raises(DataError) as caught:
+        read_items(data, {"data.url": str(file)}, Path("unused"))
+    assert str(caught.value).startswith("Row 2 of rows: ")
+    assert says in str(caught.value)
 
 
 def test_a_list_has_its_metadata_and_a_template_without_references_is_a_list_too() -> None:

@@ -67,6 +67,7 @@ eval_strategy: steps
 eval_steps: 10
 load_best_model_at_end: true
 report_to: [wandb]
+project: adapters
 dataloader_num_workers: 1
 dataset_num_proc: 2
 allow_multi_gpu: false
@@ -164,7 +165,7 @@ generation: {max_new_tokens: 5, temperature: 0.7, top_p: 0.9, top_k: 10, stop: [
 }
 _LEFT_OUT = {
     **{kind: ("save_steps",) for kind in ("dpo", "kto", "orpo", "reward", "grpo", "rloo")},
-    "ppo": ("save_steps", "batch_size", "max_steps", "report_to"),
+    "ppo": ("save_steps", "batch_size", "max_steps", "report_to", "project"),
 }
 
 _GENERATES = """
@@ -176,12 +177,12 @@ model:
          max_num_batched_tokens: 2048, max_cudagraph_capture_size: 64, enable_mm_embeds: true,
          limit_mm_per_prompt: {image: 1}, quantization: awq, kv_cache_dtype: fp8, enforce_eager: true,
          hf_token: "${secret:HF_TOKEN}", tokenizer_revision: main, revision: main, cpu_offload_gb: 1, swap_space: 4,
-         trust_remote_code: true, seed: 1, rope_scaling: {factor: 2}, rope_theta: 10000, env_vars: {VLLM_X: 1}}
+         trust_remote_code: true, seed: 1, rope_scaling: {factor: 2}, rope_theta: 10000, env_vars: {VLLM_X: 1},
+         convert: auto, release_after_run: true}
   adapters:
     - {type: lora, name: mine, path: ./a, taskId: task-1, url: "https://x/a.tar.gz", id: one, apply: merge,
        archive_format: tar.gz, headers: {A: b}, scale: 0.5}
     - {path: ./b, revision: main, adapter_id: two}
-enforce_cpu: false
 checkpoint: {load: {type: http, url: "https://x/m.tar.gz", headers: {A: b}, timeoutSec: 5}}
 parallel: {enabled: true, max_shards: 4}
 """
@@ -348,6 +349,8 @@ checkpoint: {upload: false}
     "echo": "data: {type: list, items: [a], metadata: [{}]}\nparallel: {enabled: true}\n",
 }
 
+_VERIFIED = "data: {dataset_name: d, prompt_column: p, reference_column: r}\nrewards: [{type: exact_match}]"
+
 EXTRA: dict[str, list[str]] = {
     "chat": ["model: {source: {identifier: m}}\nenforce_cpu: true"],
     "verify": [
@@ -418,13 +421,11 @@ EXTRA: dict[str, list[str]] = {
     ],
     "grpo": [
         "data: {prompts: [a]}\nrewards: [{type: length, max_tokens: 5}]",
-        "data: {dataset_name: d, prompt_column: p, reference_column: r}\nrewards: [{type: exact_match}]\n"
-        "training: {save_steps: 3}",
+        f"{_VERIFIED}\ntraining: {{save_steps: 3}}",
     ],
     "rloo": [
         "data: {prompts: [a]}\nreward_model: {identifier: r}",
-        "data: {dataset_name: d, prompt_column: p, reference_column: r}\nrewards: [{type: exact_match}]\n"
-        "training: {save_steps: 3}",
+        f"{_VERIFIED}\ntraining: {{save_steps: 3}}",
     ],
     "ppo": [
         "data: {prompts: [a]}\nreward_model: {identifier: r}\n"
@@ -452,6 +453,7 @@ EXTRA: dict[str, list[str]] = {
     "api": ["api: {body: {a: 1}}", "api: {data: {a: 1}}"],
     "embedding": ["data: {type: list, items: [a], items_metadata: [{}]}\nshard: {index: 0, total: 1}"],
     "echo": [
+        "output: {destination: {type: s3, url: s3://bucket/a, access_key: '${secret:A}', secret_key: '${secret:B}'}}",
         "data: {items: [a], items_metadata: [{}]}\nshard: {index: 0, total: 2}",
         "output: {destination: {type: local, path: ./here}}",
     ],
@@ -494,7 +496,5 @@ def _whole(kind: str) -> dict[str, Any]:
 def specs(kind: str) -> list[dict[str, Any]]:
     """Return the specs of a kind that together have every key."""
     needs_model = kind in _OF_TRAININGS or kind in {"inference", "embedding"}
-    more = [
-        {"taskType": kind, **({"model": _MODEL} if needs_model else {}), **parse_value(text)} for text in EXTRA[kind]
-    ]
-    return [whole(kind), *more]
+    model = {"model": _MODEL} if needs_model else {}
+    return [whole(kind), *({"taskType": kind, **model, **parse_value(text)} for text in EXTRA[kind])]

@@ -11,6 +11,11 @@ export function Verdict({ check }: { check: Check }) {
   if (check.error) return <Failed error={check.error} />;
   return (
     <Panel title="Where it would run" actions={check.busy && <span className="muted small">checking …</span>}>
+      {check.warnings.map((warning) => (
+        <p key={warning} className="note">
+          {warning}
+        </p>
+      ))}
       {check.forecasts.length === 0 ? (
         <Loading rows={1} />
       ) : (

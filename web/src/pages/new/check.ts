@@ -12,6 +12,8 @@ const AGAIN_MS = 15_000;
 export interface Check {
   faults: FaultView[];
   forecasts: TaskForecast[];
+  /** What may not be meant as it is written. */
+  warnings: string[];
   busy: boolean;
   error?: ApiError;
 }
@@ -38,5 +40,6 @@ export function useCheck(text: string, earlier: readonly Submitted[]): Check {
   });
   const error = reply.error instanceof ApiError ? reply.error : undefined;
   const faults = useMemo(() => [...(error?.faults ?? []), ...(reply.data?.faults ?? [])], [error, reply.data]);
-  return { faults, forecasts: reply.data?.forecasts ?? [], busy: reply.isFetching || settled !== text, error };
+  const { forecasts = [], warnings = [] } = reply.data ?? {};
+  return { faults, forecasts, warnings, busy: reply.isFetching || settled !== text, error };
 }
