@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import typer
 
 from scripts import write_reference
+from scripts.error_texts import text_of
 from tests.areas import AREAS
 from tunefleet.cli import main as cli
 
@@ -29,6 +30,14 @@ LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 MAKE = re.compile(r"(?:^|`)make ([a-z][a-z-]*)", re.MULTILINE)
 COMMAND = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?tunefleet ([a-z-][^\n]*)$", re.MULTILINE)
+TEXT_COMMAND = re.compile(
+    r"`[^`\n]*\btunefleet (?P<quoted>[^`\n]+)`"
+    r"|(?:^|: | {2,})(?:[A-Z_]+=\S+ )*tunefleet (?P<bare>[a-z-][^`\n]*?)(?= {2,}|$)",
+    re.MULTILINE,
+)
+"""A command line in a text of the code: in backticks, or bare as a line or behind a colon."""
+NO_COMMANDS = {("trace", "of", "{task_id}")}
+"""Texts of that form that nobody reads: the seed of a trace's id."""
 MACHINE_PATH = re.compile(r"(?<![\w.$~{])/(?:home|Users|root|work|opt)/\w+")
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|TBD)\b")
 
@@ -200,21 +209,29 @@ def _command(name: str) -> Any:
     return cli.Root.load(name)
 
 
+def _options(command: Any) -> set[str]:
+    """Return the options of a command, in all their spellings."""
+    own = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    return own | {"--help", "-h"}
+
+
 def command_fault(words: list[str]) -> str | None:
-    """Return what of a `tunefleet` command line does not exist, if anything: a command or an option."""
+    """Return what of a `tunefleet` command line does not exist, if anything: a command or an option.
+
+    A `{…}` where a command is wanted is put in when the text is made, and may be any.
+    """
     line = f"`tunefleet {' '.join(words)}`"
     if words[0].startswith("-"):
         command: Any = typer.main.get_command(cli.app)
     elif words[0] in {entry.name for entry in cli.Root.table}:
         command, words = _command(words[0]), words[1:]
     else:
-        return f"{line}: {words[0]} is no command"
+        return None if words[0].startswith("{") else f"{line}: {words[0]} is no command"
     for word in words:
-        if word == "--":
-            return None  # what follows is somebody else's
+        if word == "--" or (word.startswith("{") and hasattr(command, "commands")):
+            return None  # what follows is another program's, or not known
         if word.startswith("-"):
-            known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-            if word.partition("=")[0] not in {*known, "--help", "-h"}:
+            if word.partition("=")[0] not in _options(command):
                 return f"{line}: {word} is no option of {command.name}"
         elif hasattr(command, "commands"):
             if word not in command.commands:
@@ -228,6 +245,32 @@ def command_lines(text: str) -> list[list[str]]:
     code = "\n".join([*FENCE.findall(text), *re.findall(r"(?<!`)`([^`\n]+)`(?!`)", FENCE.sub("", text))])
     lines = (re.split(r"  #|\$\(|[|<>;&]", line)[0] for line in COMMAND.findall(code))
     return [[word for word in line.split() if word != "…"] for line in lines]
+
+
+def text_commands(code: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line of each text of a module that has a `tunefleet` command line, and the words after `tunefleet`."""
+    nodes: list[ast.AST] = [ast.parse(code)]
+    while nodes:
+        node = nodes.pop()
+        text = text_of(node) if isinstance(node, ast.Constant | ast.JoinedStr) else None
+        if text is None:
+            nodes += ast.iter_child_nodes(node)
+            continue
+        for found in TEXT_COMMAND.finditer(text):
+            line = re.split(r"  #|\$\(|[|<>;&]", found["quoted"] or found["bare"])[0]
+            words = [word for word in line.rstrip(".,)").split() if word != "…"]
+            if words and tuple(words) not in NO_COMMANDS:
+                yield getattr(node, "lineno", 0), words
+
+
+def unknown_text_commands(root: Path = ROOT) -> list[str]:
+    """Find `tunefleet` commands or options in hints and other texts of the code that do not exist."""
+    return [
+        f"{path.relative_to(root)}:{line}: {fault}"
+        for path in sorted(root.glob("src/tunefleet/**/*.py"))
+        for line, words in text_commands(path.read_text(encoding="utf-8"))
+        if (fault := command_fault(words))
+    ]
 
 
 def unknown_commands(root: Path = ROOT) -> list[str]:
@@ -269,6 +312,7 @@ CHECKS = (
     map_faults,
     unfinished,
     unknown_commands,
+    unknown_text_commands,
     undocumented_variables,
 )
 

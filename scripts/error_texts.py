@@ -26,6 +26,8 @@ ERRORS = {
 _ENDS = re.compile(r"[.?!…:]$|\}$|`$")
 _COMMAND = re.compile(r"pip install|tunefleet |: /[a-z]+ \S+$")
 _NAME_FIRST = re.compile(r"[\w-]*[._:(-]|[a-z]+[A-Z]|(?:attempt|mu|tunefleet|reload|pip|spec|squeue|torch|vLLM) ")
+_ASKED = re.compile(r"\b(?:(?:cancel|pause) (?:it|\{[^}]*\})|start it first)", re.IGNORECASE)
+"""What is done by a command of its own, which a hint names."""
 _QUOTED = re.compile(r"\{[^}]*\}|`[^`]*`|'[^']*'")
 _JARGON = re.compile(
     r"\b(?:invalid|exception|NoneType|errno|boolean|deserial\w+|payload|malformed|illegal|traceback|timed out"
@@ -109,7 +111,7 @@ def faults(found: ErrorText) -> Iterator[str]:
     """Yield the rules that the text of an error breaks.
 
     A message is a sentence that names something, in the words of who uses Tunefleet; where somebody at a terminal or a
-    machine can act, a hint says how.
+    machine can act, a hint says how. What a command does, the hint asks for by the command.
     """
     for what, text in (("message", found.message), ("hint", found.hint)):
         if not text:
@@ -124,6 +126,8 @@ def faults(found: ErrorText) -> Iterator[str]:
             yield f"the {what} says {word[0]!r}, which is no word of who uses Tunefleet"
     if found.message and len(_QUOTED.sub(" ", found.message).split()) < 3 and "{" not in found.message:
         yield "the message names nothing"
+    if (asked := _ASKED.search(found.hint or "")) and "tunefleet " not in (found.hint or ""):
+        yield f"the hint says {asked[0]!r}, and names no command"
     can_act = found.kind in {"AuthError", "MachineError"} or "/cli/" in found.path
     if can_act and found.message and not found.hint and not found.hint_elsewhere:
         yield "somebody can act, and no hint says how"

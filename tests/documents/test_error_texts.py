@@ -55,6 +55,9 @@ def _text(message: str, hint: str | None = None, kind: str = "InputError") -> Er
         (_text("It failed."), "names nothing"),
         (_text("The folder {path} cannot be written.", kind="MachineError"), "no hint says how"),
         (_text("The folder {path} is full.", "please free some space.", "MachineError"), "'please'"),
+        (_text("The federation {row.id} is running.", "Cancel it first."), "'Cancel it', and names no command"),
+        (_text("The task {task} reads it.", "Wait for it, or cancel {task}."), "'cancel {task}', and names no command"),
+        (_text("The federation {row.id} is paused.", "Start it first."), "'Start it first', and names no command"),
     ],
 )
 def test_a_poor_text_is_a_fault(text: ErrorText, fault: str) -> None:
@@ -66,6 +69,7 @@ def test_a_poor_text_is_a_fault(text: ErrorText, fault: str) -> None:
     [
         _text("spec.data: there is no {path}."),
         _text("No Tunefleet server is known.", "Start one with `tunefleet up`."),
+        _text("The task {row.id} is running.", "Cancel it first: `tunefleet cancel {row.id}`."),
         _text("Artifacts in S3 need the package boto3.", "pip install 'tunefleet[s3]'", "MachineError"),
     ],
 )

@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from scripts import check_docs
 from tests.documents import command_lines, names, samples
 from tests.documents.blocks import ROOT, SHELLS, Block, blocks, every_block, pages
 
 _KNOWN = SHELLS | {"yaml", "python", "json", "toml", "nginx", "sql"}
 _REASON = 8
 """Characters: what is shorter is no reason."""
+_SOURCE = ROOT / "src/tunefleet"
+_FEDERATION = ("federation", "services/federation", "programs/federated", "spec/federat*.py", "client/*federat*.py")
+_OF_TASKS = {"show", "ls", "pause", "resume", "stop", "retry", "rm", "abort", "checkpoints", "logs", "follow", "watch"}
+"""Commands of tasks for which a federation has its own, or which it has no use for."""
 
 
 def _page(path: Path) -> str:
@@ -25,6 +30,22 @@ def _page(path: Path) -> str:
 def test_each_command_of_a_page_is_one_that_the_program_takes(page: Path) -> None:
     faults = [command_lines.fault(command.text) for block in blocks(page) for command in block.commands]
     assert [fault for fault in faults if fault] == []
+
+
+def test_each_command_in_a_text_of_the_code_is_one_that_the_program_takes() -> None:
+    sources = sorted(_SOURCE.rglob("*.py"))
+    found = [(path, *each) for path in sources for each in check_docs.text_commands(path.read_text(encoding="utf-8"))]
+    assert len(found) > 400, "the texts are not found"
+    faults = [(path.relative_to(ROOT), line, check_docs.command_fault(words)) for path, line, words in found]
+    assert [fault for fault in faults if fault[-1]] == []
+
+
+def test_hints_of_federations_name_the_commands_of_federations() -> None:
+    places = [found for pattern in _FEDERATION for found in _SOURCE.glob(pattern)]
+    modules = sorted({module for place in places for module in (place.rglob("*.py") if place.is_dir() else [place])})
+    lines = [words for path in modules for _, words in check_docs.text_commands(path.read_text(encoding="utf-8"))]
+    assert len([words for words in lines if words[0] == "federation"]) >= 15, "the hints are not found"
+    assert [words for words in lines if words[0] in _OF_TASKS | {"campaign"}] == []
 
 
 @pytest.mark.parametrize("page", pages(), ids=_page)

@@ -1,4 +1,4 @@
-"""Whether a job could ever fit on this machine's GPU: a lower bound of its memory, from the model's files."""
+"""Whether a job could ever run on this machine: its environments, and a lower bound of its memory on the GPU."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 import logging
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.errors import InputError
+from tunefleet.jobs import envs
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,21 @@ def admit(spec: Mapping[str, Any], limit_bytes: int | None, fraction: float) -> 
             f"allows {limit_bytes / GIB:.1f} GiB.",
             hint="Train with LoRA or in 4 bits, take a smaller model, or raise GPU_MEMORY_FRACTION.",
         )
+
+
+def refuse_unready(environments: Iterable[str]) -> None:
+    """Refuse a job whose environment is not ready on this machine.
+
+    Args:
+        environments: The environments that the job runs in, such as that of its trainer.
+
+    Raises:
+        InputError: If one is not ready; the error names the command that creates it.
+    """
+    for name in environments:
+        reason = envs.reason(name)
+        if reason is not None:
+            raise InputError(reason, hint="Without `framework` or `trainer`, the agent trains with trl.")
 
 
 def needed_bytes(spec: Mapping[str, Any]) -> int | None:

@@ -11,6 +11,7 @@ from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.translate import Defaults
 from tunefleet.jobs.sysinfo import SystemReader
 from tunefleet.settings import AgentSettings
+from tunefleet.spec import load_task_spec
 
 
 class Agent:
@@ -59,8 +60,9 @@ class Agent:
         """Refuse a job that could never run here.
 
         Raises:
-            InputError: If it needs more GPU memory than a training may take.
+            InputError: If its trainer's environment is not ready, or it needs more GPU memory than a training may take.
         """
+        admission.refuse_unready(load_task_spec(record.spec).environments)
         admission.admit(record.spec, self.gpus.limit_bytes(), self.settings.gpu_memory_fraction)
 
     def status(self, job_id: str) -> views.JobStatusView:

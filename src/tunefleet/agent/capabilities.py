@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from tunefleet.agent.agent import Agent
+from tunefleet.jobs import envs
 from tunefleet.jobs.devices import described
 from tunefleet.jobs.environment import core_count
 from tunefleet.wire.link import Capabilities
@@ -28,6 +29,7 @@ def capabilities(agent: Agent) -> Capabilities:
         disk_free_bytes=figures.disk_free_bytes or 0,
         gpus=described(agent.gpus.devices),
         allow_code=agent.settings.allow_code,
+        environments=envs.ready(),
         platform=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
     )
 

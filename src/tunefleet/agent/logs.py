@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tunefleet.errors import MachineError
-from tunefleet.observing.logs import JsonLines, TextLines
+from tunefleet.observing.logs import JsonLines, PrivateLogFile, TextLines
 from tunefleet.settings import AgentSettings
 
 MAX_BYTES: Final = 100 << 20
@@ -49,7 +49,7 @@ class Lines(TextLines):
         )
 
 
-class RotatingFile(logging.handlers.RotatingFileHandler):
+class RotatingFile(PrivateLogFile):
     """Rotates at a size, and deletes what is older than some days.
 
     Args:
@@ -110,7 +110,7 @@ def _to_stderr(settings: AgentSettings) -> logging.Handler:
 
 def _to_file(path: Path) -> logging.Handler:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handler = RotatingFile(path)
     except OSError as error:
         raise MachineError(

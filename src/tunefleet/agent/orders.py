@@ -195,7 +195,7 @@ class Orders:
             "untold": sorted(self._untold),
             "open": [command.model_dump(mode="json") for command in self._open.values()],
         }
-        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json(self._file, data, sync=True)
 
     def _read(self) -> None:

@@ -21,6 +21,7 @@ from tunefleet.agent.orders import Orders
 from tunefleet.agent.records import AgentRecord
 from tunefleet.client.backend import AgentClient
 from tunefleet.errors import AuthError, ConflictError, InputError, NotFoundError, TunefleetError
+from tunefleet.jobs import envs
 from tunefleet.wire.training import ClaimReply, Heartbeat, JobState, PolledJob
 
 logger = logging.getLogger(__name__)
@@ -148,18 +149,20 @@ class Poller:
                 logger.debug("The backend drops %s, which is not here.", job_id)
 
     def _beat_loop(self) -> None:
-        told = False
+        # The environments that the backend knows of; one that is created later is reported with the next heartbeat.
+        told: tuple[str, ...] | None = None
         with self._client() as client:
             while not self._stopping.is_set():
                 self._due.clear()
                 try:
-                    told = self._beat(client, with_capabilities=not told)
+                    ready = envs.ready()
+                    told = ready if self._beat(client, with_capabilities=ready != told) else None
                 except NotFoundError:
                     logger.info("The backend knows no heartbeats; jobs are claimed without a lease.")
                     return
                 except TunefleetError as error:
                     # The backend may have forgotten this agent meanwhile, or have been told to.
-                    told = False
+                    told = None
                     logger.debug("The heartbeat failed: %s", error)
                     self._stopping.wait(_AWAY_S[0])
                 except Exception:

@@ -67,7 +67,9 @@ class BlobStore(ABC):
     def __init__(self, root: Path) -> None:
         self.root = root
         self.uploads = root / "uploads"
-        self.uploads.mkdir(parents=True, exist_ok=True)
+        # Of parents `mkdir` would forget the mode.
+        for folder in (root, self.uploads):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._promised = 0
         self._promising = threading.Lock()
 

@@ -18,7 +18,7 @@ from .claim import claim, jobs_dir, plain_id
 from .control import ControlServer
 from .control_files import ControlFiles
 from .endwatch import kind_of, watch
-from .files import read_json
+from .files import make_private, read_json
 from .journal import JournalWriter
 from .quiet import Journal, QuietJournal
 from .session import JobSession
@@ -178,6 +178,11 @@ def quiet_session() -> JobSession:
 def _job_folder(journal: bool | str | os.PathLike[str], job_id: str) -> Path | None:
     if journal is False or journal is None:
         return None
-    folder = Path("tunefleet-runs", job_id) if journal is True else Path(journal)
-    folder.mkdir(parents=True, exist_ok=True)
+    if journal is True:
+        folder = Path("tunefleet-runs", job_id)
+        make_private(folder)
+    else:
+        folder = Path(journal)
+        # The caller's own folder keeps its permissions if it is there.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder.resolve()

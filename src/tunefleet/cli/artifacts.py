@@ -75,7 +75,9 @@ def get(
 def deliver(
     task: Annotated[str, typer.Argument(metavar="TASK", help="Whose result.", autocompletion=complete_task)],
     *,
-    to: Annotated[str | None, typer.Option("--to", metavar="URL", help="Default: the address or bucket in its document.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="URL", help="Default: the address or bucket in its document.")
+    ] = None,
     header: Annotated[list[str] | None, typer.Option("--header", help="NAME: VALUE, sent with each request.")] = None,
     as_json: Json = False,
 ) -> None:

@@ -123,7 +123,7 @@ def _read(file: str | None, overrides: Mapping[str, Any]) -> Any:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise InputError(
-            f"There is no file {path}.", hint="FILE is a document; a name is given by --name, values by --set."
+            f"There is no file {path}.", hint="FILE is a YAML file; --name gives a name, --set other values."
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as text.", hint=str(error)) from error

@@ -78,7 +78,7 @@ class Child:
 
     def start(self) -> None:
         """Start it, in a session of its own: Ctrl-C in the terminal is for the parent alone."""
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self.log.open("ab") as out:
             self._log_start = out.tell()
             if not (isinstance(self._process, Forked) and self._process.again()):

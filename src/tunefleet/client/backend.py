@@ -108,7 +108,8 @@ class JobClient:
         whole = folder / digest
         if not whole.exists():
             part = folder / f"{digest}.part"
-            part.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            part.mkdir(exist_ok=True)
             with AttemptClient(self.url, self._token) as attempt:
                 inner = attempt.fetch_artifact(digest, part).relative_to(part)
             if inner != Path() and is_archive(part / inner):

@@ -100,7 +100,7 @@ class Downloader:
         whole = folder / wanted.name
         if whole.exists():
             return whole
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
             if not whole.exists():
                 self._until_whole(wanted, folder / f".{wanted.name}.partial").replace(whole)

@@ -231,7 +231,7 @@ def _check_scale(contract: Contract, config: AdapterConfig) -> None:
         if wanted != found:
             raise AdapterRefused(
                 f"The adapter's {name} is {found}; this federation's is {wanted}.",
-                hint="Train with that, or make the federation with mixed_ranks and the strategy fedavg_exact.",
+                hint="Train with that, or create the federation with `mixed_ranks` and the strategy fedavg_exact.",
             )
 
 

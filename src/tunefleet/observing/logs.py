@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import logging.handlers
+import os
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from typing import Any, Final, Literal
 
 from tunefleet.observing import context
@@ -48,6 +51,17 @@ class JsonLines(logging.Formatter):
         if record.stack_info:
             entry["stack"] = scrub(self.formatStack(record.stack_info))
         return json.dumps(entry, ensure_ascii=False, default=str)
+
+
+class PrivateLogFile(logging.handlers.RotatingFileHandler):
+    """A log file that rotates, and that its user alone can read, whatever the umask and the folder's permissions."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=_private)
+
+
+def _private(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
 
 
 def formatter(form: LogFormat) -> logging.Formatter:

@@ -7,7 +7,6 @@ import asyncio
 import ctypes
 import gc
 import logging
-import logging.handlers
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ import tunefleet
 from tunefleet.certificate import opened
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.links.redis_tls import address_of
-from tunefleet.observing.logs import formatter
+from tunefleet.observing.logs import PrivateLogFile, formatter
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
 from tunefleet.services.opening import open_core
@@ -139,7 +138,7 @@ def _set_up_log(settings: ServerSettings) -> None:
 
 def _file_handler(settings: ServerSettings, path: Path) -> logging.Handler:
     try:
-        return logging.handlers.RotatingFileHandler(
+        return PrivateLogFile(
             path, maxBytes=settings.log_max_bytes, backupCount=settings.log_backup_count, encoding="utf-8"
         )
     except OSError as error:

@@ -288,7 +288,10 @@ async def remove(core: Core, actor: Actor, reference: str) -> None:
         may_change(actor, row.owner, row.id)
         readers = tasks.in_use(connection, row.id)
         if readers:
-            raise ConflictError(f"The artifact {row.name} is read by {readers[0]}.", hint="Wait for it, or cancel it.")
+            raise ConflictError(
+                f"The artifact {row.name} is read by {readers[0]}.",
+                hint=f"Wait for it, or `tunefleet cancel {readers[0]}`.",
+            )
         artifacts.delete_rows(connection, [row.id])
 
     await core.write(operation)

@@ -39,10 +39,14 @@ def refuse_needed(connection: Connection, rows: Sequence[TaskRow]) -> None:
     """
     needing = edges.needing(connection, [row.seq for row in rows])
     if needing:
-        raise ConflictError(f"The task {needing[0]} still needs the result.", hint=f"Cancel {needing[0]} first.")
+        raise ConflictError(
+            f"The task {needing[0]} still needs the result.", hint=f"`tunefleet cancel {needing[0]}` ends it."
+        )
     read = next(iter(of_tasks.read_by(connection, rows).values()), None)
     if read is not None:
-        raise ConflictError(f"The task {read} reads a version of its federation.", hint=f"Cancel {read} first.")
+        raise ConflictError(
+            f"The task {read} reads a version of its federation.", hint=f"`tunefleet cancel {read}` ends it."
+        )
     made = next(iter(models.in_use(connection, [row.id for row in rows]).items()), None)
     if made is not None:
         raise ConflictError(f"The task {made[0]} has made version {made[1].version} of the model {made[1].name}.")

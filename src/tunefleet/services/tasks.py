@@ -83,7 +83,10 @@ async def retry(core: Core, actor: Actor, task_id: str) -> WorkflowDetail:
     may_submit(actor)
     row = await core.read(lambda connection: find(connection, actor, task_id))
     if not TaskStatus(row.status).final:
-        raise ConflictError(f"The task {row.id} is {row.status}.", hint="Cancel it first, or use `tunefleet clone`.")
+        raise ConflictError(
+            f"The task {row.id} is {row.status}.",
+            hint=f"`tunefleet cancel {row.id}` ends it; `tunefleet clone {row.id}` leaves it alone.",
+        )
     return await workflows.store(core, await repetition(core, actor, row.id))
 
 
@@ -118,7 +121,7 @@ async def remove(core: Core, actor: Actor, task_id: str) -> None:
         row = find(connection, actor, task_id)
         may_change(actor, row.owner, row.id)
         if not TaskStatus(row.status).final:
-            raise ConflictError(f"The task {row.id} is {row.status}.", hint="Cancel it first.")
+            raise ConflictError(f"The task {row.id} is {row.status}.", hint=f"`tunefleet cancel {row.id}` ends it.")
         repeating.refuse_part(connection, row, "rm")
         gone = [row, *shards.of_parents(connection, [row.seq]).get(row.seq, ())]
         removal.refuse_needed(connection, gone)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import logging.handlers
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tunefleet.errors import MachineError
-from tunefleet.observing.logs import formatter
+from tunefleet.observing.logs import PrivateLogFile, formatter
 from tunefleet.settings import WorkerSettings
 
 
@@ -26,7 +25,7 @@ def kept(settings: WorkerSettings, results_dir: Path) -> Iterator[None]:
     """
     path = settings.log_file.expanduser() if settings.log_file is not None else results_dir / "worker.log"
     try:
-        handler = logging.handlers.RotatingFileHandler(
+        handler = PrivateLogFile(
             path, maxBytes=settings.log_max_bytes, backupCount=settings.log_backup_count, encoding="utf-8"
         )
     except OSError as error:

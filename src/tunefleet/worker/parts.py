@@ -292,7 +292,7 @@ class Parts:
     def _spool(self, part: MergedTask, finish: Finish) -> None:
         own = self._site.folder(part.task_id)
         try:
-            own.root.mkdir(parents=True, exist_ok=True)
+            make_private(own.root)
             write_synced(own.finish_json, finish.model_dump_json())
         except OSError as error:
             logger.warning("The end of task %s cannot be written down: %s", part.task_id, error)

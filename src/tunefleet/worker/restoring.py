@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.attach.checkpoints import SUPERSEDED, fault_of, find_newest, supersede_beyond
-from tunefleet.attach.files import sync_folder
+from tunefleet.attach.files import make_private, sync_folder
 from tunefleet.errors import ArtifactError, InputError, NotFoundError
 from tunefleet.wire.jobfolder import JobFolder
 from tunefleet.wire.link import InputRef, ResumeFrom
@@ -52,7 +52,8 @@ class Restorer:
             Dropped, Stopped: As `fetch` raises them.
         """
         root = self._folder.checkpoints_dir
-        root.mkdir(parents=True, exist_ok=True)
+        make_private(self._folder.root)
+        root.mkdir(exist_ok=True)
         self._forget_drafts(resume)
         if resume.exact and resume.step is not None:
             if not self._have(resume.step, resume):

@@ -150,8 +150,10 @@ def test_what_the_backend_will_never_take_is_skipped_and_said(written: Written, 
     assert stub.taken("job-1", "status")[-1]["error"] == "It broke."
 
 
-@pytest.mark.parametrize("batches", [False, True])
-@pytest.mark.parametrize("heals", [False, True])
+@pytest.mark.parametrize(
+    ("heals", "batches"),
+    [pytest.param(False, False, marks=pytest.mark.story), (True, False), (False, True), (True, True)],
+)
 def test_a_record_that_the_backend_fails_at_keeps_no_other_waiting(
     written: Written, stub: StubBackend, batches: bool, heals: bool
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.server.federated import Worker, arrays, create, tarred, workers
 from tests.integration.server.support import Running, is_problem
+from tunefleet.client import Client
 from tunefleet.services.core import Clock
 
 
@@ -89,6 +90,35 @@ def test_a_worker_with_a_token_of_its_own_is_one_worker_whatever_it_calls_itself
         assert mine.send(archive).status_code == 401, "with the federation's token those of its workers end"
     finally:
         for each in (mine, other, nobody):
+            each.client.close()
+
+
+def test_the_token_of_one_worker_closes_no_round_and_reads_nothing_that_others_sent(
+    running: Running, admin: httpx.Client, tmp_path: Path
+) -> None:
+    with Client(running.url, running.admin_key) as client:
+        (tmp_path / "rows.jsonl").write_text('{"row": 1}\n{"row": 2}\n')
+        data = client.data.push(tmp_path / "rows.jsonl", name=tmp_path.name).name
+    made = create(admin, own_tokens=True, min_workers=3, dataset=data, chunk_size=1)
+    where, guide = f"/federations/{made['id']}", f"{running.url}/api/training"
+    own = {name: admin.get(f"{where}/token", params={"worker": name}).json()["token"] for name in ("lab-3", "lab-4")}
+    found = [Worker(running, own[name], made["id"], name, tmp_path) for name in own]
+    try:
+        for number, each in enumerate(found):
+            each.upload(arrays(number))
+            claimed = each.client.post(f"/api/training/jobs/{made['id']}/claim-chunk", json={"workerId": each.name})
+            assert claimed.json()["chunkIndex"] == number
+        with running.client(own["lab-3"]) as mine:
+            for route in (f"{guide}/adapters/{made['id']}/100/aggregate", f"{where}/aggregate"):
+                assert mine.post(route).status_code == 403, route
+            chunks = f"{running.url}/api/datasets/chunks/{made['id']}"
+            assert [mine.get(f"{chunks}/{number}/download").status_code for number in (0, 1)] == [200, 403]
+            assert [each["worker"] for each in mine.get(f"{where}/updates").json()["items"]] == ["lab-3"]
+            is_problem(mine.get(f"{where}/updates", params={"worker": "lab-4"}), 403, "forbidden")
+            assert mine.get(where).json()["round"] == 1
+        assert admin.post(f"{where}/aggregate").json()["version"] == 1, "its owner may"
+    finally:
+        for each in found:
             each.client.close()
 
 

@@ -50,6 +50,31 @@ def test_a_document_is_submitted_as_v1_does(admin: httpx.Client, body: bytes, he
     }  # fmt: skip
 
 
+STAGED = """apiVersion: flowmesh/v1
+metadata: {name: staged}
+spec:
+  model: {source: {identifier: "builtin:gsm8k-llama-2m"}}
+  data: {prompts: [a]}
+  output: {destination: {type: http}}
+  stages:
+    - {name: one, spec: {taskType: sft}}
+    - {name: two, spec: {taskType: sft, checkpoint: {load: {type: http, url: "${one.KEY}"}}}}
+"""
+
+
+@pytest.mark.story
+def test_a_reference_that_can_have_no_value_is_refused_before_anything_runs(admin: httpx.Client) -> None:
+    for key in ("final_model_archive", "result.final_model_archive_url"):
+        made = admin.post("/tasks", content=STAGED.replace("KEY", key).encode(), headers=YAML)
+        assert (made.status_code, made.json()["count"]) == (200, 2), made.text
+    for key, hint in (("final_lora_archive", "write final_model_archive"), ("final_modle_archive", "did you mean")):
+        refused = admin.post("/tasks", content=STAGED.replace("KEY", key).encode(), headers=YAML)
+        assert refused.status_code == 400, refused.text
+        (fault,) = refused.json()["faults"]
+        assert (fault["line"], fault["path"]) == (9, "spec.stages.1.spec.checkpoint.load.url")
+        assert hint in fault["hint"]
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "says"),
     [

@@ -13,7 +13,11 @@ import httpx
 from fastapi.routing import iter_route_contexts
 
 TABLE: Final = Path(__file__).with_name("roles.txt")
-WHO: Final = ("nobody", "viewer", "member", "admin", "operator", "worker", "attempt", "federation", "campaign")
+WHO: Final = (
+    "nobody", "viewer", "member", "admin", "operator", "worker", "attempt", "federation", "participant", "campaign",
+)  # fmt: skip
+PARTICIPANT: Final = "w"
+"""The name that the participant's token is for; what it sends is sent under this name."""
 REFUSED, OWN, YES = "-", "own", "yes"
 _NO: Final = (401, 403, 429)
 _numbers = itertools.count()
@@ -94,10 +98,16 @@ def cells(
             yield YES
         elif asker.others and "{" not in route.path:
             yield REFUSED
-        elif _let_in(route, base, asker, nothing) or (asker.own and _let_in(route, base, asker, theirs | asker.own)):
+        elif _let_in(route, base, asker, _known_to(asker, route, nothing, theirs)):
             yield OWN if asker.others else YES
         else:
             yield REFUSED
+
+
+def _known_to(asker: Asker, route: Route, nothing: dict[str, str], theirs: dict[str, str]) -> dict[str, str]:
+    """Return what somebody asks about who may not ask about everything: what is its own, else what does not exist."""
+    has = any(f"{{{name}}}" in route.path for name in asker.own)
+    return theirs | asker.own if has else nothing
 
 
 def written(route: Route, found: Iterator[str]) -> str:
@@ -134,6 +144,8 @@ def _naming(body: Any, ids: Mapping[str, str], name: str = "") -> Any:
         return {key: _naming(value, ids, key) for key, value in body.items()}
     if isinstance(body, list):
         return [_naming(each, ids, name) for each in body]
+    if name in {"worker", "workerId"} and "participant" in ids:
+        return ids["participant"]
     same = {"ids": "task_id", "task_ids": "task_id", "taskId": "task_id", "job_id": "task_id", "jobId": "task_id"}
     wanted = same.get(name, name)
     return ids[wanted] if wanted.endswith("_id") and wanted in ids and wanted != "worker_id" else body

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from tests.integration.server.support import HandWorker, Running, submit
 from tests.integration.server.test_campaigns import apply
 from tests.integration.server.test_isolation import MARK, OURS, Known
-from tests.properties.api.roles import TABLE, WHO, Asker, cells, lines_of, routes, written
+from tests.properties.api.roles import PARTICIPANT, TABLE, WHO, Asker, cells, lines_of, routes, written
 from tunefleet.server import own_wheel
 from tunefleet.services.campaigns.tokens import token_of
 from tunefleet.store.tables import metadata
@@ -42,6 +42,7 @@ def askers(
     made = own.post("/federations", json={"name": "second-fed"}).json()
     campaign = apply(own, "second-camp")
     mine = {"federation_id": made["id"], "job_id": str(made["number"])}
+    named = own.get(f"/federations/{made['id']}/token", params={"worker": PARTICIPANT}).json()["token"]
     return {
         "nobody": with_(None),
         "viewer": Asker(member(MARK, role="viewer"), others=True),
@@ -51,6 +52,9 @@ def askers(
         "worker": Asker(member(MARK, role="worker"), others=True),
         "attempt": with_(attempt, others=True, own={"task_id": task_id, "job_id": task_id}),
         "federation": with_(made["token"], others=True, own=mine),
+        "participant": with_(
+            named, others=True, own=mine | dict.fromkeys(("participant", "worker", "worker_id"), PARTICIPANT)
+        ),
         "campaign": with_(token_of(running.core.secret, campaign), others=True),
     }
 

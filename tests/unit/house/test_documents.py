@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from scripts import check_docs
 
 GLOSSARY = {
@@ -61,6 +63,26 @@ def test_command_lines_are_found_in_blocks_and_in_text() -> None:
         "Say `tunefleet ls` and `make x`.\n```\nA=1 tunefleet up --port 1    # why\n.venv/bin/tunefleet show X\n```\n"
     )
     assert check_docs.command_lines(page) == [["up", "--port", "1"], ["show", "X"], ["ls"]]
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        ("hint=f'Use `tunefleet federation start {row.id}`.'", None),
+        ("hint=f'Use `tunefleet federation resume {row.id}`.'", "resume is no command"),
+        ("hint=f'`tunefleet federation token {row.id} --for NAME` makes it.'", None),
+        ("hint=f'`tunefleet federation token {row.id} --name NAME` makes it.'", "--name is no option of token"),
+        ("hint=f'Use `tunefleet campaign {verb} {row.name}`.'", None),
+        ("hint='Let an admin raise it: tunefleet projects sett P --storage N.'", "sett is no command"),
+        ("hint=('Run `tunefleet ' 'doctr`.')", "doctr is no command"),
+        ("f'Follow: tunefleet logs -f {task.id}   Plot: tunefleet metrics --plots {task.id}'", "--plots is no option"),
+        ("'TUNEFLEET_DATABASE_URL=postgresql://… tunefleet backup --to fleet.zip'", "--to is no option of backup"),
+        ("'the tunefleet client does so'", None),
+    ],
+)
+def test_a_hint_with_a_command_that_does_not_exist_is_found(code: str, fault: str | None) -> None:
+    found = [check_docs.command_fault(words) for _, words in check_docs.text_commands(code)]
+    assert [fault in str(each) for each in found if each] == ([] if fault is None else [True])
 
 
 def test_a_map_of_tests_that_is_wrong_is_found(repository: Path, tmp_path: Path) -> None:

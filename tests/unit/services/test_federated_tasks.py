@@ -135,7 +135,7 @@ async def test_the_parts_are_told_how_to_take_part_and_the_newest_version_is_the
     sums = {file.name: file.sha256 for file in listed.files}
     assert sums["final_lora/adapter_model.safetensors"] == version.sha256
     await pipe.run()
-    assert pipe.specs["after"]["data"]["items"] == ["1"]
+    assert pipe.specs["after"]["data"]["items"] == [1]
 
 
 async def test_where_the_parts_pack_their_adapters_so_does_the_whole(pipe: Pipelines, tmp_path: Path) -> None:

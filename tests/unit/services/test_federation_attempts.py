@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from tunefleet.lifecycle.round import RoundReason
 from tunefleet.services.federation import jobs, members
 from tunefleet.services.federation import rounds as verbs
 from tunefleet.services.federation.accepting import Accepted
-from tunefleet.store import Connection, federation_updates, rounds
+from tunefleet.store import Connection, events, federation_updates, rounds
 from tunefleet.wire.federated import MemberChange
 
 
@@ -225,12 +227,24 @@ async def test_a_number_of_rows_is_corrected_while_its_round_is_open_and_refused
     assert again.warning == "Its number of rows is 80 now; it was 8."
     (member,) = (await jobs.get(lab.core, lab.admin, group.id)).member_list
     assert member.num_examples == 80
+    (event,) = await corrections(group)
+    assert event == {
+        "federation": group.id, "number": group.made.number, "worker": "w1", "update": again.update.seq, "round": 1,
+        "state": "counted", "step": 10, "num_examples": 80, "num_examples_before": 8,
+    }  # fmt: skip
     await group.upload("w2", 2.0, num_examples=20)
     await keep(lab.core)
     assert (await group.version()).num_examples == 100
     late = await group.upload("w1", 1.0, step=10, num_examples=8)
     assert late.warning == "It counts in round 1 with 80 rows; that is averaged, and cannot become 8 now."
     assert (await group.upload("w1", 1.0, step=10, num_examples=80)).warning is None, "the same again is answered again"
+    assert len(await corrections(group)) == 1, "what is not corrected is no event"
+
+
+async def corrections(group: Party) -> list[dict[str, Any]]:
+    read = partial(events.after, event_id=0, project="default", limit=100, federation_seq=group.made.number)
+    found = await group.lab.core.read(read)
+    return [json.loads(each.data) for each in found if each.kind == "federation.update_corrected"]
 
 
 async def test_a_worker_that_trains_nothing_any_more_is_seen(lab: Lab, tmp_path: Path) -> None:

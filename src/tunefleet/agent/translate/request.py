@@ -16,6 +16,7 @@ from tunefleet.agent.translate.training import training
 from tunefleet.errors import Fault, SpecError
 from tunefleet.spec import dump_task_spec, load_task_spec
 from tunefleet.spec.trainer import NAMES, OURS
+from tunefleet.spec.words import nearest
 
 __all__ = ["Defaults", "Translation", "translate"]
 
@@ -118,7 +119,9 @@ def _framework(read: Reading) -> None:
     if named is None or known in _OURS:
         return
     if known not in NAMES:
-        read.fault(path, f"{named!r:.40} is no trainer here", f"write one of {', '.join(NAMES)}, or leave it out")
+        guess = nearest(known, [*NAMES, *_OURS])
+        hint = f"write one of {', '.join(NAMES)}, or leave it out"
+        read.fault(path, f"{named!r:.40} is no trainer here", f"did you mean {guess}? {hint}" if guess else hint)
         return
     read.put("trainer", known, path)
 

@@ -79,7 +79,7 @@ def callbacks(launch: Launch[SpecT], steering: Iterable[TrainerCallback]) -> lis
     except (OSError, ValidationError) as error:
         raise InputError(
             "The training is a part of a federation, and its worker has not told it how to take part.",
-            hint="Upgrade the worker.",
+            hint="`tunefleet workers upgrade WORKER VERSION` upgrades it to the version of the server.",
         ) from error
     callback = FederatedCallback(
         me.url,
@@ -124,7 +124,7 @@ def _part_of(spec: ModelTrainingSpec) -> tuple[FederatedTrainingSpec, ShardSpec]
     if spec.shard is None:
         raise InputError(
             "A federation is trained over a fleet, and this is the whole of it.",
-            hint="Submit it to a server, which splits it into parts.",
+            hint="`tunefleet submit FILE` sends it to a server, which splits it into parts.",
         )
     return spec.federation, spec.shard
 

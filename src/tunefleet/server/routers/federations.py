@@ -89,9 +89,10 @@ class UpdateFilter(BaseModel):
     state: Annotated[str | None, one_of(_UPDATE_STATES), Field(examples=["counted"])] = None
 
 
-@router.post("", status_code=201)
-async def create(core: CoreDep, who: Person, spec: FederationSpec, start: bool = True) -> FederationCreated:
+@router.post("", status_code=201, openapi_extra=bodies.documented(bodies.json_of(FederationSpec)))
+async def create(request: Request, core: CoreDep, who: Person, start: bool = True) -> FederationCreated:
     """Create a federation; the answer has the token that its workers need, and the secret that signs callbacks."""
+    spec = await bodies.read(request, FederationSpec)
     return await guide.create_with_data(core, who, spec, start=start)
 
 
@@ -137,7 +138,7 @@ async def cancel_federation(core: CoreDep, who: Person, federation_id: Federatio
 
 @router.post("/{federation_id}/aggregate")
 async def aggregate_now(core: CoreDep, who: Participant, federation_id: FederationId) -> Aggregated:
-    """Aggregate the open round now, and answer when its version is there."""
+    """Aggregate the open round now, and answer when its version is there; not with a worker's own token."""
     return await guide.aggregate(core, who, federation_id)
 
 
@@ -206,7 +207,7 @@ async def send_update_with_file(
 async def list_updates(
     core: CoreDep, who: Participant, federation_id: FederationId, wanted: Annotated[UpdateFilter, Query()]
 ) -> Page[UpdateView]:
-    """List updates with what became of each, newest first."""
+    """List updates with what became of each, newest first; a worker's own token lists those of that worker."""
     return await jobs.list_updates(
         core,
         who,

@@ -163,7 +163,10 @@ def refuse_upload(connection: Connection, row: FederationRow, worker: str, attem
     elif federations.member(connection, row.seq, worker) is None:
         most = spec.max_workers or MAX_WORKERS
         if federations.member_counts(connection, [row.seq]).get(row.seq, 0) >= most:
-            raise ForbiddenError(f"{row.id} has its {most:,} workers, and {worker} is none of them.")
+            raise ForbiddenError(
+                f"{row.id} has its {most:,} workers, and {worker} is none of them.",
+                hint=f"`tunefleet federation show {row.id}` lists them; `max_workers` says how many it takes.",
+            )
     if attempt is not None:
         _refuse_replaced(row, federations.member(connection, row.seq, worker), attempt)
 
@@ -216,7 +219,7 @@ def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: fl
     if before is not None:
         if says_other_rows(before, arrived.num_examples, arrived.attempt):
             artifacts.unpin_files(connection, [arrived.model_digest, arrived.upload_digest or ""], [row.id])
-            return _correct(connection, row, before, arrived.num_examples)
+            return _correct(connection, row, before, arrived.num_examples, now)
         return before
     refuse_upload(connection, row, arrived.worker, arrived.attempt)
     if row.contract != arrived.checked_against:
@@ -259,7 +262,7 @@ def says_other_rows(before: Accepted, num_examples: int, attempt: int | None) ->
     return alone and found.num_examples != num_examples and found.state not in {SUPERSEDED, DISCARDED, REJECTED}
 
 
-def _correct(connection: Connection, row: FederationRow, before: Accepted, num_examples: int) -> Accepted:
+def _correct(connection: Connection, row: FederationRow, before: Accepted, num_examples: int, now: float) -> Accepted:
     found, current = before.update, rounds.get(connection, row.seq, row.round)
     is_open = current is not None and current.status == RoundStatus.COLLECTING
     if found.state != WAITING and (found.round != row.round or not is_open):
@@ -276,6 +279,11 @@ def _correct(connection: Connection, row: FederationRow, before: Accepted, num_e
     if member is not None:
         more = num_examples - found.num_examples
         federations.put_member(connection, member._replace(num_examples=member.num_examples + more))
+    tell(
+        connection, row, "federation.update_corrected", now, is_due=False, worker=found.worker, update=found.seq,
+        round=found.round, state=found.state, step=found.step, num_examples=num_examples,
+        num_examples_before=found.num_examples,
+    )  # fmt: skip
     said = f"Its number of rows is {num_examples:,} now; it was {found.num_examples:,}."
     return replace(before, update=found._replace(num_examples=num_examples), warning=said)
 
@@ -452,5 +460,8 @@ def _told(row: FederationRow, stored: UpdateRow, current: RoundRow | None, *, cl
     elif not counted:
         warning = stored.reason
     elif row.status == PAUSED:
-        warning = f"The federation is paused; the update counts in round {at}, which ends after it is resumed."
+        warning = (
+            f"The federation is paused; the update counts in round {at}, which does not close before "
+            f"`tunefleet federation start {row.id}`."
+        )
     return Accepted(stored, counted, closes, at, row.version, warning)

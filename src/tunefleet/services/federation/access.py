@@ -68,7 +68,10 @@ async def show(core: Core, who: Who, reference: str, worker: str | None = None) 
         may_steer(who, row)
         named = spec_of(row).participants
         if name is not None and named is not None and name not in named:
-            raise InputError(f"{name} does not take part in {row.id}; {', '.join(sorted(named)[:20])} do.")
+            raise InputError(
+                f"{name} does not take part in {row.id}; {', '.join(sorted(named)[:20])} do.",
+                hint=f"`tunefleet federation token {row.id} --for {min(named)}` makes the token of one of them.",
+            )
         return _shown(core, row, federation_tokens.get(connection, row.id), name)
 
     return await core.read(operation)

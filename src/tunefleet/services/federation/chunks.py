@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tunefleet.errors import ConflictError, GoneError, NotFoundError
+from tunefleet.errors import ConflictError, ForbiddenError, GoneError, NotFoundError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.services.core import Core
 from tunefleet.services.federation import links
 from tunefleet.services.federation.cutting import Piece
 from tunefleet.services.federation.links import Signer
-from tunefleet.services.federation.status import FOREVER, find_to_take_part
-from tunefleet.services.federation.tokens import Who, worker_name
+from tunefleet.services.federation.status import FOREVER, find_to_take_part, how_to_start
+from tunefleet.services.federation.tokens import Who, only_worker, worker_name
 from tunefleet.services.links import Signature
 from tunefleet.services.views import moment
 from tunefleet.store import Connection, artifacts, federation_chunks, federations
@@ -102,7 +102,7 @@ async def get(core: Core, who: Who | None, reference: str, number: int, signatur
 
     Raises:
         NotFoundError: If there is none.
-        ForbiddenError: If the link is not good, or it is none of the asker's business.
+        ForbiddenError: If the link is not valid, the caller may not take part, or its token is another worker's.
     """
 
     def operation(connection: Connection) -> ChunkRow:
@@ -110,6 +110,12 @@ async def get(core: Core, who: Who | None, reference: str, number: int, signatur
         chunk = federation_chunks.get(connection, federation.seq, number)
         if chunk is None:
             raise NotFoundError(f"The federation {federation.id} has no chunk {number}.")
+        mine = None if who is None else only_worker(who)
+        if mine is not None and chunk.worker != mine:
+            raise ForbiddenError(
+                f"The chunk {number} of {federation.id} is not {mine}'s.",
+                hint=f"POST {links.TRAINING}/jobs/{federation.id}/claim-chunk claims one.",
+            )
         if who is None:
             assert signature is not None
             links.verify_chunk(core, federation.id, number, chunk.digest, signature)
@@ -131,7 +137,7 @@ def refuse_idle(federation: FederationRow) -> None:
     if status is not FederationStatus.RUNNING:
         raise ConflictError(
             f"The federation {federation.id} is {status.value}.",
-            hint=f"`tunefleet federation start {federation.id}` lets it run.",
+            hint=how_to_start(federation),
         )
 
 
@@ -163,5 +169,5 @@ def linked(connection: Connection, reference: str) -> FederationRow:
     """
     row = federations.find(connection, None, reference)
     if row is None:
-        raise NotFoundError(f"There is no federation {reference}.")
+        raise NotFoundError(f"There is no federation {reference}.", hint="`tunefleet federation ls` lists them.")
     return row

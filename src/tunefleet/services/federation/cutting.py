@@ -125,7 +125,7 @@ def _cut(blobs: BlobStore, files: Sequence[FileEntry], chunk_size: int) -> tuple
     while (piece := _one(blobs, islice(rows, chunk_size))) is not None:
         pieces.append(piece)
         if len(pieces) > MAX_CHUNKS:
-            raise DataError(f"The data makes more than {MAX_CHUNKS:,} chunks.", hint="Write a larger chunk_size.")
+            raise DataError(f"The data makes more than {MAX_CHUNKS:,} chunks.", hint="Write a larger `chunk_size`.")
     if not pieces:
         raise DataError(f"{files[0].path} has no rows.")
     return tuple(pieces)

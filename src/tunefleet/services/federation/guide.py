@@ -15,7 +15,7 @@ from tunefleet.services.core import Core
 from tunefleet.services.federation import chunks, cutting, jobs, links, progress, rounds, versions
 from tunefleet.services.federation.archiving import with_archive
 from tunefleet.services.federation.links import Signer
-from tunefleet.services.federation.status import find, find_to_take_part, topic
+from tunefleet.services.federation.status import find, find_to_close, topic
 from tunefleet.services.federation.tokens import Who
 from tunefleet.services.federation.views import checkpoint_mark
 from tunefleet.services.identity import Actor
@@ -227,7 +227,7 @@ async def aggregate(core: Core, who: Who, reference: str) -> Aggregated:
 
     Raises:
         NotFoundError: If there is no such federation.
-        ForbiddenError: If it is none of the asker's business.
+        ForbiddenError: If the caller may not close its rounds.
         InputError: If too few updates have come, or the federation does not run.
         ConflictError: If the round fails, or is not done in time.
     """
@@ -245,7 +245,7 @@ async def aggregate(core: Core, who: Who, reference: str) -> Aggregated:
 
 
 def _close(connection: Connection, *, core: Core, who: Who, reference: str) -> tuple[FederationRow, RoundRow]:
-    row = find_to_take_part(connection, who, reference, lock=True)
+    row = find_to_close(connection, who, reference)
     try:
         return row, rounds.close_now(connection, row, core.clock.wall())
     except ConflictError as error:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tunefleet.errors import ConflictError, InputError
+from tunefleet.errors import ConflictError, ForbiddenError, InputError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.services.core import Core
 from tunefleet.services.federation import accepting, forgetting, making, rounds, tokens, views
 from tunefleet.services.federation.status import find, move
-from tunefleet.services.federation.tokens import Who, may_steer
+from tunefleet.services.federation.tokens import Who, may_steer, only_worker
 from tunefleet.services.identity import Actor, may_read, may_submit
 from tunefleet.services.notify import formats
 from tunefleet.services.paging import before, bounded, split
@@ -137,7 +137,7 @@ async def list_updates(
     worker: str | None = None,
     states: Sequence[str] | None = None,
 ) -> Page[UpdateView]:
-    """Return updates of a federation, newest first; raises what `get` raises.
+    """Return updates of a federation, newest first; for a worker's own token, those of that worker.
 
     Args:
         core: The server.
@@ -148,16 +148,27 @@ async def list_updates(
         round_: Only of this round.
         worker: Only of this worker.
         states: Only in these.
+
+    Raises:
+        NotFoundError: If there is none.
+        ForbiddenError: If it is none of the asker's business, or `worker` is not the one that the token is for.
     """
     start, count = before(cursor), bounded(limit)
+    mine = only_worker(who)
+    wanted = worker if mine is None else mine
     filters = {
         "round": None if round_ is None else [round_],
-        "worker": None if worker is None else [worker],
+        "worker": None if wanted is None else [wanted],
         "state": states,
     }
 
     def operation(connection: Connection) -> Page[UpdateView]:
         row = find(connection, who, reference)
+        if worker not in (None, wanted):
+            raise ForbiddenError(
+                f"This token shows the updates of the worker {mine} only, and not those of {worker}.",
+                hint=f"Use a key of {row.owner}, who owns {row.id}.",
+            )
         found = federation_updates.page(connection, row.seq, limit=count + 1, before=start, filters=filters)
         rows, next_cursor = split(found, count)
         return Page[UpdateView](items=tuple(views.update_view(each) for each in rows), next_cursor=next_cursor)
@@ -211,11 +222,17 @@ async def remove(core: Core, who: Who, reference: str) -> None:
         row = find(connection, who, reference, lock=True)
         may_steer(who, row)
         if not FederationStatus(row.status).final:
-            raise ConflictError(f"The federation {row.id} is {row.status}.", hint="Cancel it first.")
+            raise ConflictError(
+                f"The federation {row.id} is {row.status}.",
+                hint=f"`tunefleet federation cancel {row.id}` ends it for good.",
+            )
         _refuse_wanted(connection, row)
         reader = next(iter(federations.readers(connection, [row.seq]).items()), None)
         if reader is not None:
-            raise ConflictError(f"A version of {row.id} is read by {reader[1]}.", hint="Wait for it, or cancel it.")
+            raise ConflictError(
+                f"A version of {row.id} is read by {reader[1]}.",
+                hint=f"Wait for it, or `tunefleet cancel {reader[1]}`.",
+            )
         forgetting.forget(connection, row)
 
     await core.write(operation)
@@ -255,5 +272,5 @@ def _refuse_wanted(connection: Connection, row: FederationRow) -> None:
         if not TaskStatus(whole.status).final:
             raise ConflictError(
                 f"The training {whole.id} takes its adapter from {row.id}, and is {whole.status}.",
-                hint="Wait for it, or cancel it.",
+                hint=f"Wait for it, or `tunefleet cancel {whole.id}`.",
             )

@@ -94,7 +94,7 @@ class Landing(Scratch):
         except OSError as error:
             raise MachineError(
                 f"The disk at {self.folder.parent} cannot take the upload: {error.strerror}.",
-                hint="Free some space or remove old artifacts.",
+                hint="Free some space on the server; `tunefleet prune` removes what ended long ago.",
             ) from error
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ def too_large(max_bytes: int) -> TooLargeError:
     """Return the error for an upload that is longer than its federation takes."""
     return TooLargeError(
         f"The update has more than the {max_bytes:,} bytes that its federation takes.",
-        hint="Make the federation with a larger max_update_bytes, or upload in bf16 or int8.",
+        hint="Create the federation with a larger `max_update_bytes`, or upload with `upload_dtype` bf16 or int8.",
     )
 
 

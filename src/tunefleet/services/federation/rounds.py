@@ -16,7 +16,7 @@ from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason, RoundStatus
 from tunefleet.services.federation import shares
-from tunefleet.services.federation.status import RUNNING, move, spec_of, tell
+from tunefleet.services.federation.status import RUNNING, how_to_start, move, spec_of, tell
 from tunefleet.services.federation.weighing import rows_of_both
 from tunefleet.spec.federating import FederationSpec
 from tunefleet.store import Connection, artifacts, federation_updates, federations, rounds
@@ -191,7 +191,7 @@ def close_now(connection: Connection, row: FederationRow, now: float) -> RoundRo
         ConflictError: If there are too few updates, or the federation does not run.
     """
     if row.status != RUNNING:
-        raise ConflictError(f"The federation {row.id} is {row.status}.", hint="Start it first.")
+        raise ConflictError(f"The federation {row.id} is {row.status}.", hint=how_to_start(row))
     current = rounds.get(connection, row.seq, row.round)
     assert current is not None, "a federation that runs has a round"
     if current.status != _COLLECTING:
@@ -202,7 +202,7 @@ def close_now(connection: Connection, row: FederationRow, now: float) -> RoundRo
     if len(here) < needed:
         raise ConflictError(
             f"Round {current.number} of {row.id} has {len(here)} updates; it takes {needed} to aggregate them.",
-            hint="Wait for more workers to upload.",
+            hint=f"Wait for more workers to upload; `tunefleet federation show {row.id}` lists who has.",
         )
     return _close(connection, row, current, RoundReason.ASKED_FOR, now)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from tunefleet.errors import ForbiddenError, NotFoundError
 from tunefleet.lifecycle import federation as lifecycle
 from tunefleet.lifecycle.federation import FederationStatus
-from tunefleet.services.federation.tokens import FederationActor, Who, may_look, may_take_part
+from tunefleet.services.federation.tokens import FederationActor, Who, may_look, may_take_part, only_worker
 from tunefleet.spec.federating import FederationSpec
 from tunefleet.store import Connection, events, federations, wake
 from tunefleet.store.events import Event
@@ -76,13 +76,40 @@ def find_to_take_part(
     """
     row = find(connection, who, reference, lock=lock)
     may_take_part(who, row, worker)
-    shared = who.worker is None if isinstance(who, FederationActor) else who.role == "worker"
-    if shared and spec_of(row).own_tokens:
+    if spec_of(row).own_tokens and _is_shared(who):
         raise ForbiddenError(
             f"Each worker of {row.id} has a token of its own, and this is not one of them.",
             hint=f"`tunefleet federation token {row.id} --for NAME` makes it, for the federation's owner.",
         )
     return row
+
+
+def find_to_close(connection: Connection, who: Who, reference: str) -> FederationRow:
+    """Return a federation, locked, for a caller that may close its rounds.
+
+    Args:
+        connection: Of the operation.
+        who: The caller.
+        reference: Its id or its number.
+
+    Raises:
+        NotFoundError: If there is none.
+        ForbiddenError: If the caller may not take part, or only for one worker.
+    """
+    row = find(connection, who, reference, lock=True)
+    may_take_part(who, row)
+    if only_worker(who) is not None or (spec_of(row).own_tokens and _is_shared(who)):
+        raise ForbiddenError(
+            f"This token does not close rounds of {row.id}: a round has the updates of all workers.",
+            hint=f"Use a key of {row.owner}, who owns {row.id}, or wait: a round closes when its updates are there, or "
+            "at its deadline.",
+        )
+    return row
+
+
+def _is_shared(who: Who) -> bool:
+    """Whether several workers may have the same key or token."""
+    return who.worker is None if isinstance(who, FederationActor) else who.role == "worker"
 
 
 def existing(connection: Connection, project: str, reference: str, *, lock: bool = False) -> FederationRow:
@@ -95,6 +122,13 @@ def existing(connection: Connection, project: str, reference: str, *, lock: bool
     if row is None:
         raise NotFoundError(f"There is no federation {reference}.", hint="`tunefleet federation ls` lists them.")
     return row
+
+
+def how_to_start(row: FederationRow) -> str | None:
+    """Return the hint for a federation that does not run; null if it has ended, since it never runs again."""
+    if FederationStatus(row.status).final:
+        return None
+    return f"`tunefleet federation start {row.id}` lets it run."
 
 
 def locked(connection: Connection, row: FederationRow) -> FederationRow:

@@ -141,13 +141,22 @@ def may_take_part(who: Who, federation: Owned, worker: str | None = None) -> Non
     if isinstance(who, FederationActor):
         _same_federation(who, federation)
         if who.worker is not None and worker not in (None, who.worker):
-            raise ForbiddenError(f"This token is good for the worker {who.worker} only, and not for {worker}.")
+            raise ForbiddenError(
+                f"This token is good for the worker {who.worker} only, and not for {worker}.",
+                hint=f"`tunefleet federation token {federation.id} --for NAME` makes another, for its owner.",
+            )
     elif who.role in _PEOPLE:
         may_change(who, federation.owner, federation.id)
     elif who.role != "worker":
         raise ForbiddenError(
-            f"A {who.role} key cannot take part in a federation.", hint="Use the token of the federation."
+            f"A {who.role} key cannot take part in a federation.",
+            hint=f"`tunefleet federation token {federation.id}` prints the token to its owner.",
         )
+
+
+def only_worker(who: Who) -> str | None:
+    """Return the name of the worker whose own token this is; null for anyone else."""
+    return who.worker if isinstance(who, FederationActor) else None
 
 
 def may_steer(who: Who, federation: Owned) -> None:
@@ -161,7 +170,7 @@ def may_steer(who: Who, federation: Owned) -> None:
     if isinstance(who, FederationActor):
         raise ForbiddenError(
             "The token of a federation is good for its uploads, versions and chunks only.",
-            hint="Use the key of its owner.",
+            hint=f"Use a key of {federation.owner}, who owns {federation.id}, or of an admin.",
         )
     may_submit(who)
     may_change(who, federation.owner, federation.id)
@@ -169,12 +178,15 @@ def may_steer(who: Who, federation: Owned) -> None:
 
 def _same_project(who: Who, federation: Owned) -> None:
     if who.project != federation.project:
-        raise NotFoundError(f"There is no federation {federation.id}.")
+        raise NotFoundError(f"There is no federation {federation.id}.", hint="`tunefleet federation ls` lists them.")
 
 
 def _same_federation(who: FederationActor, federation: Owned) -> None:
     if who.federation_id != federation.id:
-        raise ForbiddenError(f"This token is good for {who.federation_id} only.")
+        raise ForbiddenError(
+            f"This token is good for {who.federation_id} only.",
+            hint=f"`tunefleet federation token {federation.id}` prints the token of {federation.id} to its owner.",
+        )
 
 
 def _mac(server_secret: bytes, named: str) -> str:

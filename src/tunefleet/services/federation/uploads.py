@@ -112,7 +112,7 @@ def refuse_count(count: int, spec: FederationSpec) -> None:
     if count > spec.max_num_examples:
         raise InputError(
             f"numExamples is {count:,}; this federation takes at most {spec.max_num_examples:,}.",
-            hint="Send the rows since the last version, or make the federation with a larger max_num_examples.",
+            hint="Send the rows since the last version, or create the federation with a larger `max_num_examples`.",
         )
 
 

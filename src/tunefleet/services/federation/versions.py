@@ -68,9 +68,15 @@ def version_of(connection: Connection, row: FederationRow, version: int | None =
     """
     found = federation_versions.get(connection, row.seq, row.version if version is None else version)
     if found is None and version is None:
-        raise NotFoundError(f"The federation {row.id} has no version yet.", hint="Its first round makes one.")
+        raise NotFoundError(
+            f"The federation {row.id} has no version yet.",
+            hint=f"Its first round makes one; `tunefleet federation show {row.id}` says what it waits for.",
+        )
     if found is None:
-        raise NotFoundError(f"The federation {row.id} has no version {version}; its newest is {row.version}.")
+        raise NotFoundError(
+            f"The federation {row.id} has no version {version}; its newest is {row.version}.",
+            hint=f"`tunefleet federation versions {row.id}` lists them.",
+        )
     return found
 
 

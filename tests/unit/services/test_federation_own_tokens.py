@@ -1,0 +1,112 @@
+"""What the token of one worker reaches: its own uploads and chunks, versions and rounds; not what others have sent."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.services.federating import Party, party
+from tests.unit.services.lab import Lab
+from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
+from tunefleet.services.core import Core
+from tunefleet.services.federation import chunks, fetching, guide, jobs, uploads, versions
+from tunefleet.services.federation.cutting import Piece
+from tunefleet.services.federation.links import Signer
+from tunefleet.services.federation.tokens import FederationActor, Who
+from tunefleet.services.identity import Actor
+from tunefleet.wire.federated import ADAPTER_FILE, UpdateCreate
+from tunefleet.wire.federated_chunks import ClaimChunk
+
+SIGN = Signer(b"s" * 32, "https://lab.example.org", 1_900_000_000)
+DIGEST = "d" * 64
+Action = Callable[[Core, Who, str], Awaitable[object]]
+
+
+async def send(core: Core, who: Who, federation: str, worker: str) -> object:
+    update = UpdateCreate(worker=worker, step=900, num_examples=1, config={}, sha256=DIGEST)
+    return await core.read(lambda connection: uploads.expected(connection, who, federation, update))
+
+
+ACTIONS: dict[str, Action] = {
+    "close the round": guide.aggregate,
+    "send its own": lambda core, who, id_: send(core, who, id_, "w1"),
+    "send for another": lambda core, who, id_: send(core, who, id_, "w2"),
+    "its own chunk": lambda core, who, id_: chunks.get(core, who, id_, 0, None),
+    "another's chunk": lambda core, who, id_: chunks.get(core, who, id_, 1, None),
+    "a free chunk": lambda core, who, id_: chunks.get(core, who, id_, 2, None),
+    "claim": lambda core, who, id_: chunks.claim(core, who, id_, ClaimChunk(worker_id="w1"), SIGN),
+    "claim for another": lambda core, who, id_: chunks.claim(core, who, id_, ClaimChunk(worker_id="w2"), SIGN),
+    "its own updates": lambda core, who, id_: jobs.list_updates(core, who, id_, worker="w1"),
+    "another's updates": lambda core, who, id_: jobs.list_updates(core, who, id_, worker="w2"),
+    "state": jobs.get,
+    "rounds": jobs.list_rounds,
+    "versions": versions.list_,
+    "weights": lambda core, who, id_: fetching.file(core, who, id_, None, ADAPTER_FILE),
+}
+LOOKING = {"its own updates", "another's updates", "state", "rounds", "versions", "weights"}
+OWN = {"send its own", "its own chunk", "claim", "its own updates", "state", "rounds", "versions", "weights"}
+
+
+async def started(lab: Lab, folder: Path, *, own_tokens: bool) -> Party:
+    """A federation with an update of w1 and w2 each, whose chunks 0 and 1 they have."""
+    group = await party(lab, folder, min_workers=3, own_tokens=own_tokens)
+    row = await group.row()
+    pieces = [Piece(f"{number}" * 64, 10, 1) for number in range(3)]
+    await lab.core.write(lambda connection: chunks.add(connection, row, pieces))
+    for worker, value in (("w1", 1.0), ("w2", 2.0)):
+        await chunks.claim(lab.core, lab.admin, group.id, ClaimChunk(worker_id=worker), SIGN)
+        await group.upload(worker, value)
+    return group
+
+
+async def refusal(action: Action, core: Core, who: Who, federation: str) -> ForbiddenError | None:
+    try:
+        await action(core, who, federation)
+    except ForbiddenError as error:
+        return error
+    except (ConflictError, NotFoundError):
+        pass  # there is no version yet: a caller that is refused does not get so far
+    return None
+
+
+@pytest.mark.parametrize(
+    ("own_tokens", "who", "allowed"),
+    [
+        (True, "w1's own token", OWN),
+        (True, "the shared token", LOOKING),
+        (True, "a worker's key", LOOKING),
+        (True, "its owner", set(ACTIONS)),
+        (False, "w1's own token", OWN),
+        (False, "the shared token", set(ACTIONS)),
+        (False, "a worker's key", set(ACTIONS)),
+        (False, "its owner", set(ACTIONS)),
+    ],
+)
+async def test_a_workers_own_token_reaches_what_that_worker_needs(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_tokens: bool, who: str, allowed: set[str]
+) -> None:
+    monkeypatch.setattr(guide, "AGGREGATION_S", 0.0)
+    group = await started(lab, tmp_path / "files", own_tokens=own_tokens)
+    asker: Who = {
+        "w1's own token": FederationActor(group.id, worker="w1"),
+        "the shared token": FederationActor(group.id),
+        "a worker's key": Actor("k", "fleet", "worker"),
+        "its owner": lab.admin,
+    }[who]
+    # Last, because it closes the round for what comes after.
+    order = sorted(ACTIONS, key=lambda name: name == "close the round")
+    refused = {name: await refusal(ACTIONS[name], lab.core, asker, group.id) for name in order}
+    assert {name for name, error in refused.items() if error is None} == allowed
+    assert [name for name, error in refused.items() if error is not None and not error.hint] == []
+    closed = (await group.round()).status == "aggregating"
+    assert closed == ("close the round" in allowed)
+
+
+async def test_a_workers_own_token_lists_its_own_updates_alone(lab: Lab, tmp_path: Path) -> None:
+    group = await started(lab, tmp_path / "files", own_tokens=True)
+    mine = FederationActor(group.id, worker="w1")
+    listed = {who: (await jobs.list_updates(lab.core, who, group.id)).items for who in (mine, lab.admin)}
+    assert [each.worker for each in listed[mine]] == ["w1"]
+    assert sorted(each.worker for each in listed[lab.admin]) == ["w1", "w2"]
