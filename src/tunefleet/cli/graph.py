@@ -75,7 +75,7 @@ def _plain(
         "status": statuses.get(task.name),
         "depends_on": task.depends_on,
         "external": task.external,
-        "condition": task.condition.model_dump(mode="json") if task.condition else None,
+        "condition": task.condition.model_dump(mode="json", exclude_none=True) if task.condition else None,
         "references": [{"at": at, "names": each.node, "text": each.text} for at, each in references[task.name]],
         "resources": task.raw.get("resources"),
     }
