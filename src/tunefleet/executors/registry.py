@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 
 from tunefleet.executors.base import Executor
+from tunefleet.executors.needs import missing
 from tunefleet.settings import inherited_environment
+from tunefleet.spec.output import S3
 from tunefleet.wire.link import ExecutorOffer
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,7 @@ class Registry:
             environment: The variables that jobs get; by default those of this process.
         """
         variables = inherited_environment() if environment is None else environment
+        no_s3 = missing("boto3", extra="s3", what="The packages that write to a bucket")
         known = [
             ExecutorOffer(
                 kind=kind,
@@ -51,7 +54,7 @@ class Registry:
                 reason=reason,
                 merges=executor.merges,
                 heeds=tuple(sorted(executor.heeds)),
-                features=executor.features(variables) if reason is None else {},
+                features={S3: no_s3} | executor.features(variables) if reason is None else {},
             )
             for kind, executor in sorted(self._executors.items())
             for reason in (_NO_CODE if executor.brings_code and not allow_code else executor.unavailable_reason(),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tunefleet.placement import LIGHT_KINDS, Requirement
 from tunefleet.spec import BaseTaskSpec, dump_task_spec
+from tunefleet.spec.output import S3
 from tunefleet.spec.references import secrets_of
 
 
@@ -31,7 +32,7 @@ def of(spec: BaseTaskSpec) -> Requirement:
         tags=tuple(sorted(set(spec.resources.tags))),
         secrets=secrets_of(dump_task_spec(spec)),
         environments=spec.environments,
-        features=spec.features,
+        features=(*spec.features, *((S3,) if spec.output.destination.type == S3 else ())),
         code=spec.requires_code,
         model=spec.model_identifier,
         datasets=_datasets(spec),

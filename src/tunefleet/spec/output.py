@@ -34,6 +34,8 @@ Named = Annotated[RelativePath, AfterValidator(_named)]
 
 _RETRY: Final = ("retries", "retry_backoff_s")
 _KEYS: Final = ("access_key", "secret_key")
+S3: Final = "s3"
+"""What a worker has that can write to a bucket."""
 _OF_TYPE: Final = {
     "local": ("path",),
     "http": ("url", "method", "headers", "timeout_s", *_RETRY),

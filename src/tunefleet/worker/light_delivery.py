@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from tunefleet.errors import InputError
+from tunefleet.errors import InputError, MachineError
 from tunefleet.jobs.secrets import Secrets
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.link import Finish, Offer
@@ -50,6 +50,8 @@ class LightDelivery:
                 destination.check()
         except InputError as error:
             return Finish(token=offer.token, outcome="failed", reason=TaskReason.BAD_INPUT, error=str(error))
+        except MachineError as error:
+            return Finish(token=offer.token, outcome="failed", reason=TaskReason.CRASHED, error=str(error))
         return None
 
     def wanted(self, task: Offer, finish: Finish) -> bool:
@@ -74,7 +76,7 @@ class LightDelivery:
             destination.deliver(envelope, ())
             if destination.folder is not None:
                 _write(destination.folder, envelope)
-        except (DeliveryError, InputError, OSError) as error:
+        except (DeliveryError, InputError, MachineError, OSError) as error:
             reason = TaskReason.BAD_INPUT if isinstance(error, InputError) else TaskReason.DELIVERY_FAILED
             kept = finish.result if reason is TaskReason.DELIVERY_FAILED else {}
             return Finish(token=finish.token, outcome="failed", reason=reason, error=str(error), result=kept)

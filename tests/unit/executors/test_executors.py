@@ -15,6 +15,8 @@ from tunefleet.executors.base import JobExecutor, LightExecutor, ResultError
 from tunefleet.executors.registry import GROUP, installed
 from tunefleet.placement import LIGHT_KINDS
 from tunefleet.programs.trainers import known
+from tunefleet.services import requirements
+from tunefleet.spec import load_task_spec
 from tunefleet.wire.jobfolder import JobFolder
 from tunefleet.wire.link import Offer
 
@@ -45,8 +47,20 @@ def test_a_fine_tuning_names_the_trainers_that_packages_bring(monkeypatch: pytes
     point = EntryPoint("mine", "nobody_imports_this:plan", known.GROUP)
     monkeypatch.setattr(known, "entry_points", lambda group: [point] if group == known.GROUP else [])
     features = {offer.kind: offer.features for offer in installed().offers() if offer.available}
-    assert features["sft"] == features["lora_sft"] == {"trainer:mine": None}
-    assert features["dpo"] == {}, "ours alone trains it"
+    assert features["sft"] == features["lora_sft"] == {"s3": None, "trainer:mine": None}
+    assert features["dpo"] == {"s3": None}, "ours alone trains it"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_each_kind_says_whether_its_results_can_go_to_a_bucket(monkeypatch: pytest.MonkeyPatch, *, there: bool) -> None:
+    monkeypatch.setattr(needs, "find_spec", lambda name: object() if there or name != "boto3" else None)
+    said = {offer.features["s3"] for offer in installed().offers() if offer.available}
+    lacking = "The packages that write to a bucket are not installed (boto3 missing): pip install 'tunefleet[s3]'."
+    assert said == {None if there else lacking}
+    wanted = {"type": "s3", "url": "s3://bucket/a", "access_key": "${secret:A}", "secret_key": "${secret:B}"}
+    need = requirements.of(load_task_spec({"taskType": "echo", "output": {"destination": wanted}}))
+    assert (need.features, need.secrets) == (("s3",), ("A", "B"))
+    assert requirements.of(load_task_spec({"taskType": "echo"})).features == ()
 
 
 def test_kinds_that_bring_code_are_offered_where_it_may_run() -> None:
