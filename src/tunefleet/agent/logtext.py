@@ -114,7 +114,7 @@ def stamped(lines: Iterable[tuple[int, bytes]], at: float, times: LogTimes) -> l
 class LogPages:
     """Counts and reads the lines of a growing log; a look costs what has been added. Safe to share between threads.
 
-    After the log was cut, the lines that are left are numbered from 0 again.
+    A log that was cut keeps the numbers of its lines: those that are dropped are passed over.
 
     Args:
         file: The log.
@@ -127,26 +127,28 @@ class LogPages:
         self._marks = [0]
         self._lines = 0
         self._bytes = 0
-        self._dropped = 0
+        self._dropped = self._dropped_lines = self._kept = 0
         self._lock = threading.Lock()
 
     def total(self) -> int:
-        """Return how many whole lines there are."""
+        """Return how many whole lines there are, with those that are dropped."""
         with self._lock:
             return self._count()
 
     def _count(self) -> int:
-        dropped = joblog.dropped(self._file)
+        dropped, lines = joblog.dropped(self._file)
         if dropped != self._dropped:
-            # What is left is numbered from its first line.
-            self._dropped, self._marks, self._lines, self._bytes = dropped, [0], 0, 0
+            self._dropped, self._dropped_lines = dropped, lines
+            self._marks, self._lines, self._bytes, self._kept = [0], 0, 0, 0
         for piece_start, piece in self._new():
             position = -1
             while (position := piece.find(b"\n", position + 1)) >= 0:
                 self._lines += 1
+                if piece_start + position < joblog.BEGINNING_BYTES:
+                    self._kept = self._lines
                 if self._lines % self._EVERY == 0:
                     self._marks.append(piece_start + position + 1)
-        return self._lines
+        return self._lines + self._dropped_lines
 
     def page(self, offset: int, limit: int) -> tuple[list[tuple[int, bytes]], int, int]:
         """Return lines, each with where it begins, the number of the first one, and how many there are.
@@ -157,18 +159,20 @@ class LogPages:
         """
         total = self.total()
         first = max(0, total + offset) if offset < 0 else min(offset, total)
-        last = min(total, first + limit)
-        if first >= last:
+        # Of those that are in the file; a line behind the dropped ones has a greater number than its place.
+        place = first if first <= self._kept else max(first - self._dropped_lines, self._kept + 1)
+        first = place if place <= self._kept else place + self._dropped_lines
+        last = min(self._lines, place + limit)
+        if place <= self._kept < last and self._dropped_lines:
+            last = self._kept + 1  # the numbers of a page are without a gap
+        if place >= last:
             return [], first, total
         with self._file.open("rb") as log:
-            log.seek(self._marks[first // self._EVERY])
-            for _ in range(first % self._EVERY):
+            log.seek(self._marks[place // self._EVERY])
+            for _ in range(place % self._EVERY):
                 log.readline()
-            return (
-                [(self._position(log.tell()), log.readline().rstrip(b"\n")) for _ in range(last - first)],
-                first,
-                total,
-            )
+            lines = [(self._position(log.tell()), log.readline().rstrip(b"\n")) for _ in range(last - place)]
+        return lines, first, total
 
     def _position(self, offset: int) -> int:
         return offset if offset < joblog.BEGINNING_BYTES else offset + self._dropped

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.artifacts.s3 import PART_BYTES, Bucket, entries, error_code
-from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError, UnreachableError
+from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.settings import PublishSettings, load
 
 try:
     from boto3.exceptions import S3UploadFailedError
     from boto3.s3.transfer import TransferConfig
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, ParamValidationError
 except ImportError as missing:  # `artifacts.s3` says it first
     raise RuntimeError("boto3 is incomplete") from missing
 
@@ -106,12 +106,14 @@ class BucketFolder:
                 f"There is no key for {self._bucket!r}.",
                 hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE.",
             ) from None
+        except ParamValidationError as error:
+            raise InputError(f"{self._bucket!r} cannot be written: {error}", hint="Check the bucket's name.") from error
         except (BotoCoreError, OSError) as error:
             raise UnreachableError(
                 f"{self._bucket!r} cannot be reached: {error}", hint="Check TUNEFLEET_S3_ENDPOINT and the network."
             ) from error
 
-    def _refused(self, error: ClientError) -> NotFoundError | ForbiddenError | UnreachableError:
+    def _refused(self, error: ClientError) -> TunefleetError:
         code = error_code(error)
         if code == "NoSuchBucket":
             return NotFoundError(f"There is no bucket {self._bucket.name}.", hint="Make it, or mend its name.")
@@ -120,6 +122,9 @@ class BucketFolder:
                 f"{self._bucket!r} may not be written with this key ({code}).",
                 hint="Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE.",
             )
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
+        if 300 <= status < 500 and status not in {408, 429}:  # what a repetition does not change
+            return InputError(f"{self._bucket!r} cannot be written: {error}", hint="Check bucket, region and endpoint.")
         return UnreachableError(f"{self._bucket!r} cannot be written: {error}")
 
 

@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,11 +57,11 @@ class JournalWriter:
     ) -> None:
         self.launch: str | None = launch
         self.path = Path(folder) / "journal" / f"{launch}.jsonl"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._queue: deque[dict[str, Any]] = deque()
         self._lock = threading.Lock()
         self._unwritten = b""
-        self._metrics = 0
+        self._counts: Counter[tuple[str, frozenset[str]]] = Counter()
         self._thinned = False
         self._progress: tuple[dict[str, Any], Probe | None] | None = None
         self._probe_failed = False
@@ -75,7 +75,7 @@ class JournalWriter:
     def _begin(self) -> None:
         """Go on where the file ends."""
         self._progress_at = -math.inf
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._size, self._next_seq = self._cut_torn_tail()
         self._others = sum(file.stat().st_size for file in self.path.parent.glob("*.jsonl") if file != self.path)
         self._closed = False
@@ -228,8 +228,10 @@ class JournalWriter:
                 f"of the {LIMIT_BYTES:,} that they may take, so metrics are recorded less and less often."
             )
             self._put("event", {"name": "journal.thinned", "message": message, "level": "warning", "data": {}})
-        self._metrics += 1
-        return self._metrics % every != 0
+        # Each curve by itself: records of two kinds that take turns would lose one of the kinds else.
+        curve = (record["series"], frozenset(record["values"]))
+        self._counts[curve] += 1
+        return self._counts[curve] % every != 0
 
     def _append(self, data: bytes) -> None:
         view = memoryview(data)

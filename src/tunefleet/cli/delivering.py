@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tunefleet.client import Client
 from tunefleet.client.outward import IntoBucket, Outward, Receiver
@@ -16,6 +16,7 @@ from tunefleet.errors import InputError
 from tunefleet.jobs.secrets import Secrets
 from tunefleet.settings import SecretSettings, load, secret_variables
 from tunefleet.spec.output import DestinationSpec
+from tunefleet.wire.api import TaskDetail
 from tunefleet.wire.results import RESULT_NAMES, SINGLE_FILE, ResultEnvelope
 
 _ANYWHERE: Final = ("0.0.0.0/0", "::/0")
@@ -46,7 +47,7 @@ def deliver(client: Client, task: str, *, to: str | None, headers: Iterable[str]
         UnreachableError: If the receiver does not answer.
     """
     detail = client.tasks.get(task)
-    outward, where = _outward(detail.spec, to, headers)
+    outward, where = _outward(detail, to, headers)
     files = {file.name: file for file in client.tasks.files(detail.id).files}
     result = next((files[name] for name in reversed(RESULT_NAMES) if name in files), None)
     if result is None:
@@ -68,9 +69,9 @@ def deliver(client: Client, task: str, *, to: str | None, headers: Iterable[str]
     return Sent(detail.id, where, tuple(sent))
 
 
-def _outward(spec: dict[str, Any], to: str | None, headers: Iterable[str]) -> tuple[Outward | IntoBucket, str]:
+def _outward(task: TaskDetail, to: str | None, headers: Iterable[str]) -> tuple[Outward | IntoBucket, str]:
     """Return who sends, and where to, for a person."""
-    raw = (spec.get("output") or {}).get("destination") or {}
+    raw = (task.spec.get("output") or {}).get("destination") or {}
     wanted = DestinationSpec.model_validate(raw)
     url = to or wanted.url
     if url is None:
@@ -80,6 +81,7 @@ def _outward(spec: dict[str, Any], to: str | None, headers: Iterable[str]) -> tu
     if to is None and wanted.type == "s3":
         if any(headers):
             raise InputError("--header is for an address; the document names a bucket.", hint="Leave it out.")
+        secrets.check({"output": {"destination": raw}}, task.kind, None)
         return IntoBucket(*secrets.fill([url, wanted.access_key, wanted.secret_key])), url
     # What the document sends is meant for the document's address.
     known = {} if to is not None else dict(wanted.headers or {})

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from tunefleet.client import routes_campaigns, transfer
 from tunefleet.client.call import Flow, ask, work
-from tunefleet.client.campaign_columns import column_errors
 from tunefleet.errors import DataError, Fault, ModelError, SpecError
 from tunefleet.spec.base import hub_id_error, is_url, is_written_as_path
 from tunefleet.spec.builtin import BUILTIN_PREFIX
@@ -46,6 +45,8 @@ def file_errors(
         folder: As in `named_files`.
         built_in: Number of a dataset that ships with the package → its file.
     """
+    from tunefleet.client.campaign_columns import column_errors  # it needs the models of all task kinds
+
     local = dict(built_in or {})
     models = {"model_repo": spec.model_repo, "tokenizer_id": spec.tokenizer_id}
     for key, named, path, kind in _places(spec, folder):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import time
 from pathlib import Path
 
@@ -21,12 +20,17 @@ BEGINNING_BYTES = 8 << 20
 """So much from the beginning is never dropped."""
 LIMIT_BYTES = 256 << 20
 SMALLEST_LIMIT_BYTES = 4 * BEGINNING_BYTES
-_NOTE = b"\n--- %s bytes of this log are dropped here: it is kept within %s bytes (TUNEFLEET_JOB_LOG_BYTES).%s "
+_NOTE = (
+    b"\n--- %s bytes (%s lines) of this log are dropped here: it is kept within %s bytes (TUNEFLEET_JOB_LOG_BYTES).%s "
+)
 _CUTTING, _CUT = b"...\n", b"---\n"
 """How the note ends until the file is cut behind it, and then: what it counts is not gone before that."""
 _ASIDE = b" The newest of them are in train.log.1."
-_COUNT = re.compile(rb"\A\n--- ([\d,]+) bytes of this log are dropped here: [^\n]* (---|\.\.\.)\n")
-_COUNT_BYTES = 240
+_COUNT = re.compile(
+    rb"\A\n--- (\d[\d,]*) bytes \((\d[\d,]*) lines\) of this log are dropped here: [^\n]* (---|\.\.\.)\n"
+)
+_COUNT_BYTES = 256
+_PIECE_BYTES = 1 << 20
 _CUTTING_S = 2.0
 
 
@@ -51,13 +55,16 @@ def shorten(log: Path, limit_bytes: int) -> bool:
     except FileNotFoundError:
         return False
     with log.open("r+b") as file:
-        gone = _dropped(file.fileno())
-        size, copied = _copy_newest(log, newest)
-        count = size + gone - BEGINNING_BYTES
-        note = _NOTE % (f"{count:,}".encode(), f"{limit_bytes:,}".encode(), _ASIDE if copied else b"")
-        behind = BEGINNING_BYTES + os.pwrite(file.fileno(), note + _CUTTING, BEGINNING_BYTES)
-        os.ftruncate(file.fileno(), behind)
-        os.pwrite(file.fileno(), _CUT, behind - len(_CUT))
+        fd = file.fileno()
+        _finish(fd)
+        (gone, lines), copied = _dropped(fd), _copy_newest(log, newest)
+        # What was written meanwhile is dropped, too, and counted.
+        size, more = _count_lines(fd)
+        numbers = tuple(f"{number:,}".encode() for number in (size + gone - BEGINNING_BYTES, lines + more, limit_bytes))
+        note = _NOTE % (*numbers, _ASIDE if copied else b"")
+        behind = BEGINNING_BYTES + os.pwrite(fd, note + _CUTTING, BEGINNING_BYTES)
+        os.ftruncate(fd, behind)
+        os.pwrite(fd, _CUT, behind - len(_CUT))
     return True
 
 
@@ -65,18 +72,18 @@ def end(log: Path) -> int:
     """Return the position behind the last byte; 0 without a log."""
     try:
         with log.open("rb") as file:
-            return os.fstat(file.fileno()).st_size + _dropped(file.fileno())
+            return os.fstat(file.fileno()).st_size + _dropped(file.fileno())[0]
     except FileNotFoundError:
         return 0
 
 
-def dropped(log: Path) -> int:
-    """Return how many bytes are gone from behind the beginning."""
+def dropped(log: Path) -> tuple[int, int]:
+    """Return how many bytes, and how many ends of lines, are gone from behind the beginning."""
     try:
         with log.open("rb") as file:
             return _dropped(file.fileno())
     except FileNotFoundError:
-        return 0
+        return 0, 0
 
 
 def read(log: Path, position: int, most: int) -> tuple[int, bytes]:
@@ -88,20 +95,23 @@ def read(log: Path, position: int, most: int) -> tuple[int, bytes]:
         most: How many bytes at most; fewer may be returned though there are more.
 
     Returns:
-        The position of the first byte, at or behind the one that was asked for, and the bytes.
+        The position of the first byte, and the bytes. The position is behind the one that was asked for if that is
+        dropped, and before it if the log is shorter.
     """
     try:
         with log.open("rb") as file:
             while True:
-                gone = _dropped(file.fileno())
+                gone, _ = _dropped(file.fileno())
                 if not gone:
                     begin, length = position, most
                 elif position < BEGINNING_BYTES:
                     begin, length = position, min(most, BEGINNING_BYTES - position)
                 else:
-                    begin, length = max(position - gone, BEGINNING_BYTES), most
+                    # What was written in the moment of the cut is not counted: behind the end there is nothing.
+                    last = os.fstat(file.fileno()).st_size
+                    begin, length = min(max(position - gone, BEGINNING_BYTES), last), most
                 data = os.pread(file.fileno(), length, begin)
-                if _dropped(file.fileno()) == gone:  # else it was cut meanwhile
+                if _dropped(file.fileno())[0] == gone:  # else it was cut meanwhile
                     return (begin if begin < BEGINNING_BYTES else begin + gone), data
     except FileNotFoundError:
         return position, b""
@@ -124,29 +134,53 @@ def tail(log: Path, since: int, most: int) -> bytes:
     return data[-most:]
 
 
-def _dropped(fd: int) -> int:
+def _dropped(fd: int) -> tuple[int, int]:
     patience = time.monotonic() + _CUTTING_S
     while True:
         found = _COUNT.match(os.pread(fd, _COUNT_BYTES, BEGINNING_BYTES))
-        if found and found[2] == _CUTTING[:3] and time.monotonic() < patience:
+        if found and found[3] == _CUTTING[:3] and time.monotonic() < patience:
             time.sleep(0.001)  # who cuts was killed there if it takes longer
             continue
-        return int(found[1].replace(b",", b"")) if found else 0
+        return (_number(found[1]), _number(found[2])) if found else (0, 0)
+
+
+def _number(text: bytes) -> int:
+    return int(text.replace(b",", b""))
+
+
+def _count_lines(fd: int) -> tuple[int, int]:
+    """Return the size of the log, and how many lines end behind its beginning."""
+    position, lines = BEGINNING_BYTES, 0
+    while (left := os.fstat(fd).st_size - position) > 0:
+        piece = os.pread(fd, min(left, _PIECE_BYTES), position)
+        position, lines = position + len(piece), lines + piece.count(b"\n")
+    return position, lines
+
+
+def _finish(fd: int) -> None:
+    """Finish the note of a cut whose process was killed in the midst of it."""
+    found = _COUNT.match(os.pread(fd, _COUNT_BYTES, BEGINNING_BYTES))
+    if found and found[3] == _CUTTING[:3]:
+        os.pwrite(fd, _CUT, BEGINNING_BYTES + found.end() - len(_CUT))
 
 
 def _aside(log: Path) -> Path:
     return log.with_name(f"{log.name}.1")
 
 
-def _copy_newest(log: Path, newest: int) -> tuple[int, bool]:
-    """Copy the newest part to `train.log.1`; return the size up to which the log was read, and whether it is there."""
+def _copy_newest(log: Path, newest: int) -> bool:
+    """Copy the newest part to `train.log.1`; returns whether it is there."""
     aside = _aside(log)
     with log.open("rb") as source:
-        source.seek(max(BEGINNING_BYTES, os.fstat(source.fileno()).st_size - newest))
+        begin = max(BEGINNING_BYTES, os.fstat(source.fileno()).st_size - newest)
+        source.seek(begin)
+        left = newest
         try:
             with aside.open("wb") as copy:
-                shutil.copyfileobj(source, copy, 1 << 20)
+                while left and (piece := source.read(min(left, _PIECE_BYTES))):
+                    copy.write(piece)
+                    left -= len(piece)
         except OSError:
             aside.unlink(missing_ok=True)  # its room is what the log needs
-            return os.fstat(source.fileno()).st_size, False
-        return source.tell(), True
+            return False
+        return True

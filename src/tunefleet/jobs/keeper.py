@@ -120,7 +120,9 @@ def fork_trainer(held: Held, reply_fd: int, *, warm: bool) -> int:
 def wait(held: Held, pid: int) -> None:
     """Wait for the trainer, end what it left behind, and write how it ended; its log stays within its limit."""
     limit = held.job.get("log_bytes") or joblog.LIMIT_BYTES
-    threading.Thread(target=_limit_log, args=(held.folder / "train.log", limit), daemon=True).start()
+    over = threading.Event()
+    limiting = threading.Thread(target=_limit_log, args=(held.folder / "train.log", limit, over), daemon=True)
+    limiting.start()
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     # Before the trainer is reaped: as long as its pid is taken, the group's number can be nobody else's.
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -128,13 +130,15 @@ def wait(held: Held, pid: int) -> None:
     if _has_launcher(held.job):
         _end_ranks(held.folder)
     returncode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    over.set()
+    limiting.join()  # not in the midst of a cut
     end = {"launch": held.job["launch"], "pid": pid, "returncode": returncode, "at": time.time()}
     write_json(held.folder / "exit.json", end, sync=True)
 
 
-def _limit_log(log: Path, limit_bytes: int) -> None:
+def _limit_log(log: Path, limit_bytes: int, over: threading.Event) -> None:
     said = ""
-    while True:
+    while not over.wait(_LOG_LOOK_S):
         try:
             joblog.shorten(log, limit_bytes)
         except OSError as error:
@@ -142,7 +146,6 @@ def _limit_log(log: Path, limit_bytes: int) -> None:
                 sys.stderr.write(f"This log is over its limit and cannot be cut: {error}\n")
                 sys.stderr.flush()
             said = str(error)
-        time.sleep(_LOG_LOOK_S)
 
 
 def _has_launcher(job: dict[str, Any]) -> bool:

@@ -196,6 +196,8 @@ class JournalShipper:
             try:
                 self._state.log_offset = self._sink.log(before, data)
             except OffsetConflict as conflict:
+                if conflict.cursor < before:
+                    self._state.log_skipped = 0  # what it has lost may still be in the log
                 self._state.log_offset = conflict.cursor
             if self._state.log_offset == before:
                 raise UnreachableError(f"The receiver takes no log from byte {before} on.")

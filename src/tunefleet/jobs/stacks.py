@@ -14,7 +14,7 @@ from typing import Final
 import psutil
 
 from tunefleet.attach import stacks
-from tunefleet.jobs import locks
+from tunefleet.jobs import joblog, locks
 from tunefleet.wire.jobfolder import JobFolder
 
 logger = logging.getLogger(__name__)
@@ -85,8 +85,7 @@ def _state(pid: int) -> str | None:
 def _append(folder: JobFolder, text: str) -> int:
     with folder.log.open("ab") as log:
         log.write(text.encode())
-        log.flush()
-        return log.tell()
+    return joblog.end(folder.log)
 
 
 def _await_growth(folder: JobFolder, begin: int, *, many: int) -> str:
@@ -102,9 +101,7 @@ def _await_growth(folder: JobFolder, begin: int, *, many: int) -> str:
 
 
 def _read(folder: JobFolder, begin: int) -> str:
-    with folder.log.open("rb") as log:
-        log.seek(begin)
-        return log.read(_MAX_BYTES).decode(errors="replace")
+    return joblog.read(folder.log, begin, _MAX_BYTES)[1].decode(errors="replace")
 
 
 def names(pids: Iterable[int]) -> str:

@@ -95,10 +95,10 @@ class Tee:
             if not data:
                 os.close(source)
                 return
-            with contextlib.suppress(OSError):  # a full disk must not stop the command; the terminal has it
+            # A full disk must not stop the command, whose terminal has it. Nothing is written in the moment of a cut.
+            with contextlib.suppress(OSError), self._cutting:
                 os.write(self._log, data)
-                with self._cutting:
-                    joblog.shorten(self._path, joblog.LIMIT_BYTES)
+                joblog.shorten(self._path, joblog.LIMIT_BYTES)
             if not silent:
                 silent = not _write_all(shown, data)
 

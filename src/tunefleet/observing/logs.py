@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import logging.handlers
@@ -61,7 +62,10 @@ class PrivateLogFile(logging.handlers.RotatingFileHandler):
 
 
 def _private(name: str, flags: int) -> int:
-    return os.open(name, flags, 0o600)
+    fd = os.open(name, flags, 0o600)
+    with contextlib.suppress(OSError):  # another user's file keeps its permissions
+        os.fchmod(fd, 0o600)
+    return fd
 
 
 def formatter(form: LogFormat) -> logging.Formatter:

@@ -135,7 +135,7 @@ def _all_lacking(need: Requirement, worker: WorkerState) -> Iterator[str]:
         yield f"cannot run {need.kind} tasks"
     elif (reason := worker.executors[need.kind]) is not None:
         yield f"cannot run {need.kind} tasks: {reason.removesuffix('.')}"
-    if worker.slots.get(need.slot_class, 0) <= 0:
+    elif worker.slots.get(need.slot_class, 0) <= 0:
         yield f"has no slot for {need.slot_class} tasks"
     if need.cpu > worker.cpu:
         yield f"has {worker.cpu} cores, {need.cpu} are needed"

@@ -12,7 +12,7 @@ from tunefleet.errors import SpecError
 from tunefleet.placement import LIGHT_KINDS, Requirement, only
 from tunefleet.services import requirements
 from tunefleet.services.ranking import rank
-from tunefleet.spec import BaseTaskSpec, load_task_spec
+from tunefleet.spec import BaseTaskSpec, TaskNode, load_task_spec
 from tunefleet.store import Connection, tasks
 
 _COMMON: Final = ("priority", "limits", "retry", "on_lost", "resources", "engine", "sloSeconds", "notify")
@@ -66,6 +66,11 @@ def so_far(raw: Mapping[str, Any]) -> tuple[BaseTaskSpec, Requirement]:
         need = Requirement(kind=kind, slot_class="light" if kind in LIGHT_KINDS else "job")
         return _common(kind, known), need
     return spec, requirements.of(spec)
+
+
+def known(node: TaskNode) -> BaseTaskSpec:
+    """Return the spec of a task, or as much of it as is known before its references are."""
+    return node.spec if node.spec is not None else so_far(node.raw)[0]
 
 
 def _common(kind: str, known: Mapping[str, Any]) -> BaseTaskSpec:

@@ -7,7 +7,7 @@ Everything happens in the transaction that ended the first task, so no task is e
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -63,30 +63,30 @@ def judge(connection: Connection, rows: Sequence[TaskRow], now: float) -> list[M
     waiting = [row for row in rows if row.status == TaskStatus.PENDING]
     above = edges.upstreams(connection, [row.seq for row in waiting])
     computed = retried.computed(connection, (each.task for every in above.values() for each in every))
-    passed = _passed(connection, above)
+    skipped_over = passed(connection, (each.task for every in above.values() for each in every))
     moves, ready = [], []
     for row in waiting:
-        open_ = [each for each in above[row.seq] if not _done(each.task, row, computed) and each.task.seq not in passed]
+        open_ = [
+            each for each in above[row.seq] if not _done(each.task, row, computed) and each.task.seq not in skipped_over
+        ]
         bad = _blocked(row, open_)
         if bad is not None:
             moves.append(bad)
         elif not open_:
             ready.append(row)
-    seqs = {each.task.seq for row in ready for each in above[row.seq]} - passed
+    seqs = {each.task.seq for row in ready for each in above[row.seq]} - skipped_over
     documents = tasks.documents(connection, [*(row.seq for row in ready), *seqs])
     envelopes = {seq: _envelope(documents[seq]) for seq in seqs}  # once, however many tasks read it
     for row in ready:
-        results = {each.name: envelopes[each.task.seq] for each in above[row.seq] if each.task.seq not in passed}
-        skipped = frozenset(each.name for each in above[row.seq] if each.task.seq in passed)
+        results = {each.name: envelopes[each.task.seq] for each in above[row.seq] if each.task.seq not in skipped_over}
+        skipped = frozenset(each.name for each in above[row.seq] if each.task.seq in skipped_over)
         moves.append(_begin_or_fail(connection, row, documents[row.seq], results, skipped, now))
     return moves
 
 
-def _passed(connection: Connection, above: Mapping[int, Sequence[Upstream]]) -> frozenset[int]:
-    """Return which tasks were skipped by a condition that lets what depends on them run all the same."""
-    skipped = {
-        each.task.seq for every in above.values() for each in every if each.task.reason == TaskReason.CONDITION_UNMET
-    }
+def passed(connection: Connection, rows: Iterable[TaskRow]) -> frozenset[int]:
+    """Return which tasks were skipped by a condition that lets what depends on them run all the same, by `seq`."""
+    skipped = {row.seq for row in rows if row.reason == TaskReason.CONDITION_UNMET}
     specs = {seq: orjson.loads(each.spec) for seq, each in tasks.documents(connection, sorted(skipped)).items()}
     return frozenset(seq for seq, spec in specs.items() if (spec.get("condition") or {}).get("on_skipped") == "run")
 
@@ -204,14 +204,19 @@ def _refuse_skipped(written: Mapping[str, Any], skipped: Collection[str]) -> Non
     Raises:
         InputError: Names the field.
     """
-    hint = "Without on_skipped: run in its condition, what depends on it is skipped, too."
     for where, found in references_of(written, skipped) if skipped else ():
         if found.node in skipped:
-            raise InputError(f"spec.{where}: {found.text} has no value: {found.node} was skipped.", hint=hint)
+            raise InputError(
+                f"spec.{where}: {found.text} has no value: {found.node} was skipped.", hint=_skipping(found.node)
+            )
     for each in (written.get("inputs") or ()) if written.get("taskType") == "python" else ():
         name = each.get("stage") if isinstance(each, Mapping) else each
         if name in skipped:
-            raise InputError(f"spec.inputs names {name}, which was skipped.", hint=hint)
+            raise InputError(f"spec.inputs names {name}, which was skipped.", hint=_skipping(str(name)))
+
+
+def _skipping(name: str) -> str:
+    return f"Write `on_skipped: skip` in the condition of {name}, and this task is skipped as well."
 
 
 def _skipped(raw: Mapping[str, Any], results: Envelopes, skipped: Collection[str]) -> str | None:

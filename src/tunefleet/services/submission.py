@@ -24,7 +24,7 @@ from tunefleet.services.inputs import Input
 from tunefleet.services.notify import wishes
 from tunefleet.services.upstreams import Waiting
 from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, asked_shards, dump_task_spec
-from tunefleet.spec.at_submit import new_faults, remarks
+from tunefleet.spec.at_submit import new_faults
 from tunefleet.spec.paths import NamedTask, named_tasks
 from tunefleet.store import Connection, clusters, edges, events, tasks, traces, workflows
 from tunefleet.store.edges import EdgeRow
@@ -52,6 +52,7 @@ class Submission:
         mails: Whether this server sends mail to whom a document names.
         engines: Whom this server asks for nodes.
         parent: The span of whoever submits; null if they told none.
+        remarks: What the tasks may not mean as it is written.
     """
 
     actor: Actor
@@ -68,6 +69,7 @@ class Submission:
     mails: bool = True
     engines: Engines = field(default_factory=Engines)
     parent: Place | None = field(default_factory=context.parent)
+    remarks: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> tuple[TaskNode, ...]:
@@ -161,10 +163,9 @@ def _warnings(submission: Submission, planned: Sequence[_Planned], fleet: Sequen
         faults = [node.fault("federation", f"the task {node.name} is {why}") for node, (why, few) in small if few]
         raise SpecError(faults, filename=submission.workflow.name)
     stuck += [(node, why) for node, (why, _) in small]
-    said = remarks((each.node, each.spec) for each in planned)
     return (
         [f"The task {node.name} is {why}" for node, why in stuck]
-        + said
+        + list(submission.remarks)
         + [
             f"{name} is not run again: its result is on the server (`tunefleet artifacts deliver {row.id}` sends it)."
             for name, row in submission.done.items()

@@ -33,10 +33,8 @@ def thin(connection: Connection, launch: LaunchRow, cursor: int, limit: int, now
     before = times(launch.cursor, limit)
     if times(cursor, limit) == before:
         return
-    apart, thinned = _apart(cursor, limit), launch.cursor - limit // 4
-    # What was thinned so far is not looked at again until points are to be twice as far apart.
-    begin = (thinned - limit // 4) // apart * apart if before and _apart(thinned, limit) == apart else 0
-    journal.thin(connection, launch, from_seq=begin, before_seq=cursor - limit // 4, apart=apart)
+    # From the beginning: the limit may have been another one when its older points came.
+    journal.thin(connection, launch, before_seq=cursor - limit // 4, apart=_apart(cursor, limit))
     if not before:
         row = tasks.by_ids(connection, [launch.task_id])[launch.task_id]
         message = (

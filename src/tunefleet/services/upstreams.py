@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tunefleet.errors import Fault
 from tunefleet.lifecycle.task import FINAL, TaskStatus
-from tunefleet.services import inputs, retried
+from tunefleet.services import inputs, readiness, retried
 from tunefleet.spec import TaskNode
 from tunefleet.spec.edges import TASK_ID_PREFIX, Edge
 from tunefleet.spec.paths import NamedTask, named_tasks
@@ -84,10 +84,17 @@ def faults_of(connection: Connection, project: str, nodes: Sequence[TaskNode]) -
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Tasks of earlier submits, by id, and which of them have failed only to be delivered, by `seq`."""
+    """Tasks of earlier submits, by id.
+
+    Args:
+        rows: The tasks.
+        computed: Which of them have failed only to be delivered, by `seq`.
+        passed: Which of them were skipped, and let run what depends on them, by `seq`.
+    """
 
     rows: Mapping[str, TaskRow]
     computed: Collection[int]
+    passed: Collection[int]
 
     def wrong(self, id_: str) -> str | None:
         """Return why nobody can wait for a task, or take what it has left."""
@@ -102,14 +109,15 @@ class _Known:
 
 def _known(connection: Connection, project: str, others: Mapping[str, TaskRow]) -> _Known:
     rows = {id_: row for id_, row in others.items() if row.project == project}
-    return _Known(rows, retried.computed(connection, rows.values()))
+    return _Known(rows, retried.computed(connection, rows.values()), readiness.passed(connection, rows.values()))
 
 
 def _external(node: TaskNode, known: _Known, faults: list[Fault]) -> list[TaskRow]:
     found = []
     for edge in node.strangers:
         wrong = known.wrong(edge.upstream)
-        if wrong is None:
+        row = known.rows.get(edge.upstream)
+        if wrong is None or (row is not None and row.seq in known.passed):
             found.append(known.rows[edge.upstream])
         else:
             faults.append(edge.fault(f"{_says(edge)} {edge.upstream}, {wrong}", _hint(edge.upstream, known.rows)))

@@ -89,7 +89,7 @@ async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> Valid
 
     who = wishes.Who(actor.project, actor.owner, core.settings.smtp_url is not None)
 
-    specs = [(node, _spec(node)) for node in workflow.tasks]
+    specs, said, needs = await asyncio.to_thread(_looked_at, workflow, actor.project)
 
     def operation(connection: Connection) -> tuple[list[Fault], Sequence[WorkerState]]:
         faults = upstreams.faults_of(connection, actor.project, workflow.tasks)
@@ -100,16 +100,24 @@ async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> Valid
     faults, fleet = await core.read(operation)
     if faults:
         return ValidateReply(ok=False, faults=fault_views(faults))
-    needs = {node.name: roster.whose(_need(node), actor.project) for node in workflow.tasks}
     found = await asyncio.to_thread(_forecasts, core, workflow, needs, fleet, policy)
-    names, said = tuple(node.name for node in workflow.tasks), tuple(remarks(specs))
+    names = tuple(node.name for node in workflow.tasks)
     return ValidateReply(ok=True, tasks=names, forecasts=found, warnings=said)
+
+
+def _looked_at(
+    workflow: Workflow, project: str
+) -> tuple[list[tuple[TaskNode, BaseTaskSpec]], tuple[str, ...], dict[str, Requirement]]:
+    """Return what is known of each task's spec, what may not be meant, and what each needs; done in a thread."""
+    specs = [(node, policies.known(node)) for node in workflow.tasks]
+    needs = {node.name: roster.whose(_need(node), project) for node in workflow.tasks}
+    return specs, tuple(remarks(specs)), needs
 
 
 def _forecasts(
     core: Core, workflow: Workflow, needs: Mapping[str, Requirement], fleet: Sequence[WorkerState], policy: Policy
 ) -> tuple[TaskForecast, ...]:
-    given = {node.name: engine.type for node in workflow.tasks if (engine := _spec(node).engine) is not None}
+    given = {node.name: engine.type for node in workflow.tasks if (engine := policies.known(node).engine) is not None}
     first = [node.name for node in workflow.tasks if not _upstreams(node) and node.name not in given]
     candidates = [Candidate(name, needs[name], float(place)) for place, name in enumerate(first)]
     chosen = {each.task_id: each.worker_id for each in Board(fleet, policy).assign(candidates).assignments}
@@ -148,14 +156,10 @@ def _on_nodes(node: TaskNode, engine: str) -> TaskForecast:
     """Say of a task that has an engine that no worker that is there runs it."""
     return TaskForecast(
         name=node.name,
-        kind=_spec(node).task_type,
+        kind=policies.known(node).task_type,
         why=f"gets its nodes from {engine}, and a worker of its own on each",
         after=_upstreams(node),
     )
-
-
-def _spec(node: TaskNode) -> BaseTaskSpec:
-    return node.spec if node.spec is not None else policies.so_far(node.raw)[0]
 
 
 def _need(node: TaskNode) -> Requirement:

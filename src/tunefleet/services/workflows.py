@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tunefleet.errors import ConflictError, Fault, NotFoundError, SpecError
 from tunefleet.placement import WorkerState
-from tunefleet.services import cancelling, related, removal, repeating, retried, roster, submission
+from tunefleet.services import cancelling, policies, related, removal, repeating, retried, roster, submission
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
 from tunefleet.services.ids import MEANT_AT_MOST, several
@@ -16,7 +16,7 @@ from tunefleet.services.paging import before, bounded, split
 from tunefleet.services.roster import Presences
 from tunefleet.services.submission import Submission
 from tunefleet.services.views import task_view, workflow_detail, workflow_view
-from tunefleet.spec import parse_workflow
+from tunefleet.spec import Workflow, parse_workflow
 from tunefleet.spec.at_submit import new_faults, remarks
 from tunefleet.store import Connection, journal, tasks, workflows
 from tunefleet.store.rows import TaskRow, WorkflowRow
@@ -49,7 +49,7 @@ async def submit(
         ForbiddenError: If the actor may not submit.
     """
     may_submit(actor)
-    workflow = await asyncio.to_thread(parse_workflow, request.document, filename=request.filename)
+    workflow, said = await asyncio.to_thread(_parsed, request)
     wanted = Submission(
         actor,
         workflow,
@@ -58,8 +58,14 @@ async def submit(
         request.strict,
         idempotency_key=idempotency_key,
         mails=core.settings.smtp_url is not None,
+        remarks=said,
     )
     return await store(core, wanted)
+
+
+def _parsed(request: SubmitRequest) -> tuple[Workflow, tuple[str, ...]]:
+    workflow = parse_workflow(request.document, filename=request.filename)
+    return workflow, tuple(remarks((node, policies.known(node)) for node in workflow.tasks))
 
 
 async def store(
@@ -92,7 +98,7 @@ def validate(document: str, filename: str | None = None) -> ValidateReply:
         workflow = parse_workflow(document, filename=filename)
     except SpecError as error:
         return ValidateReply(ok=False, faults=fault_views(error.faults))
-    told = [(node, node.spec) for node in workflow.tasks]
+    told = [(node, policies.known(node)) for node in workflow.tasks]
     if faults := new_faults(told):
         return ValidateReply(ok=False, faults=fault_views(faults))
     return ValidateReply(ok=True, tasks=tuple(node.name for node in workflow.tasks), warnings=tuple(remarks(told)))

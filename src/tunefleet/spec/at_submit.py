@@ -14,8 +14,10 @@ from tunefleet.spec.base_task import BaseTaskSpec
 from tunefleet.spec.nodes import TaskNode
 from tunefleet.spec.shown import cut, show
 from tunefleet.spec.text import Path, dotted
+from tunefleet.spec.trainings import ModelTrainingSpec
 
-_BRACES: Final = re.compile(r"\{\{\s*([^{}\r\n]{1,400}?)\s*\}\}")
+_BRACES: Final = re.compile(r"\{\{[ \t]{0,20}([^{}\s][^{}\r\n]{0,399})\}\}")
+"""Bounded everywhere, so that no text takes longer than its length."""
 _OWN_LANGUAGE: Final = frozenset({"code", "chat_template"})
 """Keys below which `{{` belongs to a language of its own."""
 _MOST: Final = 20
@@ -28,14 +30,24 @@ def new_faults(told: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[Fau
     Args:
         told: Tasks, each with what is known of its spec.
     """
-    return [
+    listed = list(told)
+    found = [
         node.fault(
             "resources.nodes",
             "on_lost: wait keeps a lost worker's place, and the other nodes of a training end without it",
             "leave on_lost out: all nodes go on from the newest uploaded checkpoint, at no cost to the task's tries",
         )
-        for node, spec in told
+        for node, spec in listed
         if spec is not None and spec.on_lost == "wait" and spec.resources.most_nodes > 1
+    ]
+    return found + [
+        node.fault(
+            "training.fp16" if spec.training.fp16 else "model.config.fp16",
+            "contradicts resources.hardware.gpu.count: 0: a CPU cannot train in fp16",
+            "leave one of them out",
+        )
+        for node, spec in listed
+        if isinstance(spec, ModelTrainingSpec) and spec.fp16 and spec.devices.count == 0
     ]
 
 
@@ -60,10 +72,11 @@ def _braces(node: TaskNode, names: Collection[str]) -> Iterator[str]:
     """Find references in the manner of other systems: they would be trained on, or asked, as they stand."""
     for where, text in _texts(node.raw, ()):
         for match in _BRACES.finditer(text):
-            first = re.split(r"[.\[]", match[1], maxsplit=1)
+            meant = match[1].rstrip()
+            first = re.split(r"[.\[]", meant, maxsplit=1)
             if len(first) == 2 and first[0] in names:
                 place = f"{node.name}: spec.{dotted(where)}"
-                yield f"{place} has {cut(match[0])}, which stays as it is; a reference is written ${{{match[1]}}}."
+                yield f"{place} has {cut(match[0])}, which stays as it is; a reference is written ${{{meant}}}."
 
 
 def _texts(value: Any, where: Path) -> Iterator[tuple[Path, str]]:
@@ -95,6 +108,6 @@ def _unknown_artifacts(node: TaskNode, spec: BaseTaskSpec | None) -> Iterator[st
     for name in spec.output.artifacts:
         if name not in left:
             yield (
-                f"{node.name}: spec.output.artifacts names {show(name)}, which {spec.task_type} tasks do not leave by "
-                f"themselves; they leave {', '.join(left)}."
+                f"{node.name}: spec.output.artifacts names {show(name)}, which {spec.task_type} tasks do not leave "
+                f"automatically; they leave {', '.join(left)}."
             )

@@ -49,7 +49,7 @@ class ConditionSpec(Block):
     """The wanted value; a text is never equal to a number."""
     on_skipped: Literal["skip", "run"] | None = None
     """What becomes of the tasks that depend on this one if it is skipped: they are skipped too, or they run, without a
-    result of it. By default `skip`; in documents of `flowmesh/v1` it is `run`."""
+    result of it. By default `skip`; in workflow files with `apiVersion: flowmesh/v1` it is `run`."""
 
     @property
     def reference(self) -> Reference:

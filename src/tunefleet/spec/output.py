@@ -21,11 +21,15 @@ from tunefleet.spec.base import (
 )
 from tunefleet.spec.placeholders import Secret, whole
 
+_LONGEST_NAME: Final = 255
 _LOGS: Final = frozenset({"train.log", "worker.log", "log", "logs"})
 
 
 def _named(value: str) -> str:
-    name = value.rstrip("/").removeprefix("./")
+    parts = [part for part in value.split("/") if part not in {"", "."}]
+    if not parts or any(len(part.encode()) > _LONGEST_NAME for part in parts):
+        raise wrong("must be the name of a file or folder", f"of at most {_LONGEST_NAME} bytes between two slashes")
+    name = "/".join(parts)
     return "logs" if name in _LOGS else name
 
 
@@ -41,7 +45,7 @@ _OF_TYPE: Final = {
     "http": ("url", "method", "headers", "timeout_s", *_RETRY),
     "s3": ("url", *_KEYS, *_RETRY),
 }
-_BUCKET: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/].*)?")
+_BUCKET: Final = re.compile(r"s3://(?=[a-z0-9.-]{3,63}(?:/|$))[a-z0-9-]+(?<!-)(?:\.(?!-)[a-z0-9-]+(?<!-))*(?:/[^/].*)?")
 
 
 def _folder(value: str) -> str:
@@ -56,8 +60,8 @@ def _upper(value: Any) -> Any:
 
 def _place(value: str) -> str:
     if value.startswith("s3://"):
-        if not _BUCKET.fullmatch(value) or ".." in value.split("/"):
-            raise wrong("names no place in a bucket", "write s3://BUCKET/PREFIX")
+        if not _BUCKET.fullmatch(value) or {".", ".."} & set(value.split("/")) or "${" in value:
+            raise wrong("names no place in a bucket", "write s3://BUCKET/PREFIX, without a secret in it")
         return value
     if not is_url(value):
         raise wrong("must be an address", "write one that starts with http://, https:// or s3://")
@@ -80,7 +84,7 @@ class DestinationSpec(Block):
     """With `local`: a folder; the task's files lie in `PATH/TASK_ID`. A relative one is below `RESULTS_DIR`."""
     url: Annotated[Text, AfterValidator(_place)] | None = None
     """With `http`: results are posted here, files to `URL/TASK_ID/files`; by default the server that placed the
-    task. With `s3`: `s3://BUCKET/PREFIX`; files go to `PREFIX/TASK_ID/NAME`, the result to `results.json` beside
+    task. With `s3`: `s3://BUCKET/PREFIX`; files go to `PREFIX/TASK_ID/NAME`, the result to `results.json` next to
     them. The service is Amazon's, or the one in the worker's `TUNEFLEET_S3_ENDPOINT`."""
     access_key: Annotated[Text, AfterValidator(_secret)] | None = None
     """With `s3`: the key that writes, as `${secret:NAME}` of the worker. The worker's own keys are never used."""
@@ -125,7 +129,7 @@ class OutputSpec(Block):
     artifacts: Annotated[tuple[Named, ...], BeforeValidator(as_list)] = ()
     """Names of what the task must leave: `responses.json` (or `results.json`), `logs`, `final_lora` or `final_model`
     are always delivered; a name with `.tar.gz` asks for the archive, too. Any other file or folder in the task's folder
-    is delivered as it is; what is not there is told in the result's `warnings` and in `manifest.json`."""
+    is delivered as it is; what is not there is reported in the result's `warnings` and in `manifest.json`."""
 
     def wants_archive(self, name: str) -> bool:
         """Whether `<name>.tar.gz` is to be made.

@@ -10,7 +10,6 @@ from tunefleet.spec.data import TrainingData
 from tunefleet.spec.model import ModelSpec
 from tunefleet.spec.output import OutputSpec
 from tunefleet.spec.policy import EvaluateSpec, PredictionsSpec
-from tunefleet.spec.resources import ResourcesSpec
 from tunefleet.spec.shown import show
 from tunefleet.spec.training import CommonTrainingSpec, TrainingSpec
 from tunefleet.spec.zero import deepspeed_faults
@@ -130,7 +129,7 @@ def _loading_faults(blocks: dict[str, Any], *, whole: bool) -> Faults:
     if model is None:
         return []
     loading = model.transformers
-    faults: Faults = _precision_faults(model, training, blocks.get("resources"))
+    faults: Faults = _precision_faults(model, training)
     asked = "flash_attention_2" if loading.use_flash_attention_2 else loading.attn_implementation
     if asked and training is not None and training.attn_implementation not in {None, asked}:
         faults.append(("training.attn_implementation", "contradicts model.transformers", "leave one of them out"))
@@ -149,7 +148,7 @@ def _other_width(quantization: QuantizationSpec, name: str) -> bool:
     return quantization.load_in_8bit if name == "load_in_4bit" else quantization.load_in_4bit
 
 
-def _precision_faults(model: ModelSpec, training: CommonTrainingSpec | None, resources: ResourcesSpec | None) -> Faults:
+def _precision_faults(model: ModelSpec, training: CommonTrainingSpec | None) -> Faults:
     if training is None:
         return []
     faults: Faults = []
@@ -160,9 +159,4 @@ def _precision_faults(model: ModelSpec, training: CommonTrainingSpec | None, res
     half = {name: getattr(training, name) or getattr(model.config, name) for name in ("bf16", "fp16")}
     if half["bf16"] and half["fp16"] and not (training.bf16 and training.fp16):
         faults.append(("model.config", "fp16 cannot be set together with bf16", "leave one of them out"))
-    gpu = resources.hardware.gpu if resources is not None else None
-    if half["fp16"] and gpu is not None and gpu.count == 0:
-        where = "training.fp16" if training.fp16 else "model.config.fp16"
-        message = "contradicts resources.hardware.gpu.count: 0: a CPU cannot train in fp16"
-        faults.append((where, message, "leave one of them out"))
     return faults

@@ -63,24 +63,30 @@ def _absent(error: ValidationError) -> set[Path]:
     with a value that says what holds here anyway.
     """
     found = [each for each in error.errors(include_url=False) if each["type"] == "extra_forbidden"]
-    told = [(tuple(each["loc"]), each["input"]) for each in found if int not in map(type, each["loc"])]
+    told = [(tuple(each["loc"]), each["input"]) for each in found]
     return {
         path
         for path, value in told
-        if (says_nothing(value) if ".".join(map(str, path)) in REFUSED else value is None)
+        if (says_nothing(value) if _words(path) in REFUSED else value is None and int not in map(type, path))
         and refusal_of(path) is not None
     }
 
 
-def _without(data: dict[str, Any], absent: set[Path]) -> dict[str, Any]:
-    """Return a mapping without the keys at some paths; what other tasks share of it is not changed."""
+def _words(path: Path) -> str:
+    return ".".join(str(part) for part in path if not isinstance(part, int))
+
+
+def _without(value: Any, absent: set[Path]) -> Any:
+    """Return a value without the keys at some paths; what other tasks share of it is not changed."""
     here = {path[0] for path in absent if len(path) == 1}
     below = {path[0] for path in absent} - here
-    return {
-        key: _without(value, {path[1:] for path in absent if path[0] == key}) if key in below else value
-        for key, value in data.items()
-        if key not in here
-    }
+
+    def inner(key: Any, each: Any) -> Any:
+        return _without(each, {path[1:] for path in absent if path[0] == key}) if key in below else each
+
+    if isinstance(value, list):
+        return [inner(index, each) for index, each in enumerate(value)]
+    return {key: inner(key, each) for key, each in value.items() if key not in here}
 
 
 def _kind(data: dict[str, Any], source: Source, faults: list[Fault]) -> type[TaskSpec] | None:

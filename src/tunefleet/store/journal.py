@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
 
 from tunefleet.store.bulk import Bulk
@@ -70,27 +71,31 @@ def add_records(connection: Connection, points: Sequence[Sequence[Any]], records
     _RECORD.run(connection, records)
 
 
-def thin(connection: Connection, launch: LaunchRow, *, from_seq: int, before_seq: int, apart: int) -> None:
-    """Delete older points of a launch: of each series, the first point of each stretch of its journal stays.
+def thin(connection: Connection, launch: LaunchRow, *, before_seq: int, apart: int) -> None:
+    """Delete older points of a launch: of each curve, the first point of each stretch of its journal stays.
 
-    Points of evaluations, which are few and tell the most, are counted apart.
+    Points with the same names in the same series are a curve; what is measured seldom is counted apart from what is
+    measured often.
 
     Args:
         connection: Of the operation.
         launch: Whose points.
-        from_seq: Points before this record stay; a multiple of `apart`.
         before_seq: Points from this record on stay.
         apart: How many records a stretch has.
     """
     at = metric_points.c
-    old = (at.task_id == launch.task_id) & (at.launch_number == launch.number)
-    old &= (at.seq >= from_seq) & (at.seq < before_seq)
-    stretch = at.seq // apart
-    alike = [at.series, at.values_json.contains('"eval_', autoescape=True)]
-    last = func.lag(stretch).over(partition_by=alike, order_by=at.seq).label("last")
-    each = select(at.seq, stretch.label("stretch"), last).where(old).subquery()
-    surplus = select(each.c.seq).where(each.c.stretch == each.c.last)
-    connection.execute(delete(metric_points).where(old, at.seq.in_(surplus)))
+    old = (at.task_id == launch.task_id) & (at.launch_number == launch.number) & (at.seq < before_seq)
+    last: dict[tuple[str, frozenset[str]], int] = {}
+    surplus = []
+    for seq, series, values in connection.execute(
+        select(at.seq, at.series, at.values_json).where(old).order_by(at.seq)
+    ):
+        curve, stretch = (series, frozenset(orjson.loads(values))), seq // apart
+        if last.get(curve) == stretch:
+            surplus.append(seq)
+        last[curve] = stretch
+    for start in range(0, len(surplus), _AT_ONCE):
+        connection.execute(delete(metric_points).where(old, at.seq.in_(surplus[start : start + _AT_ONCE])))
 
 
 def records_of(connection: Connection, task_id: str, kind: str) -> list[tuple[int, str]]:

@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 
 EXPORT: Final = "jsonl_export"
 _TRAINED: Final = frozenset({"adapter", "model"})
-_ALWAYS: Final = frozenset({*RESULT_NAMES, "logs", MANIFEST_NAME})
-"""What every task leaves; the server makes or has it."""
+_ALWAYS: Final = frozenset({*RESULT_NAMES, "logs", MANIFEST_NAME, "checkpoints", "artifacts/checkpoints"})
+"""What every task leaves, or is delivered on its own way."""
 _READABLE: Final = 0o644
 """Others read the results of a shared folder."""
 
@@ -148,22 +148,30 @@ class Outputs:
         return archive
 
     def _keep(self, brought: Sequence[Output | Path], exported: Path | None, push: Push) -> list[str]:
-        """Bring what `output.artifacts` names beside what the kind leaves; returns what to say of what is not there."""
+        """Bring what `output.artifacts` names beyond what the kind leaves; returns a sentence for each that is not."""
         names = {each.name for each in brought} | ({exported.name} if exported is not None else set())
-        root, missing = self._folder.root.resolve(), []
+        root, warnings = self._folder.root.resolve(), []
         for name in self.wanted.artifacts:
+            if name in _ALWAYS or name in names or (exported is not None and exported == root / name):
+                continue
             path = root / name
-            if name in _ALWAYS or name.endswith("checkpoints") or path.name in names:
-                continue
-            # A link may lead out of the folder, and some files are the worker's own affair.
-            own = not path.resolve().is_relative_to(root) or is_private(Path(name).parts[0])
-            if own or not path.exists():
-                missing.append(f"output.artifacts names {name!r}, which the task did not leave.")
-                continue
-            push(path.name, FILE_KIND, path)
-            names.add(path.name)
-            self._kept.append(path)
-        return missing
+            if not _is_there(path, root):
+                warnings.append(f"output.artifacts names {name!r}, which the task did not leave.")
+            elif path.name in names or path.name in _ALWAYS:
+                warnings.append(
+                    f"output.artifacts names {name!r}, which is not delivered: {path.name} is another file."
+                )
+            else:
+                names.add(path.name)
+                self._bring(path, push)
+        return warnings
+
+    def _bring(self, path: Path, push: Push) -> None:
+        push(path.name, FILE_KIND, path)
+        if path.is_dir() and self.wanted.destination.type != "local":
+            path = self._archive(path)
+            push(path.name, ARCHIVE_KIND, path)
+        self._kept.append(path)
 
     def _export(self, result: Mapping[str, Any], push: Push) -> Path | None:
         export = result.get(EXPORT)
@@ -213,6 +221,15 @@ def _listed(result: dict[str, Any], outputs: Sequence[Output]) -> list[tuple[dic
         }
         found += [(each, name) for name, each in own.items() if isinstance(each, dict) and name in single]
     return found
+
+
+def _is_there(path: Path, root: Path) -> bool:
+    """Whether a file or folder may be delivered: a link may lead out of the folder, and some files are the worker's."""
+    try:
+        within = path.resolve().is_relative_to(root) and not is_private(path.relative_to(root).parts[0])
+        return within and path.exists()
+    except OSError:
+        return False  # such as a name that is too long for the disk
 
 
 def archive_of(folder: Path) -> Path:

@@ -42,7 +42,7 @@ def test_a_mistyped_reference_is_mended_and_a_second_retry_is_refused(
     (made,) = cli("retry", flow.id, "--set", change, "--json").json
     assert (made["name"], made["parent_task_id"]) == ("second", second.id)
     newer = made["workflow_id"]
-    assert client.tasks.get(made["id"]).resolved == {"taskType": "echo", "data": {"type": "list", "items": ["true"]}}
+    assert client.tasks.get(made["id"]).resolved == {"taskType": "echo", "data": {"type": "list", "items": [True]}}
     again = cli("retry", flow.id)
     assert again.code == 5
     assert f"was retried as {newer}, which is running" in " ".join(again.err.split())

@@ -56,6 +56,7 @@ def test_result_and_files_lie_below_the_tasks_id(s3_server: Gateway, tmp_path: P
     [
         (BUCKET, "wrong-key-1234", "may not be written with this key"),
         ("no-such-bucket-here", None, "There is no bucket"),
+        (f"{BUCKET}/{'x' * 1100}", None, "cannot be written"),
     ],
 )
 def test_what_is_refused_is_not_tried_again_and_names_no_secret(

@@ -192,6 +192,11 @@ def test_pages_and_times_of_a_log_that_is_cut(tmp_path: Path, monkeypatch: pytes
         log.write(b"new\n")
     times.note(now=200.0)
     lines, first, total = pages.page(-2, 5)
-    assert (lines[-1][1], first, total) == (b"new", 11, 13)
-    assert b" bytes of this log are dropped here" in lines[0][1]
+    assert (lines[-1][1], first, total) == (b"new", 2501, 2503), "the numbers go on as if nothing was dropped"
+    for offset in (50, 2499, 2500):  # what is dropped is passed over
+        assert pages.page(offset, 5) == (lines, 2501, 2503)
+    beginning, first, _ = pages.page(5, 20)
+    assert ([line for _, line in beginning][:2], first, len(beginning)) == ([b"000000005", b"000000006"], 5, 6)
+    assert pages.page(2503, 5)[0] == []
+    assert b" of this log are dropped here" in lines[0][1]
     assert [times.at(position) for position, _ in (*lines, *pages.page(0, 1)[0])] == [200.0, 200.0, 100.0]

@@ -8,6 +8,7 @@ import math
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -234,6 +235,17 @@ def test_a_journal_near_its_limit_leaves_out_points_and_nothing_else(
     assert [record["step"] for record in found if record["type"] == "checkpoint"] == every
     assert [record["step"] for record in found if "eval_loss" in record.get("values", {})] == every
     assert sum(record.get("name") == "note" for record in found) == len(every)
+
+
+def test_of_curves_that_take_turns_each_keeps_its_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "one_of", lambda _: 4)
+    with opened(tmp_path) as writer:
+        for step in range(1, 41):
+            writer.metric(step, {"loss": 1.0})
+            writer.metric(step, {"reward": 1.0})
+            writer.metric(step, {"loss": 1.0}, series="second")
+    kept = Counter((record["series"], *record["values"]) for record in records(writer) if record["type"] == "metric")
+    assert kept == {("train", "loss"): 10, ("train", "reward"): 10, ("second", "loss"): 10}
 
 
 def test_the_journals_of_a_job_share_their_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,11 +55,11 @@ def test_a_log_is_cut_behind_its_beginning_once_it_is_over_its_limit(log: Path, 
     assert joblog.shorten(log, LIMIT) is cut
     if not cut:
         assert log.read_bytes() == before
-        assert joblog.dropped(log) == 0
+        assert joblog.dropped(log) == (0, 0)
         return
     left = log.read_bytes()
     assert left.startswith(before[:1000] + b"\n--- ")
-    assert f"\n--- {lines * 10 - 1000:,} bytes of this log are dropped here".encode() in left
+    assert f"\n--- {lines * 10 - 1000:,} bytes ({lines - 100:,} lines) of this log are dropped here".encode() in left
     assert b"within 4,000 bytes (TUNEFLEET_JOB_LOG_BYTES)" in left
     assert log.with_name("train.log.1").read_bytes() == before[-1000:]
     assert joblog.end(log) == lines * 10 + len(left) - 1000
@@ -66,7 +67,7 @@ def test_a_log_is_cut_behind_its_beginning_once_it_is_over_its_limit(log: Path, 
 
 def test_no_log_is_no_error(log: Path) -> None:
     assert joblog.shorten(log, LIMIT) is False
-    assert (joblog.end(log), joblog.dropped(log), joblog.read(log, 5, 10)) == (0, 0, (5, b""))
+    assert (joblog.end(log), joblog.dropped(log), joblog.read(log, 5, 10)) == (0, (0, 0), (5, b""))
 
 
 def test_however_much_is_written_the_files_stay_within_the_limit(log: Path) -> None:
@@ -116,19 +117,71 @@ def test_a_second_cut_counts_on(log: Path) -> None:
     writer.lines(400)
     joblog.shorten(log, LIMIT)
     writer.lines(3)
-    assert joblog.dropped(log) > 4000 + 4000 - 1000 - 1
-    assert joblog.read(log, position, 5)[0] == 1000 + joblog.dropped(log), "what it was to read next is gone"
+    gone, lines = joblog.dropped(log)
+    assert gone > 4000 + 4000 - 1000 - 1
+    assert lines == 800 - 100 + 2, "and the ends of the first note"
+    assert joblog.read(log, position, 5)[0] == 1000 + gone, "what it was to read next is gone"
 
 
-def test_a_full_disk_does_not_keep_a_log_from_being_cut(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+def test_what_is_written_while_a_log_is_cut_is_counted(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, copied = Writer(log), joblog._copy_newest
+    writer.lines(301)
 
+    def slow(*given: Any) -> bool:
+        done = copied(*given)
+        writer.lines(500)  # of a process that goes on meanwhile
+        return done
+
+    monkeypatch.setattr(joblog, "_copy_newest", slow)
+    position = follow(log, 0)[0]
+    joblog.shorten(log, LIMIT)
+    gone, lines = joblog.dropped(log)
+    assert (gone, lines) == (801 * 10 - 1000, 801 - 100)
+    assert log.with_name("train.log.1").stat().st_size == LIMIT // 4, "no more than a quarter, however fast it grows"
+    writer.lines(2)
+    assert joblog.read(log, position, 1000)[1].endswith(b"%09d\n" % 802)
+
+
+def test_one_who_is_beyond_the_end_goes_on_at_the_end(log: Path) -> None:
+    writer = Writer(log)
+    writer.lines(400)
+    joblog.shorten(log, LIMIT)
+    end = joblog.end(log)
+    assert joblog.read(log, end + 70, 100) == (end, b""), "so much was written in the moment of the cut"
+    writer.lines(1)
+    assert joblog.read(log, end, 100) == (end, b"%09d\n" % 400)
+
+
+def test_a_cut_that_was_killed_is_finished_by_the_next(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joblog, "_CUTTING_S", 0.01)
+    writer = Writer(log)
+    writer.lines(400)
+    cut = joblog._CUT
+    monkeypatch.setattr(joblog, "_CUT", joblog._CUTTING)  # killed before the last write
+    joblog.shorten(log, LIMIT)
+    assert b" ...\n" in log.read_bytes()
+    monkeypatch.setattr(joblog, "_CUT", cut)
+    writer.lines(400)
+    joblog.shorten(log, LIMIT)
+    assert log.read_bytes().count(b" ---\n") == 1
+    assert joblog.dropped(log)[0] > 8000 - 1001
+
+
+@pytest.mark.parametrize(
+    "forged", ["--- , bytes (, lines) of this log are dropped here: x ---", "--- 5 bytes of this log are dropped here"]
+)
+def test_a_line_of_the_job_is_not_taken_for_a_note(log: Path, forged: str) -> None:
+    log.write_bytes(b"x" * 1000 + b"\n" + forged.encode() + b"\n")
+    assert joblog.dropped(log) == (0, 0)
+    assert joblog.end(log) == log.stat().st_size
+
+
+def test_a_full_disk_does_not_keep_a_log_from_being_cut(log: Path) -> None:
     Writer(log).lines(1000)
-    monkeypatch.setattr(joblog.shutil, "copyfileobj", full)
+    log.with_name("train.log.1").symlink_to("/dev/full")
     assert joblog.shorten(log, LIMIT)
     assert log.stat().st_size < 1300
-    assert not log.with_name("train.log.1").exists()
+    assert not log.with_name("train.log.1").is_symlink()
     assert "train.log.1" not in log.read_text()
 
 

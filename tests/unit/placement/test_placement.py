@@ -99,8 +99,9 @@ def test_what_a_worker_lacks_for_good(wanted: Requirement, has: WorkerState, rea
         (
             need(kind="dpo", cpu=16, code=True, environments=("vllm",)),
             worker(slots={"light": 8, "job": 0}),
-            ("cannot run dpo", "no slot for job", "8 cores, 16", "lacks the environment vllm", "--allow-code"),
+            ("cannot run dpo", "8 cores, 16", "lacks the environment vllm", "--allow-code"),
         ),
+        (need(cpu=16), worker(slots={"light": 8, "job": 0}), ("no slot for job", "8 cores, 16")),
         (
             need(secrets=("A", "B"), project="a", features=("gguf", "awq")),
             worker(secrets=frozenset({"A@b"}), features={"lora_sft": {"gguf": "Install it."}}, project="c"),

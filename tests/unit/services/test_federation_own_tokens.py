@@ -11,7 +11,7 @@ from tests.unit.services.federating import Party, party
 from tests.unit.services.lab import Lab
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.services.core import Core
-from tunefleet.services.federation import chunks, fetching, guide, jobs, uploads, versions
+from tunefleet.services.federation import chunks, fetching, guide, jobs, news, uploads, versions
 from tunefleet.services.federation.cutting import Piece
 from tunefleet.services.federation.links import Signer
 from tunefleet.services.federation.tokens import FederationActor, Who
@@ -102,6 +102,20 @@ async def test_a_workers_own_token_reaches_what_that_worker_needs(
     assert [name for name, error in refused.items() if error is not None and not error.hint] == []
     closed = (await group.round()).status == "aggregating"
     assert closed == ("close the round" in allowed)
+
+
+async def test_events_show_a_workers_own_token_nothing_of_what_others_sent(lab: Lab, tmp_path: Path) -> None:
+    group = await started(lab, tmp_path / "files", own_tokens=True)
+
+    async def seen(who: Who) -> dict[str, set[str]]:
+        found = await news.after(lab.core, who, group.id, 0)
+        updates = [event.data for event in found if event.kind == "federation.update"]
+        return {str(data.get("worker")): set(data) for data in updates}
+
+    everything = (await seen(lab.admin))["w2"]
+    assert "num_examples" in everything
+    own = await seen(FederationActor(group.id, worker="w1"))
+    assert own == {"w1": (await seen(lab.admin))["w1"], "None": everything & {"federation", "number", "round"}}
 
 
 async def test_a_workers_own_token_lists_its_own_updates_alone(lab: Lab, tmp_path: Path) -> None:

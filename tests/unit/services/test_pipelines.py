@@ -199,6 +199,22 @@ async def test_what_needs_the_result_of_a_skipped_task_fails_and_says_so(
     assert (after.error or "").startswith(error)
 
 
+@pytest.mark.parametrize(("on_skipped", "taken"), [("run", True), ("skip", False)])
+async def test_a_skipped_task_of_an_earlier_workflow_may_be_depended_on_as_one_of_the_same(
+    pipe: Pipelines, on_skipped: str, *, taken: bool
+) -> None:
+    flow = await pipe.submit(stage("ask"), stage("maybe", "ask", when=RUN | {"on_skipped": on_skipped}))
+    await pipe.run({"ask": {"items": [{"output": "leave-me"}]}})
+    maybe = (await pipe.task(flow, "maybe")).id
+    if not taken:
+        with pytest.raises(SpecError, match="which is skipped already"):
+            await pipe.submit(stage("later", external=[maybe]))
+        return
+    later = await pipe.submit(stage("later", external=[maybe]))
+    await pipe.run()
+    assert await pipe.states(later) == {"later": "completed"}
+
+
 async def test_a_condition_on_a_skipped_task_is_not_met(pipe: Pipelines) -> None:
     nodes = [stage("ask"), stage("maybe", "ask", when=RUN | {"on_skipped": "run"})]
     nodes.append(stage("then", "maybe", when={"node": "maybe", "field": "items", "equals": 1}))

@@ -79,6 +79,29 @@ async def test_what_is_seldom_stays_beside_what_is_often(lab: Lab, running: tupl
 
 
 @pytest.mark.usefixtures("few")
+async def test_of_curves_that_take_turns_each_keeps_its_points(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
+    _, offer = running
+    records: list[dict[str, Any]] = [launch("l1")]
+    for step in range(1, 2001):
+        records += [metric(step, loss=0.5), metric(step, reward=0.5)]
+    await send(lab, offer, records, 0)
+    found = [len((await read(lab, offer.task_id, names=[name])).points) for name in ("loss", "reward")]
+    assert min(found) > KEPT // 4
+    assert abs(found[0] - found[1]) <= 2
+
+
+@pytest.mark.usefixtures("few")
+async def test_a_limit_that_was_lowered_thins_what_came_before(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
+    _, offer = running
+    lab.core.settings = lab.core.settings.model_copy(update={"series_points": 100 * KEPT})
+    cursor = await send(lab, offer, [launch("l1"), *(metric(step) for step in range(1, 5000))], 0)
+    assert await stored(lab) == 4999
+    lab.core.settings = lab.core.settings.model_copy(update={"series_points": KEPT})
+    await send(lab, offer, [metric(step) for step in range(5000, 5400)], cursor)
+    assert await stored(lab) <= KEPT + 400
+
+
+@pytest.mark.usefixtures("few")
 async def test_a_chart_that_was_looked_at_before_shows_what_is_left(
     lab: Lab, running: tuple[FakeWorker, Offer]
 ) -> None:

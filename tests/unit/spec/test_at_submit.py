@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tunefleet.spec import parse_workflow
-from tunefleet.spec.at_submit import remarks
+from tunefleet.spec.at_submit import new_faults, remarks
 
 HEAD = """\
 apiVersion: tunefleet/v1
@@ -19,7 +21,7 @@ spec:
 ARTIFACTS = "b: spec.output.artifacts names"
 
 
-LEFT = "which echo tasks do not leave by themselves; they leave responses.json, results.json, logs."
+LEFT = "which echo tasks do not leave automatically; they leave responses.json, results.json, logs."
 VLLM = "taskType: inference, data: {items: [x], type: list}, model: {source: {identifier: m}, vllm: "
 NO_EFFECT = "b: spec.model.vllm.release_after_run has no effect; an engine goes when its memory is needed."
 
@@ -46,6 +48,40 @@ def stays(written: str, meant: str) -> str:
 def test_remarks(spec: str, said: list[str]) -> None:
     workflow = parse_workflow(HEAD + spec)
     assert remarks((node, node.spec) for node in workflow.tasks) == said
+
+
+FP16 = """\
+apiVersion: tunefleet/v1
+metadata: {name: w}
+spec: {taskType: sft, model: {source: {identifier: m}%s}, data: {prompts: [a]}, training: {%s},
+       resources: {hardware: {gpu: {count: %d}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "training", "count", "path"),
+    [
+        ("", "fp16: true", 0, "spec.training.fp16"),
+        (", config: {fp16: true}", "", 0, "spec.model.config.fp16"),
+        ("", "fp16: true", 1, None),
+        ("", "fp16: false", 0, None),
+        ("", "bf16: true", 0, None),
+    ],
+)
+def test_fp16_without_a_gpu_is_refused_in_a_new_task_only(
+    config: str, training: str, count: int, path: str | None
+) -> None:
+    workflow = parse_workflow(FP16 % (config, training, count))  # as a server reads tasks that it has stored
+    found = new_faults((node, node.spec) for node in workflow.tasks)
+    assert [fault.path for fault in found] == ([path] if path else [])
+    assert all("a CPU cannot train in fp16" in fault.message for fault in found)
+
+
+@pytest.mark.parametrize("text", ["{{" + " " * 2_000_000, "{{a." * 300_000, "{{" + "a" * 2_000_000, "{{a.b}" * 200_000])
+def test_no_text_takes_long(text: str) -> None:
+    node, other = parse_workflow(HEAD + "{}").tasks
+    found = remarks([(node, node.spec), (replace(other, raw={"data": {"items": [text]}}), other.spec)])
+    assert len(found) <= 21  # what takes the square of its length does not end within the test's time
 
 
 def test_a_document_with_many_of_them_says_how_many_more_there_are() -> None:

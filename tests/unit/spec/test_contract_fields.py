@@ -50,6 +50,7 @@ FIELDS: list[tuple[str, Any, str]] = [
     ("model.diffusers", {"pipeline": "x"}, "refused"),
     ("model.diffusers", {}, "accepted"),
     ("image", "none", "accepted"),
+    ("checkpoint.load", {"taskId": "t"}, "accepted"),
     ("interactive", False, "accepted"),
     # data
     ("data.dataset_name", "openai/gsm8k", "accepted"),

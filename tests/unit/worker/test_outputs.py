@@ -68,25 +68,49 @@ def trained(folder: JobFolder) -> list[Output]:
         ("job.json", "missing"),
         (".federation.json", "missing"),
         ("outside.txt", "missing"),
+        ("x" * 200 + "/" + "y" * 200, "missing"),
+        ("plots/results.json", "other"),
+        ("copy/final_lora", "other"),
     ],
 )
 def test_any_file_of_the_folder_may_be_asked_for(
     folder: JobFolder, tmp_path: Path, name: str, pushed: tuple[str, str] | str | None
 ) -> None:
     (folder.root / "plots").mkdir()
-    for each in ("notes.txt", "plots/loss.csv", "job.json", ".federation.json", "train.log"):
+    (folder.root / "copy").mkdir()
+    for each in (
+        "copy/final_lora",
+        "plots/results.json",
+        "notes.txt",
+        "plots/loss.csv",
+        "job.json",
+        ".federation.json",
+        "train.log",
+    ):
         (folder.root / each).write_text("x")
     (tmp_path / "secret.txt").write_text("of somebody else")
     (folder.root / "outside.txt").symlink_to(tmp_path / "secret.txt")
     server, outputs = Server(), Outputs(offer({"artifacts": [name]}), folder, Packing())
     result = outputs.deliver(trained(folder), {"warnings": ["before"]}, server.push, server.links)
     more = [each[:2] for each in server.pushed if each[0] != "final_lora"]
-    missing = pushed == "missing"
+    said = {
+        "missing": [f"output.artifacts names {name!r}, which the task did not leave."],
+        "other": [f"output.artifacts names {name!r}, which is not delivered: {Path(name).name} is another file."],
+    }.get(str(pushed), [])
     assert more == ([pushed] if isinstance(pushed, tuple) else [])
-    said = [f"output.artifacts names {name!r}, which the task did not leave."] if missing else []
     assert result["warnings"] == ["before", *said]
     kept = folder.root / name
     assert (kept in outputs.files(trained(folder), result)) is (isinstance(pushed, tuple) and kept.is_file())
+
+
+def test_a_folder_goes_elsewhere_as_an_archive(folder: JobFolder) -> None:
+    (folder.root / "plots").mkdir()
+    (folder.root / "plots" / "loss.csv").write_text("1")
+    server, outputs = Server(), Outputs(offer({**HTTP, "artifacts": ["plots"]}), folder, Packing())
+    result = outputs.deliver(trained(folder), {}, server.push, server.links)
+    assert [name for name, _, _ in server.pushed] == ["final_lora", "final_lora.tar.gz", "plots", "plots.tar.gz"]
+    sent = {path.name for path in outputs.files(trained(folder), result)}
+    assert sent == {"final_lora.tar.gz", "plots.tar.gz"}
 
 
 @pytest.mark.parametrize(

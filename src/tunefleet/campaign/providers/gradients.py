@@ -225,10 +225,9 @@ class GradientsProvider:
         if hidden is not None:
             raise NeedsYou(
                 f"{_NAME} does not say which rows the task {hidden} is trained on, which may be the order {order.key}.",
-                hint="It may say so once that task has ended; nothing is ordered until then. If the task is another's, "
-                "type that, and then `start` in place of `stop`: this cycle is given up, and the next one orders its "
-                "chunk.",
-                verb="stop",
+                hint="It may say so once that task has ended: type that then; nothing is ordered until it says so. If "
+                "the task is another's, `tunefleet campaign stop` and `start` give this cycle up, and the next one "
+                "orders its chunk.",
             )
         return None
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from tunefleet.dataset.messages import Message, read_messages
+from tunefleet.dataset.messages import Message, looks_like_messages, read_messages
 from tunefleet.dataset.values import RowError
 from tunefleet.errors import DataError
 from tunefleet.programs.data.places import HubSet, Place
@@ -83,7 +83,7 @@ def _listed(data: PromptData) -> list[Item]:
     return found
 
 
-def _of_chat(messages: list[Any], metadata: dict[str, Any], where: str) -> Item:
+def _of_chat(messages: Any, metadata: dict[str, Any], where: str) -> Item:
     """Read a chat whose last message is to be answered."""
     try:
         chat = read_messages(messages, "messages")
@@ -110,7 +110,7 @@ def _of_dataset(data: PromptData, inputs: Mapping[str, str], workspace: Path, pa
     for row, at in zip(chosen, places, strict=True):
         metadata = {alias: _plain(row.get(column)) for column, alias in wanted.items()}
         value = row.get(data.column)
-        if isinstance(data, InferenceData) and isinstance(value, list):
+        if isinstance(data, InferenceData) and looks_like_messages(value):
             found.append(_of_chat(value, metadata, f"Row {at + 1} of {origin}"))
         else:
             found.append(Item(_text(value, data.column, at + 1, origin), metadata))

@@ -127,6 +127,23 @@ def test_an_item_of_an_inference_may_be_a_chat(
 
 
 @pytest.mark.parametrize(
+    ("value", "text", "messages"),
+    [
+        ({"role": ["system", "user"], "content": ["Be brief.", "Why?"]}, "Why?", 2),
+        (json.dumps(CHAT), "Why?", 2),
+        ("[1] is no chat", "[1] is no chat", 0),
+        ('["a", "b"]', '["a", "b"]', 0),
+    ],
+)
+def test_a_column_may_hold_chats_as_tables_and_as_text_do(tmp_path: Path, value: Any, text: str, messages: int) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"text": value}) + "\n")
+    data = InferenceData.model_validate({"type": "dataset", "url": "rows"})
+    (item,) = read_items(data, {"data.url": str(file)}, Path("unused"))
+    assert (item.text, len(item.chat)) == (text, messages)
+
+
+@pytest.mark.parametrize(
     ("chat", "says"),
     [
         ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "is the assistant's own answer"),

@@ -32,12 +32,24 @@ def test_keys_that_no_kind_takes(path: str) -> None:
     kind = "python" if path == "image" else "inference"
     spec = whole(kind)
     if path == "model.adapters.kwargs":
-        spec["model"]["adapters"][1]["kwargs"] = {}
+        spec["model"]["adapters"][1]["kwargs"] = {"a": 1}
     else:
         deep_set(spec, path, {"a": 1})
     found = faults(spec)
     assert [fault.message for fault in found] == [REFUSED[path].reason]
     assert found[0].hint == REFUSED[path].instead
+
+
+@pytest.mark.parametrize("value", [None, False, "", "none", [], {}])
+@pytest.mark.parametrize("path", list(REFUSED))
+def test_a_key_that_no_kind_takes_may_say_what_holds_here_anyway(path: str, value: Any) -> None:
+    spec = whole("python" if path == "image" else "inference")
+    kept = load_task_spec(spec)
+    if path == "model.adapters.kwargs":
+        spec["model"]["adapters"][1]["kwargs"] = value
+    else:
+        deep_set(spec, path, value)
+    assert load_task_spec(spec) == kept
 
 
 @pytest.mark.parametrize(
@@ -130,8 +142,6 @@ ODD: list[tuple[str, str, str, str]] = [
     ("sft", "training: {project: p, report_to: [tensorboard]}", "training.project", "without a tracker"),
     ("ppo", "training: {project: p, tracker_project_name: p, log_with: wandb}", "training.tracker_project_name",
      "same as"),
-    ("sft", "{training: {bf16: null, fp16: true}, resources: {hardware: {gpu: {count: 0}}}}", "training.fp16",
-     "a CPU cannot train in fp16"),
     ("echo", "output: {destination: {type: s3, url: s3://bucket/a}}", "output.destination.access_key", "is required"),
     ("echo", "output: {destination: {type: s3, url: s3://b, access_key: AKIA, secret_key: x}}",
      "output.destination.access_key", "must name a secret"),
@@ -142,6 +152,13 @@ ODD: list[tuple[str, str, str, str]] = [
     ("echo", "output: {destination: {type: http, url: 's3://bucket/a'}}", "output.destination.url", "for type: http"),
     ("echo", "output: {destination: {type: http, access_key: '${secret:A}'}}", "output.destination.access_key",
      "has no effect with type: http"),
+    ("echo", "output: {destination: {type: s3, url: 's3://bucket/${secret:C}', access_key: '${secret:A}', "
+     "secret_key: '${secret:B}'}}", "output.destination.url", "names no place in a bucket"),
+    ("echo", "output: {destination: {type: s3, url: 's3://ab..c/x', access_key: '${secret:A}', "
+     "secret_key: '${secret:B}'}}", "output.destination.url", "names no place in a bucket"),
+    ("echo", "output: {artifacts: [.]}", "output.artifacts.0", "must be the name of a file or folder"),
+    ("echo", "output: {artifacts: [././]}", "output.artifacts.0", "must be the name of a file or folder"),
+    ("echo", f"output: {{artifacts: [{'x' * 300}]}}", "output.artifacts.0", "must be the name of a file or folder"),
     ("echo", "image: docker.io/x", "image", "has no effect"),
     ("inference", "sandbox: gvisor", "sandbox", "is not available"),
     ("inference", "data: {type: list, items: [{node: a, path: b, c: d}]}", "data.items.0.c", "not a known key"),
