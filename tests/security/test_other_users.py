@@ -50,6 +50,10 @@ from tunefleet.attach.bare import BareJob, BareOptions
 BareJob.open(BareOptions("script", journal=True)).begin(0, None)
 """
 """What `TrainerControlCallback("script", journal=True)` does, without a trainer."""
+INTO = 'import os\nos.makedirs("tunefleet-runs/script", mode=0o755)\n' + CALLBACK.replace(
+    "journal=True", 'journal="tunefleet-runs/script"'
+)
+"""The same with `journal=FOLDER`, which is there and keeps its permissions."""
 
 
 def exposed(root: Path) -> list[str]:
@@ -160,8 +164,8 @@ def test_a_file_that_was_fetched(tmp_path: Path, there: Callable[[Path], Path]) 
 
 @pytest.mark.parametrize(
     ("script", "command"),
-    [(SCRIPT, ["run", "--name", "script", "--"]), (SCRIPT, None), (CALLBACK, None)],
-    ids=["tunefleet run", "tunefleet.control", "TrainerControlCallback"],
+    [(SCRIPT, ["run", "--name", "script", "--"]), (SCRIPT, None), (CALLBACK, None), (INTO, None)],
+    ids=["tunefleet run", "tunefleet.control", "TrainerControlCallback", "journal=FOLDER"],
 )
 def test_the_folder_of_a_run_or_a_script(
     tmp_path: Path, there: Callable[[Path], Path], script: str, command: list[str] | None

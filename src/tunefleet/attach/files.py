@@ -29,7 +29,7 @@ def make_private(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def write_json(path: Path, data: Any, *, mode: int = 0o644, sync: bool = False) -> None:
+def write_json(path: Path, data: Any, *, mode: int = 0o600, sync: bool = False) -> None:
     """Replace a JSON file in one act: a reader sees the old or the new one, never a part.
 
     Args:
@@ -41,7 +41,7 @@ def write_json(path: Path, data: Any, *, mode: int = 0o644, sync: bool = False) 
     write_text(path, json.dumps(data, separators=(",", ":"), allow_nan=False), mode=mode, sync=sync)
 
 
-def write_text(path: Path, text: str, *, mode: int = 0o644, sync: bool = False) -> None:
+def write_text(path: Path, text: str, *, mode: int = 0o600, sync: bool = False) -> None:
     """Replace a file in one act; arguments are those of `write_json`."""
     part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)

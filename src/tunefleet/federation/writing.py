@@ -41,7 +41,7 @@ class AdapterWriter:
         self._part = path.with_name(f".{path.name}.part")
         head, self.tensors = write_header(tensors, metadata)
         self.size_bytes = max((tensor.end for tensor in self.tensors.values()), default=len(head))
-        self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(self._fd, self.size_bytes)
             self._put(memoryview(head), 0)

@@ -35,7 +35,7 @@ class Tee:
         self._streams = streams
         self._path = log
         self._cutting = threading.Lock()
-        self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._threads: list[threading.Thread] = []
         self._terminals: list[tuple[int, int]] = []
         self._ends: list[int] = []

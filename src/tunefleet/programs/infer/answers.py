@@ -69,7 +69,7 @@ class Answers:
     def __enter__(self) -> Answers:
         """Read what an earlier launch has left, and open the file for more."""
         self._set_aside()
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         size = self._read()
         os.ftruncate(self._fd, size)
         if size == 0:
