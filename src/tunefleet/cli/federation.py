@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from tunefleet.cli import federation_view as view
-from tunefleet.cli.console import Json, print_json, say
+from tunefleet.cli.console import Json, err, print_json, say
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Set, Yes, complete_federation, confirm, parse_duration, parse_sets
 from tunefleet.cli.session import connect
@@ -66,6 +66,9 @@ def create(
     rounds: Annotated[int | None, typer.Option("--rounds", help="Rounds after which it is complete.")] = None,
     sync_every: Annotated[int | None, typer.Option("--sync-every", help="Steps between two uploads.")] = None,
     mixed_ranks: Annotated[bool | None, typer.Option("--mixed-ranks", help="Ranks and alphas may differ.")] = None,
+    own_tokens: Annotated[
+        bool | None, typer.Option("--own-tokens", help="Each worker needs a token that is good for its name alone.")
+    ] = None,
     data: Annotated[str | None, typer.Option("--data", help="Pushed data that is dealt out in chunks.")] = None,
     chunk_size: Annotated[int | None, typer.Option("--chunk-size", help="Rows of a chunk.")] = None,
     sets: Set = None,
@@ -84,6 +87,7 @@ def create(
         "rounds": rounds,
         "sync_every_steps": sync_every,
         "mixed_ranks": mixed_ranks,
+        "own_tokens": own_tokens,
         "dataset": data,
         "chunk_size": chunk_size,
     }
@@ -283,14 +287,17 @@ def token(
         else:
             found = client.federations.token(one_federation(client, federation), worker=worker)
         url = client.url
+    whole = view.url_with_token(url, found.token)
     if as_json:
-        print_json(found)
+        print_json({**found.model_dump(mode="json"), "url": whole})
         return
-    say(view.url_with_token(url, found.token))
+    say(whole)
+    # Beside the output, which a script takes as the URL.
     if found.old_until is not None:
-        say(f"The one before is good until {found.old_until.astimezone():%Y-%m-%d %H:%M}.", style="dim")
+        err().print(Text(f"The one before is good until {found.old_until.astimezone():%Y-%m-%d %H:%M}.", style="dim"))
     name = found.worker or "…"
-    say(f'FederatedCallback("{url}", job_id="{found.id}", worker_id="{name}", token="{found.token}")', style="dim")
+    callback = f'FederatedCallback("{url}", job_id="{found.id}", worker_id="{name}", token="{found.token}")'
+    err().print(Text(callback, style="dim"))
 
 
 for _function, _name in (

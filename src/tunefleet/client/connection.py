@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import httpx
 from pydantic import ValidationError
@@ -14,6 +16,9 @@ from pydantic import ValidationError
 from tunefleet.errors import AuthError, InputError, UnreachableError
 from tunefleet.settings import ClientSettings, load
 from tunefleet.wire.base import Message
+
+_USER: Final = re.compile(r"://[^/@\s]*@")
+_MOST_SHOWN: Final = 200
 
 
 class ClientFile(Message):
@@ -64,6 +69,12 @@ def resolve(url: str | None = None, key: str | None = None, *, settings: ClientS
     return Connection(base, secret)
 
 
+def _shown(text: str) -> str:
+    """Return the beginning of a text, without a token in it: errors are logged."""
+    first = next(iter(text.splitlines()), "")
+    return _USER.sub("://…@", first)[:_MOST_SHOWN]
+
+
 def normalise(url: str) -> str:
     """Return a base URL without a trailing slash or `/api/v1`.
 
@@ -75,7 +86,7 @@ def normalise(url: str) -> str:
     except httpx.InvalidURL:
         parsed = httpx.URL("")
     if parsed.scheme not in {"http", "https"} or not parsed.host:
-        raise InputError(f"{url!r} is not the URL of a server.", hint="Write it like http://127.0.0.1:8000.")
+        raise InputError(f"{_shown(url)!r} is not the URL of a server.", hint="Write it like http://127.0.0.1:8000.")
     bare = parsed.copy_with(query=None, fragment=None, userinfo=b"")
     return str(bare).rstrip("/").removesuffix("/api/v1")
 

@@ -8,12 +8,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.dataset import opened
+from tunefleet.dataset.messages import looks_like_messages, read_messages
 from tunefleet.dataset.opened import Found, Limits, Unseen
-from tunefleet.dataset.shapes import SUPERVISED, Recognized, named, named_judged, named_pair, recognize, require_columns
+from tunefleet.dataset.shapes import (
+    SUPERVISED,
+    Recognized,
+    columns_hint,
+    named,
+    named_judged,
+    named_pair,
+    recognize,
+    require_columns,
+)
 from tunefleet.dataset.values import RowError
 from tunefleet.errors import DataError
 from tunefleet.spec.data import TrainingData
 from tunefleet.spec.preferred import AskedData, JudgedData, PairData, PpoData
+from tunefleet.spec.prompts import InferenceData, PromptData
 from tunefleet.spec.rows import RowsSpec
 from tunefleet.spec.tasks import BaseTaskSpec
 
@@ -36,9 +47,13 @@ def check_file(spec: BaseTaskSpec, pointer: str, file: Path) -> None:
     """
     if not file.is_file() or file.suffix.lower() not in opened.SUFFIXES:
         return
+    prompts = getattr(spec, "data", None)
     data = _block(spec, pointer)
     try:
-        _check(file, data)
+        if isinstance(prompts, PromptData):
+            _check_prompts(file, prompts)
+        else:
+            _check(file, data)
     except DataError as error:
         raise DataError(f"spec.{pointer}: {error.message}", hint=error.hint) from None
 
@@ -88,6 +103,30 @@ def _check(file: Path, data: RowsSpec | None) -> None:
         return  # the worker reads all of it
     if number == 0:
         raise _no_rows(file)
+
+
+def _check_prompts(file: Path, data: PromptData) -> None:
+    """Look for the column of a task that goes through items, and for chats in it that cannot be answered."""
+    rows = first_rows(file)
+    if rows is None:
+        return
+    if not any(data.column in row for row in rows):
+        known = dict.fromkeys(str(name) for row in rows for name in row)
+        raise DataError(f"{file.name} has no column {data.column!r}.", hint=columns_hint(data.column, known))
+    if not isinstance(data, InferenceData) or "[" in data.split:
+        return  # a slice may leave a row out
+    for number, row in enumerate(rows, start=1):
+        value = row.get(data.column)
+        if looks_like_messages(value):
+            try:
+                chat = read_messages(value, data.column)
+            except RowError as error:
+                raise DataError(f"Row {number} of {file.name}: {error}.") from None
+            if chat[-1]["role"] == "assistant":
+                raise DataError(
+                    f"Row {number} of {file.name}: the last message is the assistant's own answer.",
+                    hint="End each chat with what is to be answered.",
+                )
 
 
 def _no_rows(file: Path) -> DataError:

@@ -167,7 +167,10 @@ def _after_history(row: Row, prompt: str, parts: Parts) -> Parts:
 
 def _read_chat(names: Mapping[str, str], row: Row) -> Parts:
     column = names["messages"]
-    return _split(row.messages(column), column)
+    parts = _split(row.messages(column), column)
+    if parts.answer[-1]["role"] == "user":
+        row.notes.add(f"{column!r} ends with a message of the user, which is not trained", row.number)
+    return parts
 
 
 def _read_chatml(names: Mapping[str, str], row: Row) -> Parts:

@@ -24,6 +24,7 @@ from tunefleet.dataset.parts import (
     with_tools,
 )
 from tunefleet.errors import DataError
+from tunefleet.spec.words import nearest
 
 Kind = Literal[
     "alpaca", "sharegpt", "messages", "chatml", "prompt_response", "preference", "hh", "judged", "prompt", "text"
@@ -258,8 +259,14 @@ def require_columns(columns: Iterable[str], first: Mapping[str, Any], origin: st
     """
     for column in columns:
         if column not in first:
-            known = ", ".join(sorted(map(str, first))) or "no column"
-            raise DataError(f"{origin} has no column {column!r}.", hint=f"It has: {known}.")
+            raise DataError(f"{origin} has no column {column!r}.", hint=columns_hint(column, map(str, first)))
+
+
+def columns_hint(column: str, known: Iterable[str]) -> str:
+    """Return the hint for a column that is not there: the nearest name, and all that there are."""
+    names = sorted(known)
+    guess = nearest(column, names)
+    return f"{f'Did you mean {guess}? ' if guess else ''}It has: {', '.join(names) or 'no column'}."
 
 
 def _judged(values: Mapping[str, Any]) -> Recognized | None:

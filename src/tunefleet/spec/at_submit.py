@@ -6,12 +6,14 @@ What is refused here was allowed once: tasks that were stored before a release r
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from tunefleet.errors import Fault
 from tunefleet.spec.base_task import BaseTaskSpec
 from tunefleet.spec.nodes import TaskNode
+from tunefleet.spec.placeholders import rooted
+from tunefleet.spec.result_keys import fault_of
 from tunefleet.spec.shown import cut, show
 from tunefleet.spec.text import Path, dotted
 from tunefleet.spec.trainings import ModelTrainingSpec
@@ -58,25 +60,36 @@ def remarks(told: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[str]:
         told: All tasks of a document, each with what is known of its spec.
     """
     listed = list(told)
-    names = {node.name for node, _ in listed}
+    nodes = {node.name: node for node, _ in listed}
     found = [
         each
         for node, spec in listed
-        for each in (*_braces(node, names), *_unknown_artifacts(node, spec), *_without_effect(node))
+        for each in (*_braces(node, nodes), *_unknown_artifacts(node, spec), *_without_effect(node))
     ]
     more = len(found) - _MOST
     return [*found[:_MOST], f"{more} more remarks of this kind are not shown."] if more > 0 else found
 
 
-def _braces(node: TaskNode, names: Collection[str]) -> Iterator[str]:
+def _braces(node: TaskNode, nodes: Mapping[str, TaskNode]) -> Iterator[str]:
     """Find references in the manner of other systems: they would be trained on, or asked, as they stand."""
     for where, text in _texts(node.raw, ()):
         for match in _BRACES.finditer(text):
             meant = match[1].rstrip()
             first = re.split(r"[.\[]", meant, maxsplit=1)
-            if len(first) == 2 and first[0] in names:
+            if len(first) == 2 and first[0] in nodes:
+                written = _as_reference(meant, nodes[first[0]])
                 place = f"{node.name}: spec.{dotted(where)}"
-                yield f"{place} has {cut(match[0])}, which stays as it is; a reference is written ${{{meant}}}."
+                yield f"{place} has {cut(match[0])}, which stays as it is; a reference is written {written}."
+
+
+def _as_reference(meant: str, upstream: TaskNode) -> str:
+    """Return a reference that has a value, as near as can be to what is written."""
+    first_output = (f"{upstream.name}.items[0].output",) if meant.endswith("output") else ()
+    for path in (meant, *first_output):
+        found = rooted(path, (upstream.name,))
+        if found is not None and fault_of(found, upstream.raw) is None:
+            return f"${{{path}}}"
+    return f"${{{upstream.name}.result.KEY}}"
 
 
 def _texts(value: Any, where: Path) -> Iterator[tuple[Path, str]]:

@@ -87,12 +87,19 @@ def fault_of(reference: Reference, upstream: Mapping[str, Any]) -> tuple[str, st
         return None
     key = reference.path[1]
     if key not in keys | _OF_ANY:
-        guess = nearest(key, sorted(keys))
+        guess = "items[0].output" if key == "output" and "items" in keys else nearest(key, sorted(keys))
         shown = sorted(keys - set(_PRODUCTS))
         more = ", …" if len(shown) > _SHOWN else ""
         hint = f"did you mean {guess}?" if guess else f"it has {', '.join(shown[:_SHOWN])}{more}"
-        return f"{reference.text} has no value: the result of a {kind} task has no {show(key)}", hint
+        return (
+            f"{reference.text} has no value: the result of {_article(str(kind))} {kind} task has no {show(key)}",
+            hint,
+        )
     return _product_fault(reference, key, str(kind), upstream)
+
+
+def _article(kind: str) -> str:
+    return "an" if kind[0] in "aeio" else "a"
 
 
 def _product_fault(reference: Reference, key: str, kind: str, upstream: Mapping[str, Any]) -> tuple[str, str] | None:

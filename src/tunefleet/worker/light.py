@@ -6,11 +6,11 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tunefleet.client.stopping import Stop, Stopped
 from tunefleet.errors import InputError, TunefleetError, UnreachableError
@@ -20,6 +20,8 @@ from tunefleet.jobs.tracing import AttemptTrace
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.observing import context
 from tunefleet.observing.spans import Spans
+from tunefleet.spec.base_task import ALWAYS_LEFT
+from tunefleet.spec.output import OutputSpec
 from tunefleet.wire.link import Desired, Finish, Offer, Reached
 from tunefleet.worker.light_delivery import LightDelivery
 from tunefleet.worker.outbox import Outbox
@@ -321,7 +323,22 @@ def _run(executor: LightExecutor, offer: Offer, secrets: Secrets, hidden: Redact
             error=text,
             detail=trace,
         )
+    missing = _not_left(offer.spec.get("output") or {})
+    if missing:
+        result = {**result, "warnings": [*result.get("warnings", ()), *missing]}
     return Finish(token=offer.token, outcome="completed", reason=TaskReason.FINISHED, result=result)
+
+
+def _not_left(output: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each file that a task without a folder was to leave."""
+    if not output.get("artifacts"):
+        return []
+    wanted = OutputSpec.model_validate(output).artifacts
+    return [
+        f"output.artifacts names {name!r}, and a task that runs inside the worker leaves no files."
+        for name in wanted
+        if name not in ALWAYS_LEFT
+    ]
 
 
 def _filled(offer: Offer, secrets: Secrets) -> Offer:

@@ -108,8 +108,9 @@ class Preparation:
         outbox = self._site.outbox
 
         def tell(progress: Progress) -> None:
-            done, whole = progress.done_bytes / 1e6, progress.total_bytes / 1e6
-            outbox.fetching(token, f"fetching {ref.name}, {done:,.0f} of {whole:,.0f} MB")
+            unit, name = (1e6, "MB") if progress.total_bytes >= 1e6 else (1e3, "kB")
+            done, whole = progress.done_bytes / unit, progress.total_bytes / unit
+            outbox.fetching(token, f"fetching {ref.name}, {done:,.0f} of {whole:,.0f} {name}")
 
         def fetch(digest: str, dest: Path) -> Path:
             return self._delivery.fetch_artifact(digest, dest, on_progress=tell)

@@ -79,3 +79,18 @@ async def test_clients_know_their_server_and_close() -> None:
     async with AsyncClient("http://x:1", "k") as other:
         assert other.url == "http://x:1"
     assert load(ClientSettings).url is None
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("ftp://user:secret@host", "ftp://…@host"),
+        ("http://:fed-secret@host:9100\nFederatedCallback(token='fed-secret')", "http://…@host:9100"),
+        ("x://" + "y" * 5000, "x://" + "y" * 196),
+    ],
+)
+def test_an_error_about_a_url_shows_no_token(written: str, shown: str) -> None:
+    with pytest.raises(InputError, match="is not the URL of a server") as caught:
+        normalise(written)
+    assert repr(shown) in caught.value.message
+    assert "secret" not in str(caught.value)

@@ -129,3 +129,47 @@ def test_parquet_is_left_to_the_worker_where_nothing_here_reads_it(
 
 def test_a_folder_is_left_to_the_worker(tmp_path: Path) -> None:
     check(tmp_path)
+
+
+CHAT = [{"role": "user", "content": "Why?"}]
+ANSWERED = [*CHAT, {"role": "assistant", "content": "So."}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "data", "error"),
+    [
+        ("inference", [{"text": "a"}], {}, None),
+        ("inference", [{"convo": CHAT}], {"column": "convo"}, None),
+        ("inference", [{"a": "x"}, {"convo": CHAT}], {"column": "convo"}, None),
+        (
+            "inference",
+            [{"convo": CHAT}],
+            {"column": "convoo"},
+            "has no column 'convoo'. Did you mean convo? It has: convo.",
+        ),
+        ("inference", [{"question": "a"}], {}, "has no column 'text'. It has: question."),
+        (
+            "inference",
+            [{"text": CHAT}, {"text": ANSWERED}],
+            {},
+            "Row 2 of a.jsonl: the last message is the assistant's own",
+        ),
+        ("inference", [{"text": CHAT}, {"text": ANSWERED}], {"split": "train[:1]"}, None),
+        ("inference", [{"text": [{"role": "user", "content": None}]}], {}, "Row 1 of a.jsonl: 'text' has a message"),
+        ("embedding", [{"text": "a"}], {"column": "txt"}, "has no column 'txt'. Did you mean text? It has: text."),
+        ("embedding", [{"text": ANSWERED}], {}, None),
+    ],
+)
+def test_the_items_of_a_task_are_looked_at(
+    kind: str, rows: list[Any], data: dict[str, Any], error: str | None, tmp_path: Path
+) -> None:
+    file = write(tmp_path, "a.jsonl", rows)
+    given = {"type": "dataset", "url": str(file), **data}
+    spec = load_task_spec({"taskType": kind, "model": MODEL, "data": given})
+    if error is None:
+        check_file(spec, "data.url", file)
+        return
+    with pytest.raises(DataError) as caught:
+        check_file(spec, "data.url", file)
+    assert str(caught.value).startswith("spec.data.url: ")
+    assert error in str(caught.value)

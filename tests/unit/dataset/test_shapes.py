@@ -233,3 +233,10 @@ def test_a_part_that_only_later_rows_have_is_read_of_judged_answers_too() -> Non
         "Hi\nthere"
     )
     assert notes.sentences == ()
+
+
+@pytest.mark.parametrize(("messages", "noted"), [([*ASK, *YO], False), ([*ASK, *YO, *ASK], True), ([*YO, *ASK], True)])
+def test_a_turn_of_the_user_after_the_last_answer_is_noted(messages: list[dict[str, Any]], noted: bool) -> None:
+    notes = Notes()
+    read({"messages": messages}, SUPERVISED, notes)
+    assert notes.sentences == (("'messages' ends with a message of the user, which is not trained (row 1).",) * noted)

@@ -33,9 +33,11 @@ def stays(written: str, meant: str) -> str:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("{data: {items: ['{{a.output}}']}}", [stays("{{a.output}}", "${a.output}")]),
+        ("{data: {items: ['{{a.output}}']}}", [stays("{{a.output}}", "${a.items[0].output}")]),
+        ("{data: {items: ['{{a.result.items[2].output}}']}}",
+         [stays("{{a.result.items[2].output}}", "${a.result.items[2].output}")]),
         ("{data: {items: ['x {{ a.b[0].c }} y {{a[0]}}']}}",
-         [stays("{{ a.b[0].c }}", "${a.b[0].c}"), stays("{{a[0]}}", "${a[0]}")]),
+         [stays("{{ a.b[0].c }}", "${a.result.KEY}"), stays("{{a[0]}}", "${a.result.KEY}")]),
         ("{data: {items: ['{{prompt}}', '{{ user.name }}', '{a.output}', '${a.items}']}}", []),
         ("{taskType: python, code: \"def main(inputs): return '{{a.output}}'\"}", []),
         ("{output: {artifacts: [responses.json, logs, train.log, results.json]}}", []),

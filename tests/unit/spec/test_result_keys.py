@@ -88,7 +88,12 @@ def test_an_archive_may_be_named_where_one_is_made(end: str) -> None:
     ("first", "value", "message", "hint"),
     [
         (KINDS["lora_sft"], "${one.loss}", "the result of a lora_sft task has no 'loss'", "did you mean losses?"),
-        (KINDS["echo"], "${one.result.output}", "the result of a echo task has no 'output'", "it has count, echo"),
+        (
+            KINDS["echo"],
+            "${one.result.output}",
+            "the result of an echo task has no 'output'",
+            "did you mean items[0].output?",
+        ),
         (KINDS["lora_sft"], "${one.final_model_path}", "one leaves final_lora", "write final_lora_path"),
         (KINDS["sft"], "${one.final_lora_archive}", "one leaves final_model", "write final_model_archive"),
         (f"{LORA}, training: {{save_model: false}}", "${one.final_lora_path}", "one saves no model", "save_model"),

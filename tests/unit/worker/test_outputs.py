@@ -13,9 +13,12 @@ import pytest
 from tests.unit.worker.fakes import Running, World
 from tunefleet.artifacts import Packing, hash_file
 from tunefleet.executors.base import Output, ResultError
+from tunefleet.executors.echo import EchoExecutor
+from tunefleet.jobs.secrets import Secrets
 from tunefleet.wire.jobfolder import JobFolder
 from tunefleet.wire.link import Offer
 from tunefleet.worker import deliver
+from tunefleet.worker.light import run_light
 from tunefleet.worker.outputs import Outputs
 from tunefleet.worker.transfers import Transfers
 
@@ -250,3 +253,18 @@ def test_a_disk_without_room_for_an_archive_fails_the_delivery_and_not_the_train
     assert (failed.outcome, failed.reason) == ("failed", "delivery_failed")
     assert "are free" in (failed.error or "")
     assert len(world.jobs.all) == 2, "nothing is trained again"
+
+
+@pytest.mark.parametrize(
+    ("artifacts", "missing"),
+    [
+        (["responses.json", "logs", "results.json", "train.log"], []),
+        (["report.html", "logs", "a/b"], ["report.html", "a/b"]),
+    ],
+)
+def test_a_task_without_a_folder_says_that_it_leaves_no_files(artifacts: list[str], missing: list[str]) -> None:
+    spec = {"taskType": "echo", "data": {"items": ["a"]}, "output": {"artifacts": artifacts}}
+    given = Offer(token="t", task_id="task-1", workflow_id="wf-1", attempt=1, kind="echo", name="n", spec=spec)
+    finish = run_light(EchoExecutor(), given, Secrets({}))
+    why = "and a task that runs inside the worker leaves no files."
+    assert finish.result.get("warnings", []) == [f"output.artifacts names {name!r}, {why}" for name in missing]

@@ -194,6 +194,7 @@ class Participation:
         """Stand still until there is a version: every rank is at this step, so none has to be decided on."""
         waiting: list[Command] = []
         if self._courier is not None and not self._courier.arrived and not self._courier.stopped:
+            logger.info("Waiting up to %.0f s for the next version of the federation.", self._options.wait_s)
             waiting = self._mailbox.wait(self._options.wait_s)
         for command, data in self._ranks.tell([(item.command, item.data) for item in waiting]):
             self._act(command, data)

@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 
 from tunefleet.dataset.messages import Message, looks_like_messages, read_messages
+from tunefleet.dataset.shapes import columns_hint
 from tunefleet.dataset.values import RowError
 from tunefleet.errors import DataError
 from tunefleet.programs.data.places import HubSet, Place
@@ -120,15 +121,16 @@ def _of_dataset(data: PromptData, inputs: Mapping[str, str], workspace: Path, pa
 def _columns(data: PromptData, rows: Rows, origin: str) -> dict[str, str]:
     """Return which columns are kept beside each item, and as what."""
     there = list(rows[0])
-    has = f"It has: {', '.join(sorted(there))}."
     if data.column not in there:
-        raise DataError(f"{origin} has no column {data.column!r}.", hint=f"Mend `data.column`. {has}")
+        hint = f"Mend `data.column`. {columns_hint(data.column, there)}"
+        raise DataError(f"{origin} has no column {data.column!r}.", hint=hint)
     if data.metadata_include_all:
         return {column: column for column in there}
     wanted = dict(data.metadata_columns or {})
     for column in wanted:
         if column not in there:
-            raise DataError(f"{origin} has no column {column!r}.", hint=f"Mend `data.metadata_columns`. {has}")
+            hint = f"Mend `data.metadata_columns`. {columns_hint(column, there)}"
+            raise DataError(f"{origin} has no column {column!r}.", hint=hint)
     return wanted
 
 
