@@ -47,7 +47,7 @@ def override(document: str, overrides: Mapping[str, Any], *, filename: str | Non
     """Change some fields of a document's spec, and read it.
 
     Args:
-        document: A valid document.
+        document: Its text; it may lack what the changes bring.
         overrides: Dotted path below `spec` → value; without any the document stays as it is, to the byte.
         filename: For messages.
 
@@ -55,15 +55,15 @@ def override(document: str, overrides: Mapping[str, Any], *, filename: str | Non
         The document as it is to be submitted, and what it says.
 
     Raises:
-        SpecError: If the document was wrong before, or is wrong with the changes.
+        SpecError: If the document is wrong with the changes.
     """
-    workflow = parse_workflow(document, filename=filename)
     if not overrides:
-        return document, workflow
+        return document, parse_workflow(document, filename=filename)
     changed = override_document(document, overrides, filename=filename)
     try:
         return changed, parse_workflow(changed, filename=filename)
     except SpecError as error:
+        parse_workflow(document, filename=filename)  # what was wrong before is told with its lines
         # Lines of the changed text are not lines of the user's file.
         faults = [Fault(fault.path, fault.message, hint=fault.hint) for fault in error.faults]
         raise SpecError(faults, filename=f"{filename or 'the document'} with these changes") from None

@@ -35,7 +35,7 @@ def make_adapter(folder: Path, seed: int, rank: int = 4) -> Path:
     model = get_peft_model(base, LoraConfig(r=rank, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM"))
     for name, weights in model.named_parameters():
         if "lora_B" in name:
-            torch.nn.init.normal_(weights, std=0.05)
+            torch.nn.init.normal_(weights, std=0.3)
     model.save_pretrained(folder)
     return folder
 

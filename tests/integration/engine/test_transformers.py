@@ -121,8 +121,9 @@ def test_what_is_drawn_among(engine: TransformersEngine) -> None:
     assert "".join(place[0]["token"] for place in told.logprobs) == told.text, "the likeliest come first"
     assert all(len({each["id"] for each in place}) == 3 for place in told.logprobs)
     assert all(sum(math.exp(each["logprob"]) for each in place) <= 1 for place in told.logprobs)
-    varied = one(engine, PROMPTS[0], temperature=0, max_tokens=60, frequency_penalty=2.0, presence_penalty=2.0).text
-    plain = one(engine, PROMPTS[0], temperature=0, max_tokens=60).text
+    long = {"temperature": 0, "min_tokens": 60, "max_tokens": 60}
+    varied = one(engine, PROMPTS[0], **long, frequency_penalty=2.0, presence_penalty=2.0).text
+    plain = one(engine, PROMPTS[0], **long).text
     assert len(set(varied.split())) / len(varied.split()) > len(set(plain.split())) / len(plain.split())
 
 

@@ -61,7 +61,7 @@ def test_a_row_that_does_not_fit_is_named(bench: Bench) -> None:
     dropped = bench.result(bench.submit({**task, "on_bad": "drop"})["task"])
     assert (dropped["rows"], dropped["bad_rows"]) == (1, 1)
     nowhere = {"taskType": "data", "sources": [{"jsonl": {"worker_path": "/nowhere/rows.jsonl"}}]}
-    assert "/nowhere/rows.jsonl" in bench.error(nowhere)
+    assert "spec.sources.0.jsonl.worker_path: on a worker a document may only name" in bench.error(nowhere)
 
 
 def test_a_killed_task_ends_with_the_same_rows(bench: Bench, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_killed_task_ends_with_the_same_rows(bench: Bench, tmp_path: Path) -> 
     file.write_text("".join(json.dumps({"t": f"row {n} of many, {n * 7919} and {n * n}"}) + "\n" for n in range(6000)))
     task = {
         "taskType": "data",
-        "sources": [{"jsonl": {"worker_path": str(file)}}],
+        "sources": [{"jsonl": {"path": str(file)}}],
         "steps": ["shuffle", {"dedupe": {"near": {}}}],
         "retry": {"max_attempts": 3, "backoff_s": 0},
     }
