@@ -45,7 +45,9 @@ _OF_TYPE: Final = {
     "http": ("url", "method", "headers", "timeout_s", *_RETRY),
     "s3": ("url", *_KEYS, *_RETRY),
 }
-_BUCKET: Final = re.compile(r"s3://(?=[a-z0-9.-]{3,63}(?:/|$))[a-z0-9-]+(?<!-)(?:\.(?!-)[a-z0-9-]+(?<!-))*(?:/[^/].*)?")
+_BUCKET: Final = re.compile(
+    r"s3://(?!-)(?=[a-z0-9.-]{3,63}(?:/|$))[a-z0-9-]+(?<!-)(?:\.(?!-)[a-z0-9-]+(?<!-))*(?:/[^/].*)?"
+)
 
 
 def _folder(value: str) -> str:
