@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -185,14 +186,21 @@ RelativePath = Annotated[Text, AfterValidator(_inside)]
 
 def _url(value: str) -> str:
     # A secret in it is filled in by the worker.
-    if not _URL.fullmatch(value):
+    if not is_url(value):
         raise wrong("must be an address that starts with http:// or https://")
     return value
 
 
 def is_url(value: str) -> bool:
     """Whether a text is an address that is fetched, and not a path."""
-    return _URL.fullmatch(value) is not None
+    if _URL.fullmatch(value) is None:
+        return False
+    try:
+        parts = urlsplit(value)
+        _ = "${" in value or parts.port  # with a secret in it, it is known on the worker only
+    except ValueError:
+        return False  # such as http://[::1 or http://host:port
+    return True
 
 
 def is_written_as_path(value: str) -> bool:

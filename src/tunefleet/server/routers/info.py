@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Any
 
-from fastapi import Request
+import orjson
+from fastapi import Request, Response
 
 import tunefleet
 from tunefleet import spec
@@ -37,10 +39,16 @@ async def info(request: Request) -> ServerInfo:
     return ServerInfo(version=tunefleet.__version__, authenticated=who is not None)
 
 
-@router.get("/schema", openapi_extra=_PUBLIC)
-async def schema() -> dict[str, Any]:
+@router.get("/schema", openapi_extra=_PUBLIC, response_model=dict[str, Any])
+async def schema() -> Response:
     """Return the JSON Schema of workflow documents, for editors."""
-    return spec.json_schema()
+    # Anybody may ask for it, and it takes a second to make: it is made once, beside the event loop.
+    return Response(await asyncio.to_thread(_schema), media_type="application/json")
+
+
+@functools.cache
+def _schema() -> bytes:
+    return orjson.dumps(spec.json_schema())
 
 
 @router.get("/examples")

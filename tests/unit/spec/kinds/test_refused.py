@@ -156,6 +156,9 @@ ODD: list[tuple[str, str, str, str]] = [
      "secret_key: '${secret:B}'}}", "output.destination.url", "names no place in a bucket"),
     ("echo", "output: {destination: {type: s3, url: 's3://ab..c/x', access_key: '${secret:A}', "
      "secret_key: '${secret:B}'}}", "output.destination.url", "names no place in a bucket"),
+    ("echo", "output: {destination: {type: http, url: 'http://[::1'}}", "output.destination.url", "must be an address"),
+    ("echo", "output: {destination: {type: http, url: 'http://host:port/x'}}", "output.destination.url",
+     "must be an address"),
     ("echo", "output: {destination: {type: s3, url: 's3://-abc/x', access_key: '${secret:A}', "
      "secret_key: '${secret:B}'}}", "output.destination.url", "names no place in a bucket"),
     ("echo", "output: {artifacts: [.]}", "output.artifacts.0", "must be the name of a file or folder"),
