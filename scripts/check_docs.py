@@ -37,7 +37,7 @@ TEXT_COMMAND = re.compile(
 )
 """A command line in a text of the code: in backticks, or bare as a line or behind a colon."""
 NO_COMMANDS = {("trace", "of", "{task_id}")}
-"""Texts of that form that nobody reads: the seed of a trace's id."""
+"""Texts of that form that are no command lines: the seed of a trace's id."""
 MACHINE_PATH = re.compile(r"(?<![\w.$~{])/(?:home|Users|root|work|opt)/\w+")
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|TBD)\b")
 

@@ -251,5 +251,5 @@ def test_what_cannot_be_used_is_named_and_not_tried_again(site: Site) -> None:
     assert (task.status, task.attempts) == ("failed", 1)
     assert task.error is not None
     assert (
-        "builtin:gsm8k (train[:224]) has no column 'nope'. Mend `data.column`. It has: answer, question." in task.error
+        "builtin:gsm8k (train[:224]) has no column 'nope'. Set `data.column`. It has: answer, question." in task.error
     )

@@ -116,7 +116,7 @@ class BucketFolder:
     def _refused(self, error: ClientError) -> TunefleetError:
         code = error_code(error)
         if code == "NoSuchBucket":
-            return NotFoundError(f"There is no bucket {self._bucket.name}.", hint="Make it, or mend its name.")
+            return NotFoundError(f"There is no bucket {self._bucket.name}.", hint="Create it, or correct its name.")
         if code in _DENIED:
             return ForbiddenError(
                 f"{self._bucket!r} may not be written with this key ({code}).",
@@ -129,7 +129,7 @@ class BucketFolder:
 
 
 def place_at(url: str, access_key: str, secret_key: str) -> BucketFolder:
-    """Return a place in a bucket of the service that this process's settings name; the keys are somebody else's.
+    """Return a place in a bucket of the service that this process's settings name; the keys are the caller's.
 
     Args:
         url: `s3://BUCKET/PREFIX`.

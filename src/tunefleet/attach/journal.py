@@ -216,7 +216,7 @@ class JournalWriter:
                 self._unwritten = b""
 
     def _is_left_out(self, record: dict[str, Any]) -> bool:
-        """Tell whether a record is a point that is left out for its room; no evaluation is, and nothing but metrics."""
+        """Whether a record is left out to save space: metrics only, and never those of an evaluation."""
         if record["type"] != "metric" or any(name.startswith("eval_") for name in record["values"]):
             return False
         used = self._others + self._size
@@ -228,7 +228,7 @@ class JournalWriter:
                 f"of the {LIMIT_BYTES:,} that they may take, so metrics are recorded less and less often."
             )
             self._put("event", {"name": "journal.thinned", "message": message, "level": "warning", "data": {}})
-        # Each curve by itself: records of two kinds that take turns would lose one of the kinds else.
+        # Per curve: of two kinds of records that alternate, one kind would otherwise be lost completely.
         curve = (record["series"], frozenset(record["values"]))
         self._counts[curve] += 1
         return self._counts[curve] % every != 0

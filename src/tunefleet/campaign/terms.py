@@ -86,7 +86,7 @@ async def check_base(context: StepContext, base: Base) -> None:
 
     Raises:
         CycleFailed: If it is no model of the hub.
-        NeedsYou: If it is not public, or another version lies there.
+        NeedsYou: If it is not public, or another version is there.
         UnreachableError: If the hub does not answer.
     """
     if context.provider.name != GRADIENTS:

@@ -29,7 +29,7 @@ _LOOK_S = 1.0
 _WORKERS_S = 60.0
 _LINES = 500
 _ON: Final = {"held": "retry", "paused": "resume", "stopped": "start"}
-"""How a person lets a campaign go on that rests, unless its reason says so."""
+"""How to continue a campaign that is paused, unless its reason says so."""
 
 
 @examples(
@@ -113,7 +113,7 @@ def _follow(
     names = [name for name, spec in specs.items() if spec.enabled]
     seen = {name: client.campaigns.log(name, limit=1).next_id for name in names}
     for found in [client.campaigns.get(name) for name in names]:
-        # The log tells of a wait when it begins: of one that began before, only this does.
+        # The log has a line when a wait begins; one that began earlier is shown here only.
         if found.status is CampaignStatus.ACTIVE:
             err().print(f"{found.name}: {view.doing(found)}")
     with board(as_json=as_json) as shown:

@@ -292,7 +292,7 @@ def token(
         print_json({**found.model_dump(mode="json"), "url": whole})
         return
     say(whole)
-    # Beside the output, which a script takes as the URL.
+    # On standard error: scripts read the URL from standard output.
     if found.old_until is not None:
         err().print(Text(f"The one before is good until {found.old_until.astimezone():%Y-%m-%d %H:%M}.", style="dim"))
     name = found.worker or "…"

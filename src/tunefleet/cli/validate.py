@@ -32,8 +32,8 @@ def validate(
     text, path = read_document(Path(file))
     try:
         _, workflow = override(text, parse_sets(sets), filename=file)
-        told = [(task, task.spec) for task in workflow.tasks]
-        if found := new_faults(told):
+        listed = [(task, task.spec) for task in workflow.tasks]
+        if found := new_faults(listed):
             raise SpecError(found, filename=file)
     except SpecError as error:
         if not as_json:
@@ -42,7 +42,7 @@ def validate(
         print_json(ValidateReply(ok=False, faults=faults))
         raise typer.Exit(ExitCode.INVALID) from None
     folder = path.parent if path else Path()
-    files, warnings = check_local_files(workflow, folder), remarks(told)
+    files, warnings = check_local_files(workflow, folder), remarks(listed)
     if as_json:
         names = tuple(task.name for task in workflow.tasks)
         print_json(ValidateReply(ok=True, tasks=names, warnings=tuple(warnings)))

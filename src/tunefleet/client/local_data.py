@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.dataset import opened
-from tunefleet.dataset.messages import looks_like_messages, read_messages
+from tunefleet.dataset.messages import looks_like_messages, read_question
 from tunefleet.dataset.opened import Found, Limits, Unseen
 from tunefleet.dataset.shapes import (
     SUPERVISED,
@@ -119,14 +119,9 @@ def _check_prompts(file: Path, data: PromptData) -> None:
         value = row.get(data.column)
         if looks_like_messages(value):
             try:
-                chat = read_messages(value, data.column)
+                read_question(value, data.column)
             except RowError as error:
                 raise DataError(f"Row {number} of {file.name}: {error}.") from None
-            if chat[-1]["role"] == "assistant":
-                raise DataError(
-                    f"Row {number} of {file.name}: the last message is the assistant's own answer.",
-                    hint="End each chat with what is to be answered.",
-                )
 
 
 def _no_rows(file: Path) -> DataError:

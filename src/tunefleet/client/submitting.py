@@ -63,7 +63,7 @@ def override(document: str, overrides: Mapping[str, Any], *, filename: str | Non
     try:
         return changed, parse_workflow(changed, filename=filename)
     except SpecError as error:
-        parse_workflow(document, filename=filename)  # what was wrong before is told with its lines
+        parse_workflow(document, filename=filename)  # an error in the file itself has a line
         # Lines of the changed text are not lines of the user's file.
         faults = [Fault(fault.path, fault.message, hint=fault.hint) for fault in error.faults]
         raise SpecError(faults, filename=f"{filename or 'the document'} with these changes") from None

@@ -68,6 +68,18 @@ def read_messages(value: Any, column: str, notes: Notes | None = None, row: int 
     return tuple(_message(each, column, notes or Notes(), row) for each in value)
 
 
+def read_question(value: Any, column: str) -> tuple[Message, ...]:
+    """Read a chat whose last message is to be answered; arguments are those of `read_messages`.
+
+    Raises:
+        RowError: If it is no chat, or ends with an answer.
+    """
+    chat = read_messages(value, column)
+    if chat[-1]["role"] == "assistant":
+        raise RowError(f"{column!r} ends with the assistant's own answer; end each chat with a message to be answered")
+    return chat
+
+
 def looks_like_messages(value: Any) -> bool:
     """Whether a value is a chat and not a text: a list of messages, one message, or JSON text of a list of them."""
     if isinstance(value, str):

@@ -5,7 +5,7 @@ newest part to `train.log.1` and cuts the file behind its beginning; the process
 the cut counts the dropped bytes.
 
 A position counts every byte that was ever logged, dropped or not: it grows as the file did before it was cut, and
-whoever follows the log finds what comes next. Standard library only: each job's keeper imports it.
+a reader that follows the log finds what comes next. Standard library only: each job's keeper imports it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 BEGINNING_BYTES = 8 << 20
-"""So much from the beginning is never dropped."""
+"""The beginning that is never dropped."""
 LIMIT_BYTES = 256 << 20
 SMALLEST_LIMIT_BYTES = 4 * BEGINNING_BYTES
 _NOTE = (

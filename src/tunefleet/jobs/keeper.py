@@ -1,9 +1,9 @@
 """The keeper: the parent of one trainer process, in a session of its own.
 
 It holds the job's lock, forks the trainer, waits, keeps `train.log` within its limit meanwhile, removes what the
-trainer left in its process group, and writes `exit.json`. It depends on nobody: server, worker and fork server may die,
-the job ends properly. If the keeper is killed the trainer goes on, and its `status.json` tells the end. Standard
-library only: there is one a job.
+trainer left in its process group, and writes `exit.json`. It depends on no other process: if server, worker or fork
+server dies, the job still ends properly. If the keeper is killed the trainer goes on, and its `status.json` says how it
+ended. Standard library only: there is one per job.
 
 As a program (a cold start): `python -m tunefleet.jobs.keeper FOLDER REPLY_FD`; the trainer is a fresh interpreter, that
 of the job's environment if it names one, or for a job of several processes their launcher.

@@ -31,7 +31,7 @@ class Requirement:
         gpu_first: The place of the device that comes first, and must be among them; null if that does not matter.
         gpu_type: Part of the product name, in any case, a hyphen like a space; null for any.
         gpu_memory_bytes: Memory of each device.
-        gpu_cause: The key of the spec that needs a GPU, where the task asks for none by itself.
+        gpu_cause: The key of the spec that needs a GPU, where `resources` asks for none.
         tags: Tags that the worker must have; its id counts as one.
         secrets: Names of secrets that the worker must have.
         environments: Names of environments (`tunefleet env`) that must be ready there.

@@ -22,9 +22,9 @@ from tunefleet.errors import (
 from tunefleet.publishing.hub import packages
 from tunefleet.publishing.stale import stale
 from tunefleet.settings import PublishSettings
+from tunefleet.spec.base import BUCKET_URL
 
 _HUB: Final = re.compile(r"hf://([\w.-]+/[\w.-]+)/?")
-_S3: Final = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?")
 _BUCKET_NAMES: Final = (
     "A bucket's name has 3 to 63 characters: small letters, digits, dots and hyphens, with a letter or a digit at both "
     "ends. Write s3://BUCKET/PREFIX."
@@ -84,7 +84,7 @@ def target(text: str, wishes: Wishes, settings: PublishSettings) -> Target:
         InputError: If it is none, or a wish has no effect there.
         MachineError: If a package is missing.
     """
-    hub, bucket = _HUB.fullmatch(text), _S3.fullmatch(text)
+    hub, bucket = _HUB.fullmatch(text), BUCKET_URL.fullmatch(text)
     if hub is not None:
         return HubTarget(hub[1], wishes, settings)
     if text.startswith("s3://") and bucket is None:

@@ -98,10 +98,10 @@ def validate(document: str, filename: str | None = None) -> ValidateReply:
         workflow = parse_workflow(document, filename=filename)
     except SpecError as error:
         return ValidateReply(ok=False, faults=fault_views(error.faults))
-    told = [(node, policies.known(node)) for node in workflow.tasks]
-    if faults := new_faults(told):
+    listed = [(node, policies.known(node)) for node in workflow.tasks]
+    if faults := new_faults(listed):
         return ValidateReply(ok=False, faults=fault_views(faults))
-    return ValidateReply(ok=True, tasks=tuple(node.name for node in workflow.tasks), warnings=tuple(remarks(told)))
+    return ValidateReply(ok=True, tasks=tuple(node.name for node in workflow.tasks), warnings=tuple(remarks(listed)))
 
 
 def fault_views(faults: Sequence[Fault]) -> tuple[FaultView, ...]:

@@ -1,4 +1,4 @@
-"""What is refused, or remarked on, at the submit alone.
+"""What is refused, or warned of, at the submit alone.
 
 What is refused here was allowed once: tasks that were stored before a release refused it run on as they did.
 """
@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from tunefleet.errors import Fault
 from tunefleet.spec.base_task import BaseTaskSpec
 from tunefleet.spec.nodes import TaskNode
 from tunefleet.spec.placeholders import rooted
+from tunefleet.spec.references import texts_with
 from tunefleet.spec.result_keys import fault_of
 from tunefleet.spec.shown import cut, show
-from tunefleet.spec.text import Path, dotted
+from tunefleet.spec.text import dotted
 from tunefleet.spec.trainings import ModelTrainingSpec
 
 _BRACES: Final = re.compile(r"\{\{[ \t]{0,20}([^{}\s][^{}\r\n]{0,399})\}\}")
 """Bounded everywhere, so that no text takes longer than its length."""
-_OWN_LANGUAGE: Final = frozenset({"code", "chat_template"})
-"""Keys below which `{{` belongs to a language of its own."""
 _MOST: Final = 20
-"""Remarks of one document that are told."""
+"""Warnings shown for one workflow file."""
 
 
 def new_faults(told: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[Fault]:
@@ -53,13 +52,13 @@ def new_faults(told: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[Fau
     ]
 
 
-def remarks(told: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[str]:
-    """Say of tasks what may not be meant as it is written, a sentence each.
+def remarks(tasks: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[str]:
+    """Return a warning for each value of a workflow file that is valid and probably a mistake.
 
     Args:
-        told: All tasks of a document, each with what is known of its spec.
+        tasks: All tasks of the file, each with what is known of its spec.
     """
-    listed = list(told)
+    listed = list(tasks)
     nodes = {node.name: node for node, _ in listed}
     found = [
         each
@@ -67,12 +66,12 @@ def remarks(told: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[str]:
         for each in (*_braces(node, nodes), *_unknown_artifacts(node, spec), *_without_effect(node))
     ]
     more = len(found) - _MOST
-    return [*found[:_MOST], f"{more} more remarks of this kind are not shown."] if more > 0 else found
+    return [*found[:_MOST], f"{more} more warnings are not shown."] if more > 0 else found
 
 
 def _braces(node: TaskNode, nodes: Mapping[str, TaskNode]) -> Iterator[str]:
-    """Find references in the manner of other systems: they would be trained on, or asked, as they stand."""
-    for where, text in _texts(node.raw, ()):
+    """Find references in the syntax of other systems, which are used as literal text here."""
+    for where, text in texts_with("{{", node.raw):
         for match in _BRACES.finditer(text):
             meant = match[1].rstrip()
             first = re.split(r"[.\[]", meant, maxsplit=1)
@@ -83,27 +82,13 @@ def _braces(node: TaskNode, nodes: Mapping[str, TaskNode]) -> Iterator[str]:
 
 
 def _as_reference(meant: str, upstream: TaskNode) -> str:
-    """Return a reference that has a value, as near as can be to what is written."""
+    """Return the valid reference that is nearest to what is written."""
     first_output = (f"{upstream.name}.items[0].output",) if meant.endswith("output") else ()
     for path in (meant, *first_output):
         found = rooted(path, (upstream.name,))
         if found is not None and fault_of(found, upstream.raw) is None:
             return f"${{{path}}}"
     return f"${{{upstream.name}.result.KEY}}"
-
-
-def _texts(value: Any, where: Path) -> Iterator[tuple[Path, str]]:
-    if where and where[-1] in _OWN_LANGUAGE:
-        return
-    if isinstance(value, str):
-        if "{{" in value:
-            yield where, value
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _texts(inner, (*where, key))
-    elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            yield from _texts(inner, (*where, index))
 
 
 def _without_effect(node: TaskNode) -> Iterator[str]:

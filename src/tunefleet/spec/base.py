@@ -203,6 +203,12 @@ def is_url(value: str) -> bool:
     return True
 
 
+BUCKET_URL: Final = re.compile(
+    r"s3://((?!-)(?=[a-z0-9.-]{3,63}(?:/|$))[a-z0-9-]+(?<!-)(?:\.(?!-)[a-z0-9-]+(?<!-))*)(?:/(.*))?"
+)
+"""`s3://BUCKET/PREFIX`, with S3's rules for the names of buckets; bucket and prefix are groups."""
+
+
 def is_written_as_path(value: str) -> bool:
     """Whether a text can only be a path, and no name of a hub: it starts with `./`, `../`, `/` or `~`."""
     return value in {".", ".."} or value.startswith(("./", "../", "/", "~"))

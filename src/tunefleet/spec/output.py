@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from tunefleet.spec.base import (
+    BUCKET_URL,
     Block,
     Headers,
     NotBool,
@@ -39,15 +39,12 @@ Named = Annotated[RelativePath, AfterValidator(_named)]
 _RETRY: Final = ("retries", "retry_backoff_s")
 _KEYS: Final = ("access_key", "secret_key")
 S3: Final = "s3"
-"""What a worker has that can write to a bucket."""
+"""Feature of a worker that can write to a bucket."""
 _OF_TYPE: Final = {
     "local": ("path",),
     "http": ("url", "method", "headers", "timeout_s", *_RETRY),
     "s3": ("url", *_KEYS, *_RETRY),
 }
-_BUCKET: Final = re.compile(
-    r"s3://(?!-)(?=[a-z0-9.-]{3,63}(?:/|$))[a-z0-9-]+(?<!-)(?:\.(?!-)[a-z0-9-]+(?<!-))*(?:/[^/].*)?"
-)
 
 
 def _folder(value: str) -> str:
@@ -62,7 +59,7 @@ def _upper(value: Any) -> Any:
 
 def _place(value: str) -> str:
     if value.startswith("s3://"):
-        if not _BUCKET.fullmatch(value) or {".", ".."} & set(value.split("/")) or "${" in value:
+        if not BUCKET_URL.fullmatch(value) or {"", ".", ".."} & set(value.rstrip("/").split("/")[3:]) or "${" in value:
             raise wrong("names no place in a bucket", "write s3://BUCKET/PREFIX, without a secret in it")
         return value
     if not is_url(value):

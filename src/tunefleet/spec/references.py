@@ -55,7 +55,7 @@ def find(spec: Any, names: Collection[str] = ()) -> Iterator[Found]:
         spec: The mapping below `spec`, as written.
         names: Names of the other tasks.
     """
-    for where, text in _texts(spec, ()):
+    for where, text in texts_with("${", spec):
         alone = whole(text, names) is not None
         for piece in pieces(text, names):
             if isinstance(piece, Reference | Secret | Stray):
@@ -251,18 +251,25 @@ def _entries(spec: Any, names: Collection[str] = ()) -> Iterator[tuple[int, Refe
             yield index, found or Stray(str(item["path"]), "is not a path", path_hint(str(item["path"])))
 
 
-def _texts(value: Any, where: Path) -> Iterator[tuple[Path, str]]:
+def texts_with(mark: str, value: Any, where: Path = ()) -> Iterator[tuple[Path, str]]:
+    """Yield the texts of a spec that contain a mark, with their paths; a task's code is left out.
+
+    Args:
+        mark: Such as `${`.
+        value: The mapping below `spec`, or a part of it.
+        where: Path of that part.
+    """
     if where in _VERBATIM:
         return
     if isinstance(value, str):
-        if "${" in value:
+        if mark in value:
             yield where, value
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _texts(inner, (*where, key))
+            yield from texts_with(mark, inner, (*where, key))
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
-            yield from _texts(inner, (*where, index))
+            yield from texts_with(mark, inner, (*where, index))
 
 
 def _map_texts(value: Any, change: Callable[[str], Any], where: Path, verbatim: frozenset[Path] = _VERBATIM) -> Any:

@@ -63,10 +63,10 @@ def _absent(error: ValidationError) -> set[Path]:
     with a value that says what holds here anyway.
     """
     found = [each for each in error.errors(include_url=False) if each["type"] == "extra_forbidden"]
-    told = [(tuple(each["loc"]), each["input"]) for each in found]
+    unknown = [(tuple(each["loc"]), each["input"]) for each in found]
     return {
         path
-        for path, value in told
+        for path, value in unknown
         if (says_nothing(value) if _words(path) in REFUSED else value is None and int not in map(type, path))
         and refusal_of(path) is not None
     }

@@ -161,7 +161,7 @@ class Destination:
         logger.info("Delivered the result of task %s to %s.", self._task_id, self._written)
 
     def _outward(self) -> Outward | IntoBucket | None:
-        """Return who sends; null where there is nobody but our server to send to."""
+        """Return the sender; null if results go to our own server only."""
         url = self.foreign
         if url is None:
             return None

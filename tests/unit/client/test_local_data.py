@@ -152,7 +152,7 @@ ANSWERED = [*CHAT, {"role": "assistant", "content": "So."}]
             "inference",
             [{"text": CHAT}, {"text": ANSWERED}],
             {},
-            "Row 2 of a.jsonl: the last message is the assistant's own",
+            "Row 2 of a.jsonl: 'text' ends with the assistant's own answer",
         ),
         ("inference", [{"text": CHAT}, {"text": ANSWERED}], {"split": "train[:1]"}, None),
         ("inference", [{"text": [{"role": "user", "content": None}]}], {}, "Row 1 of a.jsonl: 'text' has a message"),

@@ -1,4 +1,4 @@
-"""What is remarked on at the submit: it is allowed, and may not be meant."""
+"""Warnings at the submit: what is valid, and probably a mistake."""
 
 from __future__ import annotations
 
@@ -90,4 +90,4 @@ def test_a_document_with_many_of_them_says_how_many_more_there_are() -> None:
     items = ", ".join(["'{{a.output}}'"] * 25)
     workflow = parse_workflow(f"{HEAD}{{data: {{items: [{items}]}}}}")
     found = remarks((node, node.spec) for node in workflow.tasks)
-    assert (len(found), found[-1]) == (21, "5 more remarks of this kind are not shown.")
+    assert (len(found), found[-1]) == (21, "5 more warnings are not shown.")

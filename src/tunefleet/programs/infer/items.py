@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from tunefleet.dataset.messages import Message, looks_like_messages, read_messages
+from tunefleet.dataset.messages import Message, looks_like_messages, read_question
 from tunefleet.dataset.shapes import columns_hint
 from tunefleet.dataset.values import RowError
 from tunefleet.errors import DataError
@@ -76,7 +76,7 @@ def _listed(data: PromptData) -> list[Item]:
     for number, (text, note) in enumerate(zip(texts, notes, strict=True)):
         where = f"spec.data.items.{number}"
         if isinstance(text, list | tuple):
-            found.append(_of_chat(list(text), dict(note), where))
+            found.append(_of_chat(list(text), "items", dict(note), where))
         elif isinstance(text, str):
             found.append(Item(text, dict(note)))
         else:
@@ -84,17 +84,12 @@ def _listed(data: PromptData) -> list[Item]:
     return found
 
 
-def _of_chat(messages: Any, metadata: dict[str, Any], where: str) -> Item:
+def _of_chat(messages: Any, column: str, metadata: dict[str, Any], where: str) -> Item:
     """Read a chat whose last message is to be answered."""
     try:
-        chat = read_messages(messages, "messages")
+        chat = read_question(messages, column)
     except RowError as error:
         raise DataError(f"{where}: {error}.") from None
-    if chat[-1]["role"] == "assistant":
-        raise DataError(
-            f"{where}: the last message is the assistant's own answer.",
-            hint="End each chat with what is to be answered.",
-        )
     return Item(chat[-1]["content"], metadata, chat)
 
 
@@ -112,7 +107,7 @@ def _of_dataset(data: PromptData, inputs: Mapping[str, str], workspace: Path, pa
         metadata = {alias: _plain(row.get(column)) for column, alias in wanted.items()}
         value = row.get(data.column)
         if isinstance(data, InferenceData) and looks_like_messages(value):
-            found.append(_of_chat(value, metadata, f"Row {at + 1} of {origin}"))
+            found.append(_of_chat(value, data.column, metadata, f"Row {at + 1} of {origin}"))
         else:
             found.append(Item(_text(value, data.column, at + 1, origin), metadata))
     return found
@@ -122,14 +117,14 @@ def _columns(data: PromptData, rows: Rows, origin: str) -> dict[str, str]:
     """Return which columns are kept beside each item, and as what."""
     there = list(rows[0])
     if data.column not in there:
-        hint = f"Mend `data.column`. {columns_hint(data.column, there)}"
+        hint = f"Set `data.column`. {columns_hint(data.column, there)}"
         raise DataError(f"{origin} has no column {data.column!r}.", hint=hint)
     if data.metadata_include_all:
         return {column: column for column in there}
     wanted = dict(data.metadata_columns or {})
     for column in wanted:
         if column not in there:
-            hint = f"Mend `data.metadata_columns`. {columns_hint(column, there)}"
+            hint = f"Correct `data.metadata_columns`. {columns_hint(column, there)}"
             raise DataError(f"{origin} has no column {column!r}.", hint=hint)
     return wanted
 

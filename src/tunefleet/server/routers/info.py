@@ -42,7 +42,7 @@ async def info(request: Request) -> ServerInfo:
 @router.get("/schema", openapi_extra=_PUBLIC, response_model=dict[str, Any])
 async def schema() -> Response:
     """Return the JSON Schema of workflow documents, for editors."""
-    # Anybody may ask for it, and it takes a second to make: it is made once, beside the event loop.
+    # Public, and built in about a second: once, in a thread.
     return Response(await asyncio.to_thread(_schema), media_type="application/json")
 
 

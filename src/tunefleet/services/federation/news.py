@@ -13,7 +13,7 @@ from tunefleet.wire.api import EventView
 
 PAGE = 500
 _OF_ALL: Final = ("federation", "number", "round")
-"""What of an event of another worker is nobody's secret."""
+"""Fields of another worker's event that every participant may see."""
 
 
 async def after(core: Core, who: Who, reference: str, event_id: int) -> list[EventView]:
@@ -33,7 +33,7 @@ async def after(core: Core, who: Who, reference: str, event_id: int) -> list[Eve
 
 
 def _for(who: Who, event: EventView) -> EventView:
-    """Return an event as somebody may see it: a worker's own token shows nothing of what others sent."""
+    """Return an event as the caller may see it: a worker's own token shows nothing of what others sent."""
     mine = only_worker(who)
     if mine is None or event.data.get("worker", mine) == mine:
         return event

@@ -146,7 +146,10 @@ def test_a_column_may_hold_chats_as_tables_and_as_text_do(tmp_path: Path, value:
 @pytest.mark.parametrize(
     ("chat", "says"),
     [
-        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "is the assistant's own answer"),
+        (
+            [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
+            "ends with the assistant's own answer",
+        ),
         ([{"role": "user", "content": None}], "has a message of the user without content"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "part of type 'image_url'"),
         (["hi"], "among its messages"),
@@ -182,8 +185,8 @@ def test_a_list_has_its_metadata_and_a_template_without_references_is_a_list_too
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"column": "nope"}, "./rows has no column 'nope'. Mend `data.column`. It has: answer, tags, text."),
-        ({"metadata_columns": ["nope"]}, "Mend `data.metadata_columns`"),
+        ({"column": "nope"}, "./rows has no column 'nope'. Set `data.column`. It has: answer, tags, text."),
+        ({"metadata_columns": ["nope"]}, "Correct `data.metadata_columns`"),
         ({"column": "tags"}, "Row 1 of ./rows holds a list in 'tags', not text."),
         ({"split": "train[90%:99%"}, "cannot be understood"),
         ({"split": "train[20:]"}, "./rows has no rows"),

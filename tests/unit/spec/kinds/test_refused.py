@@ -161,6 +161,8 @@ ODD: list[tuple[str, str, str, str]] = [
      "must be an address"),
     ("echo", "output: {destination: {type: s3, url: 's3://-abc/x', access_key: '${secret:A}', "
      "secret_key: '${secret:B}'}}", "output.destination.url", "names no place in a bucket"),
+    ("echo", "output: {destination: {type: s3, url: 's3://bucket//x', access_key: '${secret:A}', "
+     "secret_key: '${secret:B}'}}", "output.destination.url", "names no place in a bucket"),
     ("echo", "output: {artifacts: [.]}", "output.artifacts.0", "must be the name of a file or folder"),
     ("echo", "output: {artifacts: [././]}", "output.artifacts.0", "must be the name of a file or folder"),
     ("echo", f"output: {{artifacts: [{'x' * 300}]}}", "output.artifacts.0", "must be the name of a file or folder"),
