@@ -6,11 +6,17 @@ import os
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.libraries import required
 
-from tunefleet.programs.train import deepspeed
-
+required("torch")
 pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global deepspeed
+    from tunefleet.programs.train import deepspeed
 
 
 def test_a_process_alone_gets_the_environment_that_a_launcher_would_give(monkeypatch: pytest.MonkeyPatch) -> None:
