@@ -6,14 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 
 from tunefleet.errors import DataError, ModelError, TunefleetError
-from tunefleet.programs import base_model, hub
-from tunefleet.programs.data.places import HubSet, Place
-from tunefleet.programs.data.readers import read_path
-from tunefleet.programs.ppo import judge
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global HubSet, Place, base_model, datasets, hub, judge, read_path
+    import datasets
+
+    from tunefleet.programs import base_model, hub
+    from tunefleet.programs.data.places import HubSet, Place
+    from tunefleet.programs.data.readers import read_path
+    from tunefleet.programs.ppo import judge
+
 
 OUT = ("../other/model.safetensors", "/etc/passwd", "sub/../../other/x", "link/x")
 
