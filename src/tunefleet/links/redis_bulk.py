@@ -8,13 +8,14 @@ from collections.abc import Iterable
 from typing import Final
 
 import httpx
+import orjson
 
 from tunefleet.client import trust
 from tunefleet.client.connection import normalise
 from tunefleet.client.problems import exception_of
 from tunefleet.errors import UnreachableError
 from tunefleet.links.redis_parts import Entry, offer_of
-from tunefleet.wire.link import Offer
+from tunefleet.wire.link import Offer, readable
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class BulkClient:
             raise _unreachable(answer)
         if hashlib.sha256(answer.content).hexdigest() != entry["digest"]:
             raise UnreachableError(f"The task {entry['task_id']} does not arrive whole from {self._url}.")
-        return Offer.model_validate_json(answer.content)
+        return readable(orjson.loads(answer.content))
 
     def _send(
         self, method: str, digest: str, token: str, *, headers: dict[str, str] | None = None, content: bytes = b""

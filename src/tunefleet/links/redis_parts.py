@@ -16,7 +16,7 @@ import orjson
 from tunefleet import errors
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.links.redis_keys import COMMAND, DESIRED, REPLY, TASK
-from tunefleet.wire.link import Command, Desired, ExchangeReply, MergedTask, Offer
+from tunefleet.wire.link import Command, Desired, ExchangeReply, MergedTask, Offer, readable
 
 Entry = dict[str, str]
 _APART: Final = {"offers", "commands", "desired"}
@@ -71,7 +71,7 @@ def offer_of(entry: Mapping[str, str]) -> Offer:
         for child in orjson.loads(entry.get("merged_children") or b"[]")
     ]
     spec = orjson.loads(entry["task"])["spec"]
-    return Offer.model_validate({**orjson.loads(entry["offer"]), "spec": spec, "merged": children})
+    return readable({**orjson.loads(entry["offer"]), "spec": spec, "merged": children})
 
 
 def wishes(commands: Iterable[Command], desired: Iterable[Desired]) -> list[Entry]:

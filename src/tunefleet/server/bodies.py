@@ -122,10 +122,13 @@ def answer(view: BaseModel, status: int = 200) -> Response:
     return Response(view.model_dump_json(), status, media_type="application/json")
 
 
-def listed(views: Sequence[BaseModel], headers: Mapping[str, str]) -> Response:
-    """Answer with a bare list of models that a service made."""
-    body = f"[{','.join(view.model_dump_json() for view in views)}]"
-    return Response(body, media_type="application/json", headers=dict(headers))
+async def listed(views: Sequence[BaseModel], headers: Mapping[str, str]) -> Response:
+    """Answer with a bare list of models that a service made; written in a thread, since it may be long."""
+
+    def body() -> str:
+        return f"[{','.join(view.model_dump_json() for view in views)}]"
+
+    return Response(await asyncio.to_thread(body), media_type="application/json", headers=dict(headers))
 
 
 def documented(*content_types: tuple[str, dict[str, Any]]) -> dict[str, Any]:

@@ -23,7 +23,12 @@ from tunefleet.wire.api import WorkflowDetail
 from tunefleet.wire.records import RecordFields, RecordStatus, Submitted, SubmittedTask, TaskAnswer, TaskRecord
 
 NEWEST: Final = 1000
-"""How many tasks the bare list has."""
+"""How many tasks the bare list has at most."""
+LISTED_CHARACTERS: Final = 16_000_000
+"""After so many characters of documents and specs the bare list ends: each record repeats the whole document, and a
+large one would be sent as often as it has stages."""
+_PIECE: Final = 50
+"""So many records are made at a time, so that no more is read than is sent."""
 _TRAININGS: Final = frozenset({"sft", "lora_sft", "dpo", "ppo"})
 _WORDS: Final[Mapping[str, RecordStatus]] = {
     "pending": "PENDING",
@@ -64,8 +69,15 @@ async def newest(core: Core, actor: Actor) -> tuple[list[TaskRecord], int | None
     def operation(connection: Connection) -> tuple[list[TaskRecord], int | None]:
         found = task_list.page(connection, Wanted(actor.project), limit=NEWEST + 1, behind=None)
         rows = [row for row, _ in found]
-        about = _About.of(connection, rows[:NEWEST])
-        made = [_record(about, row, core.settings.topic) for row in about.rows]
+        made: list[TaskRecord] = []
+        characters = 0
+        for start in range(0, min(len(rows), NEWEST), _PIECE):
+            about = _About.of(connection, rows[start : min(start + _PIECE, NEWEST)])
+            for row in about.rows:
+                characters += len(about.texts[row.workflow_seq]) + len(about.specs[row.seq].spec)
+                if made and characters > LISTED_CHARACTERS:
+                    return made, rows[len(made) - 1].seq
+                made.append(_record(about, row, core.settings.topic))
         return made, rows[NEWEST - 1].seq if len(rows) > NEWEST else None
 
     return await core.read(operation)

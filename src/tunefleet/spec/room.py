@@ -10,6 +10,8 @@ from tunefleet.spec.budget import inside, own
 MAX_RESOLVED_CHARACTERS: Final = 16_000_000
 MAX_RESOLVED_VALUES: Final = 500_000
 """Of one task: its spec is made while everything else that is stored waits."""
+MAX_RESOLVED_LEVELS: Final = 100
+"""Of one value: with the levels of the spec around it, it stays below the 200 that a worker's JSON parser reads."""
 
 
 class Room:
@@ -58,11 +60,16 @@ class Room:
         """Count a value and everything in it; looks no further than there is room.
 
         Raises:
-            ReferenceFault: If there is no room for it.
+            ReferenceFault: If there is no room for it, or it is nested too deeply.
         """
-        ahead = [value]
+        ahead = [(value, 0)]
         while ahead:
-            each = ahead.pop()
+            each, level = ahead.pop()
+            if level > MAX_RESOLVED_LEVELS:
+                raise ReferenceFault(
+                    f"{what} is nested more than {MAX_RESOLVED_LEVELS} levels deep.",
+                    hint="Name a part of the result, such as one field of it.",
+                )
             size = own(each)
             self.take(what, characters=size.characters, values=size.values)
-            ahead.extend(inside(each))
+            ahead.extend((part, level + 1) for part in inside(each))

@@ -6,9 +6,10 @@ that the server no longer honours is answered with `drop`, and the holder ends t
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from tunefleet.wire.base import Figure, Message, Name, Whole
 
@@ -17,6 +18,7 @@ MAX_TIME_S = 253_402_300_799.0
 MAX_SILENCE_S = 1e9
 """Thirty years: what has begun before there were such jobs is no date of one."""
 
+_TOLD_FAULTS: Final = 3
 SlotClass = Literal["job", "light"]
 """`job`: one process of its own, a training. `light`: runs inside the worker, several at once."""
 
@@ -336,6 +338,7 @@ class Offer(Message):
         traceparent: The span of the attempt, in W3C's form, if its task belongs to a trace.
         gang: Which node it is, if the task runs on several workers.
         project: Whose task it is; null of a server that does not say.
+        unreadable: Why the worker cannot read the rest; only `token` counts then. Never sent: `readable` sets it.
     """
 
     token: str
@@ -355,6 +358,42 @@ class Offer(Message):
     traceparent: str | None = None
     gang: GangNode | None = None
     project: str | None = None
+    unreadable: str | None = Field(default=None, exclude=True)
+
+
+def readable(data: Any) -> Offer:
+    """Read an offer of a server that may be of another version.
+
+    Args:
+        data: JSON data.
+
+    Returns:
+        The offer; one that cannot be read but for its token has `unreadable` set, so that its worker can say so.
+
+    Raises:
+        ValidationError: If not even its token can be read.
+    """
+    try:
+        return Offer.model_validate(data)
+    except ValidationError as error:
+        token = data.get("token") if isinstance(data, Mapping) else None
+        if not isinstance(token, str):
+            raise
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        why = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in faults[:_TOLD_FAULTS])
+        named = {name: data.get(name) for name in ("task_id", "workflow_id", "kind", "name")}
+        names = {name: value if isinstance(value, str) else "" for name, value in named.items()}
+        return Offer.model_construct(**names, token=token, attempt=0, spec={}, unreadable=why)
+
+
+def _each(data: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    # All at once first: one that cannot be read is rare.
+    try:
+        return read(data)
+    except ValidationError:
+        if not isinstance(data, list | tuple):
+            raise
+    return tuple(map(readable, data))
 
 
 class Desired(Message):
@@ -404,7 +443,7 @@ class ExchangeReply(Message):
         drain: Whether the worker shall finish what it has and then leave; null where it knows that already.
     """
 
-    offers: tuple[Offer, ...] = ()
+    offers: Annotated[tuple[Offer, ...], WrapValidator(_each)] = ()
     accepted: tuple[str, ...] = ()
     points: dict[str, str] = Field(default_factory=dict)
     finished: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from typing import Final
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
+from tunefleet import __version__
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.executors.base import JobExecutor, LightExecutor
 from tunefleet.lifecycle.task import TaskReason
@@ -336,15 +337,13 @@ class Worker:
     def _take(self, offers: tuple[Offer, ...]) -> None:
         light: list[tuple[LightExecutor, Offer]] = []
         for offer in offers:
-            executor = self._site.registry.find(offer.kind)
+            executor = None if offer.unreadable else self._site.registry.find(offer.kind)
             if isinstance(executor, LightExecutor):
                 light.append((executor, offer))
             elif isinstance(executor, JobExecutor):
                 self._take_job(executor, offer)
             else:
-                error = f"This worker has no executor for {offer.kind!r}."
-                finish = Finish(token=offer.token, outcome="failed", reason=TaskReason.BUG, error=error)
-                self._site.outbox.finish(finish)
+                self._site.outbox.finish(_not_for_me(offer))
         if light:
             self._light.run(light)
 
@@ -429,6 +428,14 @@ class Worker:
 def new_session() -> str:
     """Return the id of a process of a worker."""
     return secrets.token_hex(8)
+
+
+def _not_for_me(offer: Offer) -> Finish:
+    """Return the end of an attempt that this worker cannot begin, because it is of another version than the server."""
+    error = f"This worker has no executor for {offer.kind!r}."
+    if offer.unreadable:
+        error = f"This worker (version {__version__}) cannot read what the server offers: {offer.unreadable}."
+    return Finish(token=offer.token, outcome="failed", reason=TaskReason.BUG, error=error)
 
 
 def _say_once() -> Callable[[RetryCallState], None]:

@@ -173,6 +173,25 @@ def test_the_bare_list_leads_on_to_older_tasks(
     assert [task["id"] for task in older["items"]][:2] == ids[2:]
 
 
+def test_the_bare_list_ends_early_where_records_repeat_a_large_document(
+    admin: httpx.Client, monkeypatch: pytest.MonkeyPatch, running: Running
+) -> None:
+    stages = "".join(f"  - {{name: s{i}, spec: {{data: {{items: [{'x' * 500}]}}}}}}\n" for i in range(120))
+    document = f"apiVersion: tunefleet/v1\nspec:\n  taskType: echo\n  stages:\n{stages}"
+    made = admin.post("/tasks", content=document, headers=YAML).json()["tasks"]
+    ids = [task["task_id"] for task in made][::-1]
+    monkeypatch.setattr(records, "LISTED_CHARACTERS", 70 * len(document))
+    reply = admin.get("/tasks")
+    listed = [record["task_id"] for record in reply.json()]
+    assert 50 < len(listed) < 80
+    assert listed == ids[: len(listed)]
+    older = admin.get(f"{running.url}{reply.links['next']['url']}").json()
+    rest = ids[len(listed) :]
+    assert [task["id"] for task in older["items"]][: len(rest)] == rest
+    monkeypatch.setattr(records, "LISTED_CHARACTERS", 1)
+    assert [record["task_id"] for record in admin.get("/tasks").json()] == ids[:1]
+
+
 def test_fault_36_secrets_in_a_document_are_not_read_back(admin: httpx.Client) -> None:
     made = admin.post("/tasks", content=TWO, headers=YAML).json()["tasks"]
     one = admin.get(f"/tasks/{made[0]['task_id']}").json()

@@ -124,3 +124,12 @@ def test_keys_are_the_guides_behind_the_prefix() -> None:
     assert (own.events, own.inbox("a")) == ("lab:jobs.events", "lab:jobs:a")
     assert own.elastic_disabled == "lab:workers:elastic_disabled"
     assert (stale_after_s(5), stale_after_s(30), stale_after_s(45)) == (120, 120, 180)
+
+
+def test_an_offer_that_cannot_be_read_keeps_its_names() -> None:
+    offer = Offer(token="t", task_id="task-1", workflow_id="wf", attempt=1, kind="echo", name="n", spec={})
+    entry = redis_parts.dispatch(offer, "w")
+    entry["offer"] = entry["offer"].replace('"attempt":1', '"attempt":"first"')
+    read = redis_parts.offer_of(entry)
+    assert (read.token, read.task_id, read.kind) == ("t", "task-1", "echo")
+    assert (read.unreadable or "").startswith("attempt: ")

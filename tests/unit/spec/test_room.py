@@ -10,7 +10,7 @@ from tunefleet.errors import ReferenceFault, SpecError
 from tunefleet.spec import ConditionSpec, fill_secrets, parse_workflow, resolve, unmet
 from tunefleet.spec import lookup as lookup_module
 from tunefleet.spec.placeholders import MAX_PLACEHOLDER, Reference
-from tunefleet.spec.room import MAX_RESOLVED_CHARACTERS, MAX_RESOLVED_VALUES
+from tunefleet.spec.room import MAX_RESOLVED_CHARACTERS, MAX_RESOLVED_LEVELS, MAX_RESOLVED_VALUES
 
 LONG = "x" * 1_000_000
 FITS = MAX_RESOLVED_CHARACTERS // len(LONG)
@@ -135,3 +135,15 @@ def test_a_leading_zero_changes_no_index() -> None:
 def test_no_key_of_a_result_lets_it_name_a_secret() -> None:
     resolved = resolve({"env": "${a.env}"}, envelopes(env={"code": "${secret:TOKEN}"}))
     assert fill_secrets(resolved, {"TOKEN": "sesame"}.get) == {"env": {"code": "${secret:TOKEN}"}}
+
+
+@pytest.mark.parametrize(("levels", "fits"), [(MAX_RESOLVED_LEVELS, True), (MAX_RESOLVED_LEVELS + 1, False)])
+def test_what_is_nested_so_deeply_that_no_worker_reads_it_is_refused(levels: int, fits: bool) -> None:
+    value: Any = "bottom"
+    for _ in range(levels):
+        value = [value]
+    if fits:
+        assert resolve({"x": "${a.value}"}, envelopes(value=value)) == {"x": value}
+    else:
+        with pytest.raises(ReferenceFault, match=r"a\.value\} is nested more than 100 levels deep"):
+            resolve({"x": "${a.value}"}, envelopes(value=value))

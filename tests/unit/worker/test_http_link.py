@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import httpx
@@ -66,3 +67,30 @@ def test_a_refusal_keeps_the_servers_words() -> None:
     }
     with pytest.raises(ForbiddenError, match="viewer key"):
         _link(lambda _: httpx.Response(403, json=problem)).exchange(REQUEST)
+
+
+OFFER = {"task_id": "task-1", "workflow_id": "wf-1", "attempt": 1, "kind": "echo", "name": "n", "spec": {}}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"attempt": "first"}, "attempt: Input should be a valid integer"),
+        ({"spec": None}, "spec: Input should be a valid dictionary"),
+        ({"slot_class": "orbit"}, "slot_class: Input should be 'job' or 'light'"),
+        ({"inputs": {"data.path": 7}}, r"inputs\.data\.path: Input should be"),
+        ({"kind": None, "name": None}, r"kind: .*; name: "),
+    ],
+)
+def test_an_offer_that_cannot_be_read_hides_nothing_else(change: dict[str, object], why: str) -> None:
+    body = {"offers": [{**OFFER, "token": "bad", **change}, {**OFFER, "token": "good"}], "finished": ["t"]}
+    reply = _link(lambda _: httpx.Response(200, json=body)).exchange(REQUEST)
+    assert reply.finished == ("t",)
+    assert [offer.token for offer in reply.offers] == ["bad", "good"]
+    assert re.search(why, reply.offers[0].unreadable or "")
+    assert reply.offers[1].unreadable is None
+
+
+def test_an_offer_without_a_token_is_no_answer_of_a_fitting_server() -> None:
+    with pytest.raises(UnreachableError, match="fitting version"):
+        _link(lambda _: httpx.Response(200, json={"offers": [OFFER]})).exchange(REQUEST)

@@ -476,3 +476,13 @@ def test_drain_delivers_what_is_held_and_takes_nothing(world: World) -> None:
         running.thread.join(5)
         assert not running.thread.is_alive()
     assert world.server.rows["att-task-2-1.secret"].state == "offered"
+
+
+def test_an_offer_that_cannot_be_read_fails_with_what_is_wrong(world: World) -> None:
+    token = world.server.offer(unreadable="spec: Input should be a valid dictionary")
+    with Running(world):
+        finish = world.server.finished(token)
+    assert (finish.outcome, finish.reason) == ("failed", TaskReason.BUG)
+    assert finish.error is not None
+    assert "cannot read what the server offers: spec: Input should be a valid dictionary." in finish.error
+    assert not world.records()

@@ -59,13 +59,13 @@ async def list_tasks(
 ) -> Response:
     """List tasks, newest first.
 
-    Without any parameter the answer is v1's: a bare list of records of the newest 1,000 tasks; where there are more, a
-    `Link` with `rel="next"` leads to the pages of the older ones.
+    Without any parameter the answer is v1's: a bare list of records of the newest 1,000 tasks, or of fewer where
+    their documents have more than 16 million characters together; a `Link` with `rel="next"` leads to the older ones.
     """
     if not request.query_params:
         newest, before = await record_service.newest(core, who)
         link = {} if before is None else {"Link": f'<{request.url.path}?limit=1000&cursor={before}>; rel="next"'}
-        return bodies.listed(newest, headers=link)
+        return await bodies.listed(newest, headers=link)
     look = Look(
         wanted.limit or 50, wanted.cursor, wanted.q, wanted.sort, glance=wanted.glance, filters=wanted.look().filters
     )
