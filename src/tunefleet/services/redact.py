@@ -14,13 +14,21 @@ from typing import Any, Final
 import yaml
 
 from tunefleet.services.scrub import scrub
+from tunefleet.spec.text import HALVES
+
+try:
+    from yaml import CSafeLoader as _Loader
+except ImportError:  # PyYAML without libyaml: slower, otherwise the same
+    from yaml import SafeLoader as _Loader  # type: ignore[assignment]
 
 STARS: Final = "***"
-_WORD: Final = re.compile(
-    r"(?i)(?:authorization|token|passw(?:or)?d|secret|api[_-]?key|access[_-]?key|private[_-]?key|cookie)"
-)
-"""Looked for anywhere in a document, so without what may stand before it: that would take time by the square."""
-_NAME: Final = re.compile(rf"(?i)[\w-]*{_WORD.pattern.removeprefix('(?i)')}")
+_WORDS: Final = (
+    "authorization", "token", "passwd", "password", "secret", "cookie",
+    *(f"{what}{between}key" for what in ("api", "access", "private") for between in ("", "_", "-")),
+)  # fmt: skip
+_NAME: Final = re.compile(rf"(?i)[\w-]*(?:{'|'.join(_WORDS)})")
+_PIECE: Final = 1 << 16
+"""So many characters are searched at a time: a single search holds the interpreter's lock, and with it the server."""
 _STRING: Final = "tag:yaml.org,2002:str"
 
 
@@ -33,19 +41,46 @@ def tree(value: Any) -> Any:
     return scrub(value) if isinstance(value, str) else value
 
 
-@lru_cache(maxsize=256)
 def text(document: str) -> str:
-    """Return a YAML or JSON text without its secrets; all else stays as it was written."""
-    if _WORD.search(document) is None:
+    """Return a YAML or JSON text without its secrets; all else stays as it was written.
+
+    What was last asked for is remembered: a submit asks before the store is locked, and again for its answer.
+    """
+    return _short(document) if len(document) < _PIECE else _long(document)
+
+
+def _text(document: str) -> str:
+    if not _has_a_word(document):
         return scrub(document)
     try:
-        found = sorted(_secrets(yaml.compose(document, Loader=yaml.SafeLoader)), reverse=True)
+        found = sorted(_secrets(yaml.compose(_composable(document), Loader=_Loader)))
     except yaml.YAMLError:
         return STARS  # what cannot be read cannot be shown without risk
-    for start, end in found:
+    pieces: list[str] = []
+    upto = 0
+    mark = document.startswith("\ufeff")  # a byte order mark is not counted by libyaml
+    for start, end in ((start + mark, end + mark) for start, end in found):
         tail = "\n" if document[start:end].endswith("\n") else ""
-        document = f'{document[:start]}"{STARS}"{tail}{document[end:]}'
-    return scrub(document)
+        pieces += document[upto:start], f'"{STARS}"{tail}'
+        upto = end
+    return scrub("".join([*pieces, document[upto:]]))
+
+
+_short: Final = lru_cache(maxsize=256)(_text)
+_long: Final = lru_cache(maxsize=4)(_text)
+
+
+def _composable(document: str) -> str:
+    """Return a text of the same length in which the composer finds everything at the same place."""
+    if not document.lstrip().startswith("{"):
+        return document
+    return HALVES.sub(lambda found: "x" * len(found[0]), document.replace("\t", " "))
+
+
+def _has_a_word(document: str) -> bool:
+    longest = max(map(len, _WORDS))
+    pieces = (document[start : start + _PIECE + longest].casefold() for start in range(0, len(document), _PIECE))
+    return any(word in piece for piece in pieces for word in _WORDS)
 
 
 def _entry(key: str, value: Any) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tunefleet.errors import ConflictError, Fault, NotFoundError, SpecError
 from tunefleet.placement import WorkerState
-from tunefleet.services import cancelling, policies, related, removal, repeating, retried, roster, submission
+from tunefleet.services import cancelling, policies, redact, related, removal, repeating, retried, roster, submission
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
 from tunefleet.services.ids import MEANT_AT_MOST, several
@@ -65,6 +65,7 @@ async def submit(
 
 def _parsed(request: SubmitRequest) -> tuple[Workflow, tuple[str, ...]]:
     workflow = parse_workflow(request.document, filename=request.filename)
+    redact.text(request.document)
     return workflow, tuple(remarks((node, policies.known(node)) for node in workflow.tasks))
 
 

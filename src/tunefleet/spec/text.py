@@ -29,8 +29,9 @@ _MAX_DEPTH: Final = 48
 MAX_VALUES: Final = 100_000
 """Of a document; data of more belong into a file."""
 _MAX_INTEGER_BITS: Final = 64
-_HALVES: Final = re.compile(r"\\(?<!\\\\)((?:\\\\)*+)(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})")
-"""Starts with a literal character, which is fast to find: a search holds the GIL for the whole text."""
+HALVES: Final = re.compile(r"\\(?<!\\\\)((?:\\\\)*+)(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})")
+"""The two escapes by which JSON writes a character beyond U+FFFF, behind the backslashes before them. Starts with a
+literal character, which is fast to find: a search holds the GIL for the whole text."""
 _NULL = re.compile(r"~|null|Null|NULL|")
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
@@ -123,7 +124,7 @@ def read_text(text: str, *, filename: str | None = None) -> Source:
         # JSON may be indented with tabs, which YAML refuses; inside its strings a tab is always escaped.
         text = text.replace("\t", " ")
         # Its escapes of characters beyond U+FFFF come in halves, of which YAML knows nothing.
-        text = _HALVES.sub(lambda found: found[1] + json.loads(f'"\\{found[2]}"'), text)
+        text = HALVES.sub(lambda found: found[1] + json.loads(f'"\\{found[2]}"'), text)
     reader = _Reader()
     try:
         _guard(text)

@@ -54,9 +54,37 @@ def test_no_way_of_writing_a_secret_gives_it_away(name: str, value: str) -> None
             assert "S3CRET" not in redact.text(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{\t"a": "\\ud83d\\ude00",\n\t"token": "S3CRET",\t"b": 1}',
+        '{"a": "\\\\ud83d", "token": "S3CRET", "b": 1}',
+        "a: '\U0001f600 \u00e9'\ntoken: S3CRET\nb: 1\n",
+        "\ufeffa: 1\ntoken: S3CRET\nb: 1\n",
+        "a: 1\r\ntoken: S3CRET\r\nb: 1\r\n",
+        "To\u212aen: S3CRET\nb: 1\n",  # Kelvin's sign, which is a K to a reader who ignores case
+    ],
+)
+def test_only_the_secret_changes_however_a_text_is_written(text: str) -> None:
+    assert redact.text(text) in {text.replace("S3CRET", '"***"'), text.replace('"S3CRET"', '"***"')}
+
+
 @pytest.mark.parametrize("text", ["", "no: secrets\n", "{", "token", "token:", "max_tokens: 1"])
 def test_what_holds_no_secret_stays_as_it_is(text: str) -> None:
     assert redact.text(text) == text
+
+
+def test_a_word_is_found_wherever_a_piece_of_the_text_ends() -> None:
+    for cut in range(-14, 15):
+        text = "authorization: S3CRET\n"
+        comment = "#" + "x" * (redact._PIECE - 2 - cut) + "\n"
+        assert redact.text(comment + text) == comment + text.replace("S3CRET", '"***"')
+
+
+def test_many_secrets_are_hidden_in_time_that_grows_with_their_number() -> None:
+    """To copy the text for each of them would take half a minute."""
+    document = "".join(f"- {{token: S3CRET{number}, note: {'x' * 200}}}\n" for number in range(20_000))
+    assert "S3CRET" not in redact.text(document)
 
 
 def test_a_large_document_is_read_in_time_that_grows_with_its_length() -> None:
