@@ -177,6 +177,8 @@ def _inside(value: str) -> str:
     parts = value.replace("\\", "/").split("/")
     if value.startswith(("/", "~")) or ".." in parts or ":" in parts[0]:
         raise wrong("must be a path inside the folder", "write it without a leading / and without ..")
+    if not value.isprintable():
+        raise wrong("has characters that cannot be shown", "some of them turn the direction of writing")
     return value
 
 

@@ -50,6 +50,10 @@ _OF_TYPE: Final = {
 def _folder(value: str) -> str:
     if "://" in value or ".." in value.replace("\\", "/").split("/"):
         raise wrong("must be a folder", "an absolute path, or one below RESULTS_DIR, without ..")
+    if value.startswith(("~", "$")) or not value.isprintable():
+        raise wrong(
+            "must be a folder as it is called", "no shell replaces ~ and $: write an absolute path of the worker"
+        )
     return value
 
 

@@ -382,7 +382,7 @@ def readable(data: Any) -> Offer:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
         why = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in faults[:_TOLD_FAULTS])
         named = {name: data.get(name) for name in ("task_id", "workflow_id", "kind", "name")}
-        names = {name: value if isinstance(value, str) else "" for name, value in named.items()}
+        names: dict[str, Any] = {name: value if isinstance(value, str) else "" for name, value in named.items()}
         return Offer.model_construct(**names, token=token, attempt=0, spec={}, unreadable=why)
 
 

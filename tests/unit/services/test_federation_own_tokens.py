@@ -11,12 +11,12 @@ from tests.unit.services.federating import Party, party
 from tests.unit.services.lab import Lab
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.services.core import Core
-from tunefleet.services.federation import chunks, fetching, guide, jobs, news, uploads, versions
+from tunefleet.services.federation import chunks, fetching, guide, jobs, members, news, progress, uploads, versions
 from tunefleet.services.federation.cutting import Piece
 from tunefleet.services.federation.links import Signer
 from tunefleet.services.federation.tokens import FederationActor, Who
 from tunefleet.services.identity import Actor
-from tunefleet.wire.federated import ADAPTER_FILE, UpdateCreate
+from tunefleet.wire.federated import ADAPTER_FILE, MemberChange, UpdateCreate
 from tunefleet.wire.federated_chunks import ClaimChunk
 
 SIGN = Signer(b"s" * 32, "https://lab.example.org", 1_900_000_000)
@@ -45,7 +45,7 @@ ACTIONS: dict[str, Action] = {
     "versions": versions.list_,
     "weights": lambda core, who, id_: fetching.file(core, who, id_, None, ADAPTER_FILE),
 }
-LOOKING = {"its own updates", "another's updates", "state", "rounds", "versions", "weights"}
+LOOKING = {"state", "rounds", "versions", "weights"}
 OWN = {"send its own", "its own chunk", "claim", "its own updates", "state", "rounds", "versions", "weights"}
 
 
@@ -104,6 +104,30 @@ async def test_a_workers_own_token_reaches_what_that_worker_needs(
     assert closed == ("close the round" in allowed)
 
 
+@pytest.mark.parametrize(
+    ("own_tokens", "worker", "seen"),
+    [(True, "w1", {"w1"}), (True, None, set()), (False, "w1", {"w1"}), (False, None, {"w1", "w2"})],
+)
+async def test_of_other_workers_a_token_sees_that_they_are_there(
+    lab: Lab, tmp_path: Path, own_tokens: bool, worker: str | None, seen: set[str]
+) -> None:
+    group = await started(lab, tmp_path / "files", own_tokens=own_tokens)
+    for name in ("w1", "w2"):
+        change = MemberChange(callback_url="https://lab.example.org/adapters")
+        await members.change(lab.core, lab.admin, group.id, name, change)
+    who = FederationActor(group.id, worker=worker)
+    listed = (await jobs.get(lab.core, who, group.id)).member_list
+    assert listed == await members.list_(lab.core, who, group.id)
+    assert {each.worker for each in listed} == {"w1", "w2"}
+    for told in ("callback_url", "num_examples", "step"):
+        assert {each.worker for each in listed if getattr(each, told)} == seen, told
+    guides = (await progress.job(lab.core, who, group.id)).workers
+    assert {each.id for each in guides} == {"w1", "w2"}
+    assert {each.id for each in guides if each.current_step} == seen
+    everybodys = (await jobs.get(lab.core, lab.admin, group.id)).member_list
+    assert all(each.callback_url and each.num_examples for each in everybodys)
+
+
 async def test_events_show_a_workers_own_token_nothing_of_what_others_sent(lab: Lab, tmp_path: Path) -> None:
     group = await started(lab, tmp_path / "files", own_tokens=True)
 
@@ -114,6 +138,7 @@ async def test_events_show_a_workers_own_token_nothing_of_what_others_sent(lab: 
 
     everything = (await seen(lab.admin))["w2"]
     assert "num_examples" in everything
+    assert await seen(FederationActor(group.id)) == {"None": everything & {"federation", "number", "round"}}
     own = await seen(FederationActor(group.id, worker="w1"))
     assert own == {"w1": (await seen(lab.admin))["w1"], "None": everything & {"federation", "number", "round"}}
 

@@ -10,7 +10,7 @@ from tunefleet.lifecycle.round import RoundReason
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.services.core import Core
 from tunefleet.services.federation import accepting, forgetting, making, rounds, tokens, views
-from tunefleet.services.federation.status import find, move
+from tunefleet.services.federation.status import find, move, sees
 from tunefleet.services.federation.tokens import Who, may_steer, only_worker
 from tunefleet.services.identity import Actor, may_read, may_submit
 from tunefleet.services.notify import formats
@@ -60,7 +60,7 @@ async def create(
             then(connection, row)
         if start:
             row = accepting.begin(connection, row, now)
-        return row, views.federation_detail(connection, row)
+        return row, views.federation_detail(connection, row, actor)
 
     row, detail = await core.write(operation)
     token = tokens.token_of(core.secret, row.id)
@@ -107,7 +107,9 @@ async def get(core: Core, who: Who, reference: str) -> FederationDetail:
         NotFoundError: If there is none.
         ForbiddenError: If it is none of the asker's business.
     """
-    return await core.read(lambda connection: views.federation_detail(connection, find(connection, who, reference)))
+    return await core.read(
+        lambda connection: views.federation_detail(connection, find(connection, who, reference), who)
+    )
 
 
 async def list_rounds(
@@ -139,6 +141,8 @@ async def list_updates(
 ) -> Page[UpdateView]:
     """Return updates of a federation, newest first; for a worker's own token, those of that worker.
 
+    Where each worker has its own token, the token and the keys that several may have list none.
+
     Args:
         core: The server.
         who: Who reads.
@@ -151,11 +155,11 @@ async def list_updates(
 
     Raises:
         NotFoundError: If there is none.
-        ForbiddenError: If it is none of the asker's business, or `worker` is not the one that the token is for.
+        ForbiddenError: If it is none of the asker's business, or `worker` is one whose updates it may not read.
     """
     start, count = before(cursor), bounded(limit)
     mine = only_worker(who)
-    wanted = worker if mine is None else mine
+    wanted = worker or mine
     filters = {
         "round": None if round_ is None else [round_],
         "worker": None if wanted is None else [wanted],
@@ -164,9 +168,10 @@ async def list_updates(
 
     def operation(connection: Connection) -> Page[UpdateView]:
         row = find(connection, who, reference)
-        if worker not in (None, wanted):
+        if not sees(who, row, wanted or ""):
+            whose = "no updates" if mine is None else f"the updates of the worker {mine} only"
             raise ForbiddenError(
-                f"This token shows the updates of the worker {mine} only, and not those of {worker}.",
+                f"This token shows {whose} of {row.id}.",
                 hint=f"Use a key of {row.owner}, who owns {row.id}.",
             )
         found = federation_updates.page(connection, row.seq, limit=count + 1, before=start, filters=filters)
@@ -245,7 +250,7 @@ async def _change(core: Core, who: Who, reference: str, verb: _Verb) -> Federati
     def operation(connection: Connection) -> FederationDetail:
         row = find(connection, who, reference, lock=True)
         may_steer(who, row)
-        return views.federation_detail(connection, verb(connection, row, core.clock.wall()))
+        return views.federation_detail(connection, verb(connection, row, core.clock.wall()), who)
 
     return await core.write(operation)
 

@@ -26,7 +26,7 @@ async def list_(core: Core, who: Who, reference: str) -> tuple[MemberView, ...]:
 
     def operation(connection: Connection) -> tuple[MemberView, ...]:
         row = find(connection, who, reference)
-        return views.member_views(connection, row)
+        return views.member_views(connection, row, who)
 
     return await core.read(operation)
 

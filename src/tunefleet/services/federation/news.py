@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from tunefleet.services.core import Core
-from tunefleet.services.federation.status import find
-from tunefleet.services.federation.tokens import Who, only_worker
+from tunefleet.services.federation.status import find, sees
+from tunefleet.services.federation.tokens import Who
 from tunefleet.services.views import event_view
 from tunefleet.store import Connection, events
+from tunefleet.store.federations import FederationRow
 from tunefleet.wire.api import EventView
 
 PAGE = 500
@@ -27,15 +28,15 @@ async def after(core: Core, who: Who, reference: str, event_id: int) -> list[Eve
     def operation(connection: Connection) -> list[EventView]:
         row = find(connection, who, reference)
         found = events.after(connection, event_id, project=row.project, limit=PAGE, federation_seq=row.seq)
-        return [_for(who, event_view(each)) for each in found]
+        return [_for(who, row, event_view(each)) for each in found]
 
     return await core.read(operation)
 
 
-def _for(who: Who, event: EventView) -> EventView:
-    """Return an event as the caller may see it: a worker's own token shows nothing of what others sent."""
-    mine = only_worker(who)
-    if mine is None or event.data.get("worker", mine) == mine:
+def _for(who: Who, row: FederationRow, event: EventView) -> EventView:
+    """Return an event as the caller may see it: without what a worker sent whose updates are none of its business."""
+    worker = event.data.get("worker")
+    if worker is None or sees(who, row, worker):
         return event
     return event.model_copy(update={"data": {key: event.data[key] for key in _OF_ALL if key in event.data}})
 

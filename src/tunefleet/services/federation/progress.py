@@ -9,7 +9,7 @@ import orjson
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.services.core import Core
-from tunefleet.services.federation.status import find, spec_of
+from tunefleet.services.federation.status import find, sees, spec_of
 from tunefleet.services.federation.tokens import Who
 from tunefleet.services.views import maybe_moment, moment
 from tunefleet.store import (
@@ -41,7 +41,7 @@ async def job(core: Core, who: Who, reference: str) -> JobReply:
 
     def operation(connection: Connection) -> JobReply:
         row = find(connection, who, reference)
-        return JobReply(job=job_state(connection, row), workers=_workers(connection, row))
+        return JobReply(job=job_state(connection, row), workers=_workers(connection, row, who))
 
     return await core.read(operation)
 
@@ -60,7 +60,7 @@ async def progress(core: Core, who: Who, reference: str) -> JobProgress:
             completed_chunks=chunks.get(federation_chunks.DONE, 0),
             total_chunks=sum(chunks.values()),
         )
-        return JobProgress(job=job_state(connection, row), workers=_workers(connection, row), stats=stats)
+        return JobProgress(job=job_state(connection, row), workers=_workers(connection, row, who), stats=stats)
 
     return await core.read(operation)
 
@@ -105,7 +105,7 @@ def _percent(connection: Connection, row: FederationRow, wanted: int | None) -> 
     return round(100.0 * rounds.count(connection, row.seq, RoundStatus.PUBLISHED) / wanted, 1)
 
 
-def _workers(connection: Connection, row: FederationRow) -> tuple[JobWorker, ...]:
+def _workers(connection: Connection, row: FederationRow, who: Who) -> tuple[JobWorker, ...]:
     held = federation_chunks.held(connection, row.seq)
     here = {each.worker for each in federation_updates.of_round(connection, row.seq, row.round, [COUNTED])}
     here |= {each.worker for each in federation_updates.waiting(connection, row.seq)}
@@ -115,8 +115,7 @@ def _workers(connection: Connection, row: FederationRow) -> tuple[JobWorker, ...
             worker_id=each.worker,
             assigned_chunk=held.get(each.worker),
             status=_standing(row, each, here),
-            current_step=each.step or 0,
-            local_loss=each.loss,
+            **({"current_step": each.step or 0, "local_loss": each.loss} if sees(who, row, each.worker) else {}),
         )
         for each in federations.members(connection, row.seq)
     )

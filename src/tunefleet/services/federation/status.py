@@ -107,6 +107,21 @@ def find_to_close(connection: Connection, who: Who, reference: str) -> Federatio
     return row
 
 
+def sees(who: Who, row: FederationRow, worker: str) -> bool:
+    """Whether somebody may read what a worker has sent, and what became of it.
+
+    A worker's own token reads that worker's. Where each worker has one, the token and the keys that several workers may
+    have read nobody's.
+
+    Args:
+        who: Who asks; may look at the federation.
+        row: The federation.
+        worker: Whose it is.
+    """
+    mine = only_worker(who)
+    return mine == worker if mine is not None else not (spec_of(row).own_tokens and _is_shared(who))
+
+
 def _is_shared(who: Who) -> bool:
     """Whether several workers may have the same key or token."""
     return who.worker is None if isinstance(who, FederationActor) else who.role == "worker"

@@ -10,7 +10,8 @@ import orjson
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.services.federation.accepting import HARMLESS
 from tunefleet.services.federation.rounds import participants
-from tunefleet.services.federation.status import spec_of
+from tunefleet.services.federation.status import sees, spec_of
+from tunefleet.services.federation.tokens import Who
 from tunefleet.services.notify.channels import shown
 from tunefleet.services.views import maybe_moment, moment
 from tunefleet.store import Connection, federation_updates, federations, rounds, tasks
@@ -41,14 +42,14 @@ def federation_view(connection: Connection, row: FederationRow) -> FederationVie
     return FederationView(**_fields(connection, row))
 
 
-def federation_detail(connection: Connection, row: FederationRow) -> FederationDetail:
-    """Show all that is known of a federation."""
+def federation_detail(connection: Connection, row: FederationRow, who: Who) -> FederationDetail:
+    """Show all that somebody may know of a federation."""
     newest = rounds.newest(connection, row.seq, limit=NEWEST_ROUNDS)
     return FederationDetail(
         **_fields(connection, row),
         spec=spec_of(row).model_dump(mode="json", exclude_none=True),
         contract=None if row.contract is None else orjson.loads(row.contract),
-        member_list=member_views(connection, row),
+        member_list=member_views(connection, row, who),
         rounds=tuple(round_views(connection, row, newest)),
     )
 
@@ -118,15 +119,19 @@ def _why(row: FederationRow, found: RoundRow, workers: Sequence[str]) -> str | N
     return text if row.status == "running" else f"{text} The federation is {row.status}."
 
 
-def member_views(connection: Connection, row: FederationRow) -> tuple[MemberView, ...]:
-    """Show the workers of a federation."""
+def member_views(connection: Connection, row: FederationRow, who: Who) -> tuple[MemberView, ...]:
+    """Show the workers of a federation; of those whose updates the asker may not see, that they are there."""
     refused = {
         worker: why
         for worker, why in federation_updates.refused_last(connection, row.seq).items()
         if why not in HARMLESS
     }
-    found = federations.members(connection, row.seq)
-    return tuple(member_view(each).model_copy(update={"refused": refused.get(each.worker)}) for each in found)
+    return tuple(
+        member_view(each).model_copy(update={"refused": refused.get(each.worker)})
+        if sees(who, row, each.worker)
+        else MemberView(worker=each.worker, joined_at=moment(each.joined_at), seen_at=moment(each.seen_at))
+        for each in federations.members(connection, row.seq)
+    )
 
 
 def member_view(row: MemberRow, rows_taken: int | None = None) -> MemberView:
