@@ -81,4 +81,4 @@ def test_looking_for_halves_holds_up_no_other_thread() -> None:
         return time.thread_time() - begin
 
     one = min(spent_s(re.compile(r"\\")) for _ in range(5))
-    assert min(spent_s(module._HALVES) for _ in range(5)) < 20 * one
+    assert min(spent_s(module.HALVES) for _ in range(5)) < 20 * one
