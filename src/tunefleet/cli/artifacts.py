@@ -54,7 +54,9 @@ def get(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Download an artifact; what is there already is checked and kept."""
+    """Download an artifact; what is there already is checked and kept. `TASK/NAME` names the output of a task, too."""
+    if task is None and artifact.startswith("task-") and "/" in artifact:
+        task, _, artifact = artifact.partition("/")
     with connect(patience_s=10.0, refused_s=None) as client, transfer_bar() as on_progress:
         if task:
             folder = dest or Path(artifact)

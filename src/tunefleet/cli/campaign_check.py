@@ -17,7 +17,7 @@ from tunefleet.errors import AuthError, InputError, UnreachableError
 from tunefleet.settings import CampaignSettings, TrackingSettings, load
 
 if TYPE_CHECKING:
-    from tunefleet.spec.campaign import CampaignSpec
+    from tunefleet.spec.campaign import CampaignSpec, RunIntervalsSpec
     from tunefleet.spec.campaign_data import CampaignDatasetSpec
     from tunefleet.wire.campaign import CampaignDetail
 
@@ -112,9 +112,7 @@ def _outlook(
     counts = [_rows(number, each, rows.get(number), made) for number, each in enumerate(spec.datasets)]
     _chunks(spec, [count for count in counts if count is not None], known, made, whole=None not in counts)
     gap = interval_of(spec, settings)
-    made.facts["interval"] = (
-        f"{gap.min_days:g} to {gap.max_days:g} days and {gap.min_hours:g} to {gap.max_hours:g} hours after each run"
-    )
+    made.facts["interval"] = _interval(gap)
     made.facts["budget"] = ", ".join(_limits(spec)) or "no limit"
     if "model_repo" not in files and not spec.model_repo.startswith("builtin:"):
         made.unchecked.append(f"model_repo: {spec.model_repo} is on the hub, and not fetched")
@@ -200,6 +198,16 @@ def _chunks(spec: CampaignSpec, counts: list[int], known: CampaignDetail | None,
     made.facts["chunks"] = (
         f"{chunk.count} of about {chunk.rows:,} rows; number {chunk.index + 1} of epoch {chunk.epoch} is next"
     )
+
+
+def _interval(gap: RunIntervalsSpec) -> str:
+    bounds = ((gap.min_days, gap.max_days, "day"), (gap.min_hours, gap.max_hours, "hour"))
+    parts = [
+        f"{low:g} to {high:g} {unit}s" if low != high else f"{low:g} {unit}{'' if low == 1 else 's'}"
+        for low, high, unit in bounds
+        if high
+    ]
+    return f"{' and '.join(parts)} after each run" if parts else "none: the next run follows at once"
 
 
 def _limits(spec: CampaignSpec) -> Iterator[str]:

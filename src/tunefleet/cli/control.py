@@ -16,7 +16,7 @@ from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Timeout, confirm, parse_pairs
 from tunefleet.errors import ConflictError, InputError, UnreachableError
-from tunefleet.jobs.control import JobSteering, is_settled, list_jobs, wait_for
+from tunefleet.jobs.control import JobSteering, is_settled, list_jobs, paused_jobs, wait_for
 from tunefleet.wire.control import CommandState, ControlCommand
 
 app = typer.Typer(help="See and steer the trainings of this machine.", no_args_is_help=True)
@@ -38,7 +38,8 @@ _GONE_S = 30.0
 
 @examples("tunefleet control list", "tunefleet control list --remote gpu-box:41235 --token TOKEN")
 def list_(*, remote: Remote = None, token: Token = None, as_json: Json = False) -> None:
-    """List the trainings that can be steered, live ones first."""
+    """List the trainings that can be steered, live ones first, and which are paused."""
+    paused = paused_jobs(endpoints_dir())
     rows = [view.row_of(job) for job in list_jobs(endpoints_dir())]
     if remote is not None:
         here = {(row["job_id"], row["pid"], row["started_at"]) for row in rows}
@@ -47,9 +48,10 @@ def list_(*, remote: Remote = None, token: Token = None, as_json: Json = False) 
         rows += [row for row in there if (row["job_id"], row["pid"], row["started_at"]) not in here]
         rows.sort(key=lambda row: (row["live"] is not True, -row["started_at"]))
     if as_json:
-        print_json({"jobs": rows})
+        print_json({"jobs": rows, "paused": [job.job_id for job in paused]})
     else:
         view.print_list(rows)
+        view.print_paused(paused)
 
 
 @examples("tunefleet control status my-run", "tunefleet control status my-run --json | jq .loss")

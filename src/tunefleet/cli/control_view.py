@@ -73,6 +73,15 @@ def print_list(rows: list[dict[str, Any]]) -> None:
         say("? Runs on another machine, which alone can tell whether it lives.", style="dim")
 
 
+def print_paused(jobs: list[FoundJob]) -> None:
+    """Print which jobs are paused, and how each goes on; nothing if none is."""
+    for job in jobs:
+        how = "start its script again"
+        if job.job_folder is not None:
+            how = f"tunefleet run --resume {job.job_id}"
+        say(Text.assemble("Paused: ", (job.job_id, "id"), f". To go on: {how}"))
+
+
 def _cells(row: dict[str, Any]) -> list[Text]:
     mark, style = _MARKS[row["live"]]
     started = (
@@ -124,7 +133,7 @@ def ending(job_id: str, fields: dict[str, Any]) -> str:
 def _shown(name: str, value: Any) -> str:
     if name == "timestamp" and isinstance(value, (int, float)):
         return datetime.fromtimestamp(value).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    return str(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def print_outcome(job_id: str, verb: str, found: CommandState | ControlReply) -> None:

@@ -109,7 +109,6 @@ def create(
             f"`tunefleet federation token {made.id}` shows it again.",
             style="dim",
         )
-    say(f"Callbacks are signed with {made.callback_secret}, which is shown this once.", style="dim")
     if hold:
         say(f"Start it: tunefleet federation start {made.id}", style="dim")
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from tunefleet.cli import campaign_check
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.main import run
 from tunefleet.client.campaign_files import named_files
 from tunefleet.errors import DataError, ModelError
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.campaign import CampaignSpec, RunIntervalsSpec
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "campaign"
 
@@ -31,6 +32,19 @@ def test_what_is_here_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert [
         text for text in found["unchecked"] if not text.startswith(("where it stands", "model_repo: a worker"))
     ] == []
+
+
+@pytest.mark.parametrize(
+    ("interval", "words"),
+    [
+        ({}, "none: the next run follows at once"),
+        ({"max_days": 2}, "0 to 2 days after each run"),
+        ({"min_days": 1, "max_days": 1, "min_hours": 2, "max_hours": 5}, "1 day and 2 to 5 hours after each run"),
+        ({"min_hours": 0.5, "max_hours": 0.5}, "0.5 hours after each run"),
+    ],
+)
+def test_an_interval_in_words(interval: dict[str, float], words: str) -> None:
+    assert campaign_check._interval(RunIntervalsSpec(**interval)) == words
 
 
 def test_what_is_elsewhere_is_named_as_not_checked(

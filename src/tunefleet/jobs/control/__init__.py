@@ -6,7 +6,14 @@ folder: then no token is sent anywhere.
 
 from tunefleet.jobs.control.by_file import FileControlClient
 from tunefleet.jobs.control.by_http import ControlClient, RemoteHost
-from tunefleet.jobs.control.discovery import FoundJob, find_endpoint, find_job, list_jobs, withdraw_endpoint
+from tunefleet.jobs.control.discovery import (
+    FoundJob,
+    find_endpoint,
+    find_job,
+    list_jobs,
+    paused_jobs,
+    withdraw_endpoint,
+)
 from tunefleet.jobs.control.outcome import SAVING, is_settled, wait_for
 from tunefleet.jobs.control.steering import JobSteering
 
@@ -21,6 +28,7 @@ __all__ = [
     "find_job",
     "is_settled",
     "list_jobs",
+    "paused_jobs",
     "wait_for",
     "withdraw_endpoint",
 ]

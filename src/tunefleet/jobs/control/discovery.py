@@ -78,6 +78,19 @@ def list_jobs(endpoints_dir: Path) -> list[FoundJob]:
     return sorted(found, key=lambda job: (job.live is not True, -(job.endpoint.started_at if job.endpoint else 0)))
 
 
+def paused_jobs(endpoints_dir: Path, *, runs_dir: Path = RUNS_DIR) -> list[FoundJob]:
+    """Return the jobs that were paused and not started again since.
+
+    Args:
+        endpoints_dir: Where live jobs are found, and what was left of others.
+        runs_dir: Where job folders of ended runs may lie.
+    """
+    ended = {job.job_id: job for job in (*_ended_here(endpoints_dir), *_ended_runs(runs_dir))}
+    known = {job.job_id for job in list_jobs(endpoints_dir)}
+    rest = [job for name, job in ended.items() if name not in known]
+    return [job for job in rest if (status := job.last_status()) is not None and status.state == "paused"]
+
+
 def find_job(endpoints_dir: Path, wanted: str, *, runs_dir: Path = RUNS_DIR) -> FoundJob:
     """Return a job by its id, by the unique start of it, or by its job folder.
 
