@@ -9,11 +9,11 @@ import typer
 
 from tunefleet.cli import words
 from tunefleet.cli.console import Json, print_json, say, show_warnings
-from tunefleet.cli.exitcodes import ExitCode
+from tunefleet.cli.exitcodes import ExitCode, exit_code_of
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import Set, parse_sets
 from tunefleet.client.submitting import check_local_files, override, read_document
-from tunefleet.errors import SpecError
+from tunefleet.errors import InputError, SpecError
 from tunefleet.spec.at_submit import new_faults, remarks
 from tunefleet.wire.api import FaultView, ValidateReply
 
@@ -42,7 +42,14 @@ def validate(
         print_json(ValidateReply(ok=False, faults=faults))
         raise typer.Exit(ExitCode.INVALID) from None
     folder = path.parent if path else Path()
-    files, warnings = check_local_files(workflow, folder), remarks(listed)
+    try:
+        files, warnings = check_local_files(workflow, folder), remarks(listed)
+    except InputError as error:
+        if not as_json:
+            raise
+        fault = FaultView(path="", message=error.message, hint=error.hint)
+        print_json(ValidateReply(ok=False, faults=(fault,)))
+        raise typer.Exit(exit_code_of(error)) from None
     if as_json:
         names = tuple(task.name for task in workflow.tasks)
         print_json(ValidateReply(ok=True, tasks=names, warnings=tuple(warnings)))
