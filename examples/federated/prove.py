@@ -34,7 +34,7 @@ ALONE = {f"{worker} alone": worker for worker in WORKERS}
 ALONE_WIDE = {f"{worker} alone, equal rows": worker for worker in WORKERS}
 ROWS, QUICK_ROWS = 256, 64
 """Held-out rows that are measured on."""
-QUICK = Regime(steps=24, sync_every_steps=8)
+QUICK = Regime(steps=36, sync_every_steps=12)
 Errors = Mapping[int, Sequence[tuple[float, float]]]
 
 
