@@ -172,6 +172,11 @@ class Candidate:
     revision: str | None = None
     fault: str | None = None
 
+    @property
+    def label(self) -> str:
+        """What logs call it: its name, and where it is if the name does not say it."""
+        return self.name if self.name == self.ref else f"{self.name} ({self.ref})"
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Final
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from tunefleet.errors import ModelError
@@ -166,14 +166,19 @@ def require_same_vocabulary(adapter: Path, rows: int, label: str) -> None:
         label: What errors call the adapter.
 
     Raises:
-        ModelError: If it does.
+        ModelError: If it does, or its weights cannot be read.
     """
     weights = adapter / "adapter_model.safetensors"
     if not weights.is_file():
         return
-    with safe_open(str(weights), framework="numpy") as file:
-        names = [name for name in file.keys() if name.endswith(_EMBEDDINGS)]  # noqa: SIM118 - it is no mapping
-        own = {file.get_slice(name).get_shape()[0] for name in names}
+    try:
+        with safe_open(str(weights), framework="numpy") as file:
+            names = [name for name in file.keys() if name.endswith(_EMBEDDINGS)]  # noqa: SIM118 - it is no mapping
+            own = {file.get_slice(name).get_shape()[0] for name in names}
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            f"The weights of the adapter {label} cannot be read: {error}", hint="Fetch or make it again."
+        ) from error
     if own - {rows}:
         raise ModelError(
             f"The adapter {label} brings embeddings for {max(own):,} tokens, and the model has {rows:,}.",

@@ -266,7 +266,7 @@ def test_what_was_trained_on_shuffled_answers_is_refused_and_what_is_better_prom
         passed = outcome(recorded, "gate")
         assert passed["against"]["promoted"]["low"] > 0
         assert outcome(recorded, "merge")["taken"] == "miner/better"
-        assert "miner/better is a whole model: nothing is merged, it is taken as it is" in said(client)
+        assert "h-better (miner/better) is a whole model: nothing is merged, it is taken as it is" in said(client)
         weights = hub.repos[f"tester/{NAME}-2"].branches["main"]["model.safetensors"]
         assert weights == hub.repos["miner/better"].branches["main"]["model.safetensors"]
         assert version(client, 2).location == {"url": f"hf://tester/{NAME}-2"}
@@ -287,8 +287,9 @@ def _check_promoted(outside: Outside, client: Client, order: Mapping[str, Any]) 
     assert rows["test"]["rows"] > 30
     log = said(client)
     assert f"was placed before: {task['id']}" in log
-    for name in ("miner/gone", "miner/broken"):
-        assert f"a candidate cannot be measured, and is left out: {name}" in log
+    for name in ("gone", "broken"):
+        assert f"a candidate cannot be measured, and is left out: h-{name} (miner/{name}): " in log
+    assert "The weights of the adapter" in log
     chosen = outcome(cycle, "select")
     assert chosen["candidate"]["ref"] == "miner/good"
     made = version(client, 0)

@@ -60,7 +60,7 @@ class EvaluateStep(Repeatable):
         measured = {name: each for name, each in by_name.items() if not isinstance(each, BaseException)}
         of_candidates = [measured.get(f"candidate-{number}") for number in range(len(candidates))]
         left_out = [
-            f"{each.name}: {each.fault or by_name[f'candidate-{number}']}"
+            f"{each.label}: {each.fault or by_name[f'candidate-{number}']}"
             for number, each in enumerate(candidates)
             if of_candidates[number] is None
         ]

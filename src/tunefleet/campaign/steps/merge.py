@@ -40,7 +40,7 @@ class MergeStep(Repeatable):
         """Merge, unless the candidate is a whole model."""
         candidate, desk = Candidate(**intent["candidate"]), Desk(context)
         if not intent["needed"]:
-            await context.log(f"{candidate.name} is a whole model: nothing is merged, it is taken as it is")
+            await context.log(f"{candidate.label} is a whole model: nothing is merged, it is taken as it is")
             return await _as_it_is(desk, candidate)
         base = chosen_base(context)
         if intent["on"] == "runpod":
@@ -55,7 +55,7 @@ class MergeStep(Repeatable):
 async def _on_runpod(context: StepContext, candidate: Candidate, base: Base) -> Outcome | Later:
     if candidate.on_fleet:
         raise CycleFailed(
-            f"RunPod merges what is on the hub, and {candidate.name} is on this server.", hint="Write merge.on: fleet."
+            f"RunPod merges what is on the hub, and {candidate.label} is on this server.", hint="Write merge.on: fleet."
         )
     endpoint = RunPod(context.settings, now=context.clock.wall)
     kept: dict[str, Any] = dict(context.state.kept or {})
@@ -78,7 +78,7 @@ async def _on_runpod(context: StepContext, candidate: Candidate, base: Base) -> 
             await context.book.report(context.state, Activity("merging", of=f"the job {found.job} at RunPod"))
         return Later(context.clock.wall() + found.again_s, f"the job {found.job} at RunPod is {found.status}")
     proved = {True: ", proved by a forward pass", False: "; it was too large there for a proof", None: ""}
-    await context.log(f"RunPod has merged {candidate.name} into {found.repo}{proved[found.verified]}")
+    await context.log(f"RunPod has merged {candidate.label} into {found.repo}{proved[found.verified]}")
     return {"url": f"hf://{found.repo}", "form": "model", "job": found.job}
 
 
