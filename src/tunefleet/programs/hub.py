@@ -21,6 +21,7 @@ from huggingface_hub.errors import (
 )
 
 from tunefleet.errors import DataError, ModelError, UnreachableError
+from tunefleet.spec.base import hub_id_error, is_revision
 
 Kind = Literal["model", "dataset"]
 _ASK_S = 10.0
@@ -45,10 +46,19 @@ def resolve(name: str, kind: Kind, revision: str | None = None) -> str:
         UnreachableError: If the hub does not answer and nothing is in the cache.
     """
     wrong = ModelError if kind == "model" else DataError
+    if (error := hub_id_error(name)) is not None:
+        # Before any look at the disk: a path that climbs would tell what lies where it leads.
+        raise wrong(
+            f"There is no {kind} {name!r}: it is neither a path that was given to the task nor a name of the hub, "
+            f"since it {error}.",
+            hint="Mend the path, or write the name as owner/name.",
+        )
+    if revision is not None and not is_revision(revision):
+        raise wrong(f"The {kind} {name!r} has no revision {revision!r}.", hint="Mend `revision`.")
     if Path(name).exists():
         # The libraries would take the folder, wherever this process happens to run.
         raise wrong(
-            f"The {kind} {name!r} is looked for on the hub, and something of that name lies in {Path.cwd()} as well.",
+            f"The {kind} {name!r} is looked for on the hub, and something of that name lies where this runs as well.",
             hint=f"Write ./{name} if you mean the folder.",
         )
     if constants.HF_HUB_OFFLINE:

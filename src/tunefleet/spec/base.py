@@ -27,6 +27,7 @@ from tunefleet.spec.descriptions import descriptions
 _SECRET = re.compile(r"\$\{secret:[^{}]*\}|\$\$\{")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
+_REVISION: Final = re.compile(r"(?!.*\.\.)[A-Za-z0-9_](?:[A-Za-z0-9_.+@-]|/(?=[A-Za-z0-9_])){0,254}")
 _NO_HUB_ID: Final = (
     (re.compile(r"\\|^[A-Za-z]:"), "is written as a Windows path"),
     (re.compile("://"), "is an address"),
@@ -186,6 +187,16 @@ RelativePath = Annotated[Text, AfterValidator(_inside)]
 """A path below some folder."""
 
 
+def _part(value: str) -> str:
+    if value in {".", ".."} or "/" in value or "\\" in value or not value.isprintable():
+        raise wrong("must be a name without slashes")
+    return value
+
+
+FileName = Annotated[Text, AfterValidator(_part)]
+"""The name of one file or folder, which a path is made of."""
+
+
 def _url(value: str) -> str:
     # A secret in it is filled in by the worker.
     if not is_url(value):
@@ -222,6 +233,21 @@ def hub_id_error(value: str) -> str | None:
         return "is written as a path"
     found = ((pattern.search(value), text) for pattern, text in _NO_HUB_ID)
     return next((text.format(match[0]) for match, text in found if match is not None), None)
+
+
+def is_revision(value: str) -> bool:
+    """Whether a text may be a branch, tag or commit: the hub's library makes paths of it in its cache."""
+    return _REVISION.fullmatch(value) is not None
+
+
+def _revision(value: str) -> str:
+    if not is_revision(value):
+        raise wrong("is no branch, tag or commit of the hub", "write it without a leading / and without ..")
+    return value
+
+
+Revision = Annotated[Text, AfterValidator(_revision)]
+"""A branch, tag or commit of a repository of the hub."""
 
 
 def is_hub_name(value: str) -> bool:

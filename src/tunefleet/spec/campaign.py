@@ -18,6 +18,7 @@ from tunefleet.spec.base import (
     NotBool,
     PositiveFloat,
     PositiveInt,
+    Revision,
     Share,
     Text,
     as_list,
@@ -66,7 +67,7 @@ class RunIntervalsSpec(Block):
 class CampaignModelSpec(Block):
     """`model`: how the base model is loaded; `model_repo` says which one."""
 
-    revision: Text | None = None
+    revision: Revision | None = None
     """Branch, tag or commit of a hub id."""
     trust_remote_code: bool = False
     """Run the Python code that comes with the model; needs a worker that was started with `--allow-code`."""

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from tunefleet.spec.base import Block, NotBool, PositiveInt, Text, is_url, many_wrong, wrong
+from tunefleet.spec.base import Block, NotBool, PositiveInt, Revision, Text, is_url, many_wrong, wrong
 from tunefleet.spec.builtin import ABuiltinDataset
 from tunefleet.spec.data_steps import NearSpec
 from tunefleet.spec.rows import RowsPlace
@@ -60,7 +60,7 @@ class CampaignDatasetSpec(Block):
     """An object of the campaign's S3 store: `s3://BUCKET/KEY`."""
     config_name: Text | None = None
     """Configuration of a hub dataset."""
-    revision: Text | None = None
+    revision: Revision | None = None
     """Branch, tag or commit of a hub dataset."""
     split: Text = "train"
     """Split of a dataset, with the hub's slices: `train[:5%]`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator
@@ -12,6 +13,11 @@ from tunefleet.spec.base import Text, wrong
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"\$\{secret:[^{}]+\}")
 _MAX_VARIABLES: Final = 100
+_TUNES: Final = re.compile(
+    r"(?!.*(?:PLUGIN|PATH|FILE|DIR|ROOT|URL|HOST|KEY|SCOPE|CONFIG|INSECURE|SERIALIZ|DEV_MODE|RUNTIME))"
+    r"(?:(?:VLLM|NCCL)_[A-Z0-9_]+|CUDA_LAUNCH_BLOCKING|CUDA_DEVICE_MAX_CONNECTIONS|PYTORCH_(?:CUDA_)?ALLOC_CONF"
+    r"|(?:OMP|MKL)_NUM_THREADS|TOKENIZERS_PARALLELISM)"
+)
 _OURS: Final = frozenset({"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD"})
 
 
@@ -24,6 +30,15 @@ def _variables(value: dict[str, str]) -> dict[str, str]:
         if name in _OURS:
             raise wrong("is set by the worker", "say what the task needs in resources.hardware.gpu", at=name)
     return value
+
+
+def runs_code(variables: Mapping[str, str]) -> bool:
+    """Whether variables may do more to a process than tune it: name files, plug-ins, other hosts or modules.
+
+    Args:
+        variables: Name → value, of a process that otherwise runs no code of a task.
+    """
+    return any(not _TUNES.fullmatch(name) or "/" in text or "\\" in text for name, text in variables.items())
 
 
 def _as_texts(value: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from tunefleet.spec.base import Block, Text, many_wrong, one_of_words, only
+from tunefleet.spec.base import Block, Revision, many_wrong, one_of_words, only
 from tunefleet.spec.builtin import ModelName
 
 AttentionName = Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
@@ -23,7 +23,7 @@ class ModelSource(Block):
     """The format; a hub id and a local folder are both of this type."""
     identifier: ModelName
     """Hub id, local folder or archive (it travels with the submit), or `builtin:gsm8k-llama-2m`."""
-    revision: Text | None = None
+    revision: Revision | None = None
     """Branch, tag or commit of a hub id."""
     trust_remote_code: bool = False
     """Run the Python code that comes with the model; needs a worker that was started with `--allow-code`."""

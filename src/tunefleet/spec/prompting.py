@@ -10,6 +10,7 @@ from pydantic import Field
 from tunefleet.spec.base_task import ALWAYS_LEFT, BaseTaskSpec, Devices, SplittableTaskSpec
 from tunefleet.spec.calling import PROMPT, ApiSpec
 from tunefleet.spec.checkpoint import CheckpointLoadSpec, LoadedCheckpointSpec, pointer_of
+from tunefleet.spec.environment import runs_code
 from tunefleet.spec.export import PostprocessSpec
 from tunefleet.spec.generation import InferenceSpec
 from tunefleet.spec.prompts import EchoData, InferenceData, PromptData
@@ -35,8 +36,9 @@ class AnsweringTaskSpec(BaseTaskSpec):
 
     @property
     def requires_code(self) -> bool:
-        """Whether the model's own code is run."""
-        return self.model.trust_remote_code
+        """Whether the model's own code is run, or variables may bring other code into its engine."""
+        vllm = self.model.vllm
+        return self.model.trust_remote_code or (vllm is not None and runs_code(vllm.env_vars))
 
     @property
     def model_identifier(self) -> str | None:

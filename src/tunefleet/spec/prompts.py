@@ -8,17 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from tunefleet.spec.base import (
-    Block,
-    NotBool,
-    PositiveInt,
-    Text,
-    as_block,
-    many_wrong,
-    one_of,
-    only,
-    wrong,
-)
+from tunefleet.spec.base import Block, NotBool, PositiveInt, Revision, Text, as_block, many_wrong, one_of, only, wrong
 from tunefleet.spec.builtin import ABuiltinDataset
 from tunefleet.spec.graph_template import TemplateSpec
 
@@ -144,7 +134,7 @@ class PromptData(ListSpec):
     """With `dataset`: seed of that order."""
     buffer_size: PositiveInt | None = None
     """With `dataset`: rows among which the next one is drawn; by default all."""
-    revision: Text | None = None
+    revision: Revision | None = None
     """With `dataset`: branch, tag or commit of a hub dataset."""
     trust_remote_code: Annotated[
         bool, only(False, "datasets that run code of their own cannot be loaded", "leave it out, or write false")

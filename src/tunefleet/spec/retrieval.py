@@ -9,10 +9,12 @@ from pydantic import Field, model_validator
 
 from tunefleet.spec.base import (
     Block,
+    FileName,
     FreeMapping,
     NaturalInt,
     NotBool,
     PositiveInt,
+    Revision,
     Text,
     Timeout,
     Url,
@@ -62,7 +64,7 @@ class EmbeddingModelSpec(VectorSpec):
     model: ModelName = "sentence-transformers/all-MiniLM-L6-v2"
     """Model that makes the vectors: hub id, local folder (it travels with the submit), or a built-in one. A collection
     is searched with the model that it was made with."""
-    revision: Text | None = None
+    revision: Revision | None = None
     """Branch, tag or commit of a hub id."""
     trust_remote_code: bool = False
     """Run the Python code that comes with the model; needs a worker that was started with `--allow-code`."""
@@ -79,7 +81,7 @@ class ServerSpec(Block):
     """Id of the `rag_index` task that left the database; it is waited for."""
     artifact: Text | None = None
     """Name, digest or id of an artifact with such a database."""
-    collection: Text
+    collection: FileName
     """Name of the collection."""
     timeout_s: Timeout = Field(default=60.0, alias="timeoutSec")
     """Seconds to wait for an answer of the server."""

@@ -12,6 +12,7 @@ from tunefleet.spec.base import (
     Headers,
     NotBool,
     PositiveInt,
+    Revision,
     Text,
     Timeout,
     Url,
@@ -158,7 +159,7 @@ class RowsSpec(Block):
     """Configuration of a hub dataset."""
     split: Text = "train"
     """Split of a dataset, with the hub's slices: `train[:5%]`."""
-    revision: Text | None = None
+    revision: Revision | None = None
     """Branch, tag or commit of a hub dataset."""
     trust_remote_code: Annotated[
         bool, only(False, "datasets that run code of their own cannot be loaded", "leave it out, or write false")

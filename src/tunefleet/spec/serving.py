@@ -15,6 +15,7 @@ from tunefleet.spec.base import (
     NotBool,
     PositiveFloat,
     PositiveInt,
+    Revision,
     Text,
     Url,
     many_wrong,
@@ -61,9 +62,9 @@ class VllmSpec(Block):
     """Without effect: an engine stays for the next task, and goes when its memory is needed."""
     hf_token: Secret | None = None
     """Key for a gated model, as `${secret:NAME}`."""
-    tokenizer_revision: Text | None = None
+    tokenizer_revision: Revision | None = None
     """Branch, tag or commit of the tokenizer."""
-    revision: Text | None = None
+    revision: Revision | None = None
     """The same as `model.source.revision`."""
     cpu_offload_gb: NaturalFloat = 0
     """GiB of the weights that stay in main memory."""
@@ -78,7 +79,8 @@ class VllmSpec(Block):
     rope_theta: PositiveFloat | None = None
     """Base of the positions."""
     env_vars: Variables = Field(default_factory=dict)
-    """Variables of the engine's process."""
+    """Variables of the engine's process. Those that tune it, such as `VLLM_ATTENTION_BACKEND` or `NCCL_DEBUG`, run
+    anywhere; any other, or a path as a value, needs a worker that was started with `--allow-code`."""
 
 
 class GeneratorTransformersSpec(LoadingSpec):
@@ -97,7 +99,7 @@ class AdapterSpec(Block):
     """What it is called; by default `lora_0`, `lora_1` and so on."""
     path: Text | None = None
     """Folder or archive on the machine that submits, which travels with the submit, or on the worker; or a hub id."""
-    revision: Text | None = None
+    revision: Revision | None = None
     """Branch, tag or commit of the hub's repository that `path` names."""
     task_id: Text | None = Field(default=None, alias="taskId")
     """Id of the task that trains it; it is waited for and kept as one in `checkpoint.load`."""

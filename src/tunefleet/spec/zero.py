@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from tunefleet.spec.training import CommonTrainingSpec
 
+_A_PATH: Final = "is a path, and DeepSpeed would read or write there unasked"
 _SAME = (
     ("train_micro_batch_size_per_gpu", "batch_size"),
     ("gradient_accumulation_steps", "gradient_accumulation_steps"),
     ("gradient_clipping", "max_grad_norm"),
 )
+
+
+def path_keys(config: Any, at: str = "") -> Iterator[str]:
+    """Yield the keys of a configuration whose values are paths: DeepSpeed would read and write there by itself.
+
+    Args:
+        config: JSON data.
+        at: Where it stands, with dots.
+    """
+    if isinstance(config, dict):
+        for key, value in config.items():
+            yield from path_keys(value, f"{at}.{key}" if at else str(key))
+    elif isinstance(config, list):
+        for number, value in enumerate(config):
+            yield from path_keys(value, f"{at}.{number}")
+    elif isinstance(config, str) and (config in {"..", "~"} or "/" in config or "\\" in config):
+        yield at
 
 
 def deepspeed_faults(blocks: dict[str, Any]) -> list[tuple[str, str, str | None]]:
@@ -23,7 +42,10 @@ def deepspeed_faults(blocks: dict[str, Any]) -> list[tuple[str, str, str | None]
     config = training.deepspeed if training is not None else None
     if training is None or not isinstance(config, dict):
         return []
-    faults: list[tuple[str, str, str | None]] = []
+    faults: list[tuple[str, str, str | None]] = [
+        (f"training.deepspeed.{key}", _A_PATH, "leave it out: nothing is offloaded to a disk")
+        for key in path_keys(config)
+    ]
     for theirs, ours in _SAME:
         given, wanted = config.get(theirs, "auto"), getattr(training, ours)
         if given not in ("auto", wanted):

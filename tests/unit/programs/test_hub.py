@@ -78,6 +78,33 @@ def test_without_the_hub_the_cache_is_used(online: Any, monkeypatch: pytest.Monk
 
 def test_switched_off_and_not_in_the_cache_names_both_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    for name in ("owner/name", "../not/a/name"):
-        with pytest.raises(ModelError, match="Mend the path or name, or unset HF_HUB_OFFLINE"):
-            hub.resolve(name, "model")
+    with pytest.raises(ModelError, match="Mend the path or name, or unset HF_HUB_OFFLINE"):
+        hub.resolve("owner/name", "model")
+
+
+CLIMBING = ["/etc/passwd", "../x", "a/../../x", "refs/../../x", "a//b", "~/x", ".x", "-x", "a\nb", "a/", ""]
+
+
+@pytest.mark.parametrize("offline", [True, False])
+@pytest.mark.parametrize("revision", CLIMBING)
+def test_a_revision_is_never_a_path(
+    online: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, revision: str, offline: bool
+) -> None:
+    """The hub's library joins it to the folder of its cache, also where that leads out of it."""
+    online(OSError("no route"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    (tmp_path / "ref").write_text(str(tmp_path))
+    for text in (revision, str(tmp_path / "ref")):
+        with pytest.raises(DataError, match="has no revision"):
+            hub.resolve("owner/name", "dataset", text)
+
+
+@pytest.mark.parametrize("name", ["a/../../etc/passwd", "../x", "/etc/passwd", "~/x", "./x", "a/b/c", "a\\b"])
+def test_a_name_that_climbs_tells_nothing_of_the_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "exists", lambda self: pytest.fail(f"{self} was looked for"))
+    with pytest.raises(ModelError, match="neither a path that was given to the task nor a name of the hub") as caught:
+        hub.resolve(name, "model")
+    assert str(tmp_path) not in str(caught.value)

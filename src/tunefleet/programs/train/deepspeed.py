@@ -13,6 +13,7 @@ from typing import Any, Final
 from tunefleet.errors import InputError, MachineError
 from tunefleet.programs.train.hardware import DtypeName
 from tunefleet.spec import CommonTrainingSpec
+from tunefleet.spec.zero import path_keys
 
 _BUCKET: Final = 50_000_000
 _BY_TRAINER: Final = (
@@ -83,6 +84,11 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"`{POINTER}` names {path}, which cannot be read as JSON: {error}") from None
     if not isinstance(found, dict):
         raise InputError(f"`{POINTER}` names {path}, which holds no JSON object.")
+    if (key := next(path_keys(found), None)) is not None:
+        raise InputError(
+            f"`{POINTER}` names {path}, in which {key} is a path: DeepSpeed would read or write there unasked.",
+            hint="Leave it out: nothing is offloaded to a disk.",
+        )
     return found
 
 
