@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextvars import copy_context
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 import typer
 from typer.completion import completion_init  # type: ignore[attr-defined]
@@ -101,8 +101,16 @@ app = typer.Typer(
 )
 
 
+_READ_DOTENV: Final = frozenset({
+    "up", "worker", "agent", "campaign", "db", "backup", "restore", "verify-store", "doctor",
+})  # fmt: skip
+"""Commands that run, or look after, what is set up by a file `.env`; `campaign` reads it as the scheduler did."""
+
+
 @app.callback()
 def root(
+    context: typer.Context,
+    *,
     url: Annotated[
         str | None, typer.Option("--url", metavar="URL", help="Server to talk to; default: the one of `up` or `login`.")
     ] = None,
@@ -115,6 +123,10 @@ def root(
     Start with `tunefleet demo`; then `tunefleet up`, and `tunefleet submit FILE --follow` in another terminal.
     Wherever an id is wanted, its first characters are enough.
     """
+    if context.invoked_subcommand not in _READ_DOTENV:
+        from tunefleet.settings import without_dotenv
+
+        context.with_resource(without_dotenv())
     if url:
         from tunefleet.cli.session import chosen_url
 

@@ -17,7 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 
 from tunefleet.errors import MachineError, UnreachableError
-from tunefleet.settings import ProcessSettings, load
+from tunefleet.settings import ClientSettings, load
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _EXPIRED: Final = 10
@@ -28,13 +28,13 @@ _chosen: list[Path | None] = []
 
 
 def use(ca_file: Path | None) -> None:
-    """Say once, in a process's `main`, which certificates it trusts beside the system's; else the settings say."""
+    """Say once, in a process's `main`, which certificates it trusts beside the system's; else those of a command."""
     _chosen[:] = [ca_file]
 
 
 def ca_file() -> Path | None:
     """Return the file of further certificates; null if there is none."""
-    found = _chosen[0] if _chosen else load(ProcessSettings).ca_file
+    found = _chosen[0] if _chosen else load(ClientSettings).ca_file
     return None if found is None else found.expanduser().absolute()
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import tunefleet
 from tunefleet.certificate import opened
+from tunefleet.client import trust
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.links.redis_tls import address_of
 from tunefleet.observing.logs import PrivateLogFile, formatter
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         settings = load(ServerSettings, data=options.data, host=options.host, port=options.port)
+        trust.use(settings.ca_file)
         load(CampaignSettings)
         load(TrackingSettings)  # what campaigns could not use is said now, and not when the first one runs
         _set_up_log(settings)

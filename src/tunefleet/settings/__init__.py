@@ -28,7 +28,7 @@ from tunefleet.settings.environment import (
     variables_of,
     without_credentials,
 )
-from tunefleet.settings.loading import load, load_agent, load_worker
+from tunefleet.settings.loading import load, load_agent, load_worker, without_dotenv
 from tunefleet.settings.publish import PublishSettings
 from tunefleet.settings.server import ServerSettings
 from tunefleet.settings.tracking import TrackingSettings
@@ -75,4 +75,5 @@ __all__ = [
     "unsupported",
     "variables_of",
     "without_credentials",
+    "without_dotenv",
 ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import platformdirs
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, field_validator
@@ -35,6 +36,10 @@ class ProcessSettings(BaseSettings):
         env_ignore_empty=True,
         defer_build=True,
     )
+
+    addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Variable with an address → those of the secrets that go there: a file `.env` does not say where a secret goes
+    that is not its own."""
 
     home: Path = Field(default=Path("~/.tunefleet"), validation_alias=variable("TUNEFLEET_HOME"))
     """Where this user's client file and job endpoints lie."""

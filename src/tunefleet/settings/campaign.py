@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
 from tunefleet.settings.base import ProcessSettings, variable
@@ -9,6 +12,13 @@ from tunefleet.settings.base import ProcessSettings, variable
 
 class CampaignSettings(ProcessSettings):
     """Settings of campaigns; nothing is required, since the local provider needs no account."""
+
+    addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "GRADIENTS_API_URL": ("GRADIENTS_API_KEY",),
+        "HF_ENDPOINT": ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
+        "S3_COMPATIBLE_ENDPOINT": ("S3_COMPATIBLE_SECRET_KEY",),
+        "RUNPOD_ENDPOINT_BASE_URL": ("RUNPOD_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
+    }
 
     gradients_key: SecretStr | None = Field(default=None, validation_alias=variable("GRADIENTS_API_KEY"))
     """The key for Gradients; where it is set, campaigns that name no provider are trained there."""

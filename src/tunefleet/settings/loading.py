@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from dotenv import dotenv_values
@@ -18,6 +20,18 @@ logger = logging.getLogger(__name__)
 DOTENV: Final = ".env"
 ALLOW_CODE: Final = "TUNEFLEET_ALLOW_CODE"
 S = TypeVar("S", bound=ProcessSettings)
+_FILES: Final = "_env_file"
+_dotenv_is_heeded = [True]
+
+
+@contextmanager
+def without_dotenv() -> Iterator[None]:
+    """Heed no file `.env` in this process meanwhile: a command runs wherever somebody has unpacked something."""
+    _dotenv_is_heeded.append(False)
+    try:
+        yield
+    finally:
+        _dotenv_is_heeded.pop()
 
 
 def load(cls: type[S], **overrides: Any) -> S:
@@ -30,16 +44,36 @@ def load(cls: type[S], **overrides: Any) -> S:
     Raises:
         MachineError: If a value is unusable; the message names the variable and the value.
     """
-    given = {name: value for name, value in overrides.items() if value is not None}
-    files = given.get("_env_file", cls.model_config.get("env_file"))
+    given = {name: value for name, value in overrides.items() if value is not None or name == _FILES}
+    if not _dotenv_is_heeded[-1]:
+        given.setdefault(_FILES, None)
+    files = given.get(_FILES, cls.model_config.get("env_file"))
     if "allow_code" in cls.model_fields and "allow_code" not in given and (file := _code_allowed_by(files)) is not None:
         logger.warning("%s in .env is not heeded: set it in the environment, or use --allow-code.", ALLOW_CODE)
         given["allow_code"] = file
+    if DOTENV in (files if isinstance(files, tuple) else (files,)):
+        _refuse_foreign_addresses(cls)
     try:
         return cls(**given)
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, e['loc']))}={e['input']!r}: {e['msg']}" for e in error.errors())
         raise MachineError(f"A setting cannot be used: {faults}.", hint="Mend the variable or the option.") from None
+
+
+def _refuse_foreign_addresses(cls: type[ProcessSettings]) -> None:
+    """Refuse a `.env` that says where a secret of the environment goes: it may have come with what was unpacked there.
+
+    Raises:
+        MachineError: If it does.
+    """
+    said = dotenv_values(DOTENV) if cls.addresses else {}
+    for address, secrets in cls.addresses.items():
+        taken = next((name for name in secrets if is_set(name)), None)
+        if taken is not None and said.get(address) and not is_set(address):
+            raise MachineError(
+                f"{address} stands in .env, and {taken}, which would be sent there, in the environment.",
+                hint="Set both in the same place.",
+            )
 
 
 def _code_allowed_by(files: object) -> str | None:

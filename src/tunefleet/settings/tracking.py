@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field, SecretStr
 
@@ -11,6 +12,11 @@ from tunefleet.settings.base import ProcessSettings, variable
 
 class TrackingSettings(ProcessSettings):
     """Where trackers keep the runs of campaigns; a tracker reads further variables of its own by itself."""
+
+    addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "WANDB_BASE_URL": ("WANDB_API_KEY",),
+        "MLFLOW_TRACKING_URI": ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD"),
+    }
 
     wandb_entity: str | None = Field(default=None, validation_alias=variable("WANDB_ENTITY"))
     """Account or team in Weights & Biases."""

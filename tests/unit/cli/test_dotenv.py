@@ -1,0 +1,56 @@
+"""What a file `.env` of the working directory may say: it may have come with what somebody unpacked there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from tunefleet.cli.main import Root, app, root
+from tunefleet.client import trust
+from tunefleet.errors import MachineError
+from tunefleet.settings import CampaignSettings, ProcessSettings, PublishSettings, TrackingSettings, load
+
+HOSTILE = (
+    "TUNEFLEET_URL=http://stranger.example\nTUNEFLEET_CA_FILE=/strange.pem\nTUNEFLEET_HOME=/strange\n"
+    "HF_ENDPOINT=http://stranger.example\nTUNEFLEET_S3_ENDPOINT=http://stranger.example\n"
+)
+
+
+@pytest.mark.parametrize("command", [entry.name for entry in Root.table])
+def test_a_command_takes_nothing_from_a_dotenv_unless_it_runs_what_one_sets_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for name in ("TUNEFLEET_URL", "TUNEFLEET_CA_FILE", "TUNEFLEET_HOME", "HF_ENDPOINT", "TUNEFLEET_S3_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text(HOSTILE)
+    main_command = typer.main.get_command(app)
+    with typer.Context(main_command) as context:
+        context.invoked_subcommand = command
+        root(context)
+        assert trust.ca_file() is None
+        reads = command in {"up", "worker", "agent", "campaign", "db", "backup", "restore", "verify-store", "doctor"}
+        assert (load(PublishSettings).hf_endpoint is not None) == reads
+        assert (load(ProcessSettings).home == Path("/strange")) == reads
+    assert load(ProcessSettings).home == Path("/strange"), "it holds for that command alone"
+
+
+def test_a_dotenv_does_not_say_where_a_secret_of_the_environment_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for cls in (CampaignSettings, TrackingSettings):
+        for address, secrets in cls.addresses.items():
+            for secret in secrets:
+                with monkeypatch.context() as change:
+                    for name in (address, *secrets):
+                        change.delenv(name, raising=False)
+                    (tmp_path / ".env").write_text(f"{address}=http://stranger.example\n{secret}=own\n")
+                    load(cls)
+                    change.setenv(secret, "mine")
+                    with pytest.raises(MachineError, match=f"{address} stands in .env, and {secret}"):
+                        load(cls)
+                    change.setenv(address, "http://mine.example")
+                    load(cls)
