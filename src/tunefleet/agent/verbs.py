@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.capabilities import diagnose
+from tunefleet.client import connection, trust
 from tunefleet.errors import ConflictError, InputError, TunefleetError
 from tunefleet.jobs import upgrading
 from tunefleet.settings import AgentSettings, load_agent
@@ -110,7 +111,7 @@ class Verbs:
         return tidy
 
     def _upgrade(self, data: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        output = upgrading.upgrade(data.get("version"), who="agent")
+        output = upgrading.upgrade(data.get("version"), who="agent", ask=connection.text_at, ca_file=trust.ca_file())
         self._restart()
         return "Upgraded; the agent starts anew, its jobs go on.", {"output": output}
 

@@ -107,6 +107,24 @@ def answers(url: str, *, timeout_s: float = 3.0) -> bool:
         return False
 
 
+def text_at(url: str, *, timeout_s: float = 30.0) -> str:
+    """Return the text that a server of ours has at an address which needs no key.
+
+    Args:
+        url: Where.
+        timeout_s: Seconds to wait.
+
+    Raises:
+        UnreachableError: If it does not answer, or with an error.
+    """
+    from tunefleet.client import trust
+
+    try:
+        return httpx.get(url, timeout=timeout_s, **trust.options(url)).raise_for_status().text
+    except httpx.HTTPError as error:
+        raise UnreachableError(f"{url} gives nothing: {str(error) or type(error).__name__}.") from error
+
+
 def read_client_file(file: Path) -> ClientFile | None:
     """Read `client.json`; `None` if there is none.
 

@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, NoReturn
 
 from tunefleet.attach.files import read_json, write_json
+from tunefleet.client import connection, trust
 from tunefleet.errors import InputError, TunefleetError
 from tunefleet.jobs import upgrading
 from tunefleet.observing.logs import TextLines
@@ -122,7 +123,9 @@ class Verbs:
                 return self._diagnose()
             case AgentVerb.UPGRADE:
                 # A fleet moves to a version that somebody has named, not to whatever is newest.
-                upgrading.upgrade(command.data.get("version") or "", who="worker")
+                upgrading.upgrade(
+                    command.data.get("version") or "", who="worker", ask=connection.text_at, ca_file=trust.ca_file()
+                )
                 return None
             case _:
                 raise InputError(f"There is no verb {command.command!r}; there is {', '.join(AgentVerb)}.")
