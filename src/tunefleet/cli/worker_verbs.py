@@ -71,17 +71,15 @@ def diagnostics(
 @examples("tunefleet workers upgrade lab-3 1.2.3")
 def upgrade(
     worker: WorkerId,
-    version: Annotated[
-        str, typer.Argument(metavar="VERSION", help="The version to install: the one that the server has.")
-    ],
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="The version that the server has.")],
     *,
     timeout: Timeout = 900.0,
     as_json: Json = False,
 ) -> None:
     """Install the server's version on a worker and start it anew; its trainings go on.
 
-    Refused, with the reason, where the worker was not installed from a server (`pip install "$(curl -fsS URL/install)"`),
-    runs from a source tree or in an environment that others manage, or where the server has another version.
+    Refused, with the reason, where the worker was not installed from a server's `/install`, runs from a source tree or
+    in an environment that others manage, or where the server has another version.
     """
     _report(_tell(worker, AgentVerb.UPGRADE, {"version": version}, timeout), as_json=as_json)
 

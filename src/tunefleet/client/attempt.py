@@ -139,11 +139,18 @@ class AttemptClient:
         """
         return self._transport.run(routes.result_files(task_id)).files
 
-    def fetch_result_file(self, task_id: str, file: ResultFile, dest: Path) -> None:
+    def fetch_result_file(
+        self,
+        task_id: str,
+        file: ResultFile,
+        dest: Path,
+        *,
+        on_progress: transfer.OnProgress = transfer.ignore_progress,
+    ) -> None:
         """Download one of those files to `dest`; goes on where an earlier call was cut.
 
         Raises:
             ArtifactError: If what arrives does not match its digest.
             UnreachableError: If the server does not answer.
         """
-        self._transport.run(transfer.fetch_result_file(task_id, file, dest))
+        self._transport.run(transfer.fetch_result_file(task_id, file, dest, on_progress=on_progress))

@@ -22,6 +22,7 @@ from filelock import FileLock
 from tunefleet.artifacts import hash_file
 from tunefleet.client.reach import Reach, shown
 from tunefleet.client.throttle import Throttle
+from tunefleet.client.transfer import OnProgress, Progress, ignore_progress
 from tunefleet.errors import ArtifactError, ForbiddenError, InputError, TooLargeError, UnreachableError
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,10 @@ _FRUITLESS_TRIES: Final = 4
 """So often a download may break in a row without a byte getting through."""
 _WINDOW_S: Final = 60.0
 _SLOWEST_BYTES_PER_S: Final = 256
-"""A host that sends less, over a minute, is given up: a byte now and then would hold a worker for ever."""
+"""A host that sends less, over a minute, is given up: a byte now and then would hold a worker for ever. Connections
+that break are no excuse: the minute goes on over them."""
+_LONGEST_S: Final = 24 * 3600.0
+"""A file that is not whole after so long is given up."""
 _DIGEST: Final = re.compile(r'"([0-9a-f]{64})"')
 
 
@@ -66,6 +70,7 @@ class Downloader:
         max_bytes: A larger file is refused.
         throttle: Holds it to a speed.
         who: Which process fetches them, in words.
+        on_progress: Told how far a file is, some times a second.
     """
 
     def __init__(
@@ -76,11 +81,13 @@ class Downloader:
         max_bytes: int = _MAX_BYTES,
         throttle: Throttle | None = None,
         who: str = "worker",
+        on_progress: OnProgress = ignore_progress,
     ) -> None:
         self._folder = folder
         self._reach = Reach(allowed, who=who)
         self._max_bytes = max_bytes
         self._throttle = throttle
+        self._on_progress = on_progress
 
     def fetch(self, address: str | Address) -> Path:
         """Fetch a file.
@@ -109,10 +116,13 @@ class Downloader:
 
     def _until_whole(self, wanted: Address, part: Path) -> Path:
         tries = 0
+        pace = _Pace(wanted.url)
         while True:
             before = part.stat().st_size if part.exists() else 0
             try:
-                digest = self._download(wanted, part)
+                digest = self._download(wanted, part, pace)
+            except _TooSlow:
+                raise
             except UnreachableError:
                 reached = part.stat().st_size if part.exists() else 0
                 tries = 0 if reached > before else tries + 1
@@ -126,7 +136,7 @@ class Downloader:
                 _note_of(part).unlink(missing_ok=True)
                 return part
 
-    def _download(self, wanted: Address, part: Path) -> str | None:
+    def _download(self, wanted: Address, part: Path, pace: _Pace) -> str | None:
         """Fetch what lacks; returns the digest of the whole file, if the host names it."""
         note = _note_of(part)
         etag = note.read_text() if note.exists() and part.exists() else ""
@@ -139,34 +149,60 @@ class Downloader:
         with self._reach.get(wanted.url, headers=headers, timeout=timeout) as response:
             if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE and etag:
                 _forget(part)  # it was whole, or is not what it was
-                return self._download(wanted, part)
+                return self._download(wanted, part, pace)
             _refuse(wanted.url, response)
             goes_on = response.status_code == httpx.codes.PARTIAL_CONTENT
             told = response.headers.get("etag", "")
             note.write_text(told if not told.startswith("W/") else "")
-            self._write(wanted.url, response, part, goes_on=goes_on)
+            self._write(wanted, response, part, pace, goes_on=goes_on)
         found = _DIGEST.fullmatch(told)
         return found[1] if found else None
 
-    def _write(self, url: str, response: httpx.Response, part: Path, *, goes_on: bool) -> None:
+    def _write(self, wanted: Address, response: httpx.Response, part: Path, pace: _Pace, *, goes_on: bool) -> None:
+        url = wanted.url
         size = part.stat().st_size if goes_on else 0
         expected = response.headers.get("content-length")
         end = size + int(expected) if expected and expected.isdigit() else None
         with part.open("ab" if goes_on else "wb") as file:
             sink = self._throttle.sink(file) if self._throttle else file
-            began, arrived = time.monotonic(), 0
             for piece in response.iter_raw():
-                size, arrived = size + len(piece), arrived + len(piece)
-                took_s = time.monotonic() - began
-                if took_s > _WINDOW_S:
-                    if arrived < took_s * _SLOWEST_BYTES_PER_S:
-                        raise UnreachableError(f"{shown(url)} sends less than {_SLOWEST_BYTES_PER_S} bytes a second.")
-                    began, arrived = time.monotonic(), 0
+                size += len(piece)
+                pace.arrived(len(piece))
                 if size > self._max_bytes:
                     raise TooLargeError(f"{shown(url)} is over {self._max_bytes} bytes.")
                 sink.write(piece)
+                self._on_progress(Progress("downloading", wanted.name, size, end or 0))
         if end is not None and size < end:
             raise UnreachableError(f"The connection to {shown(url)} broke.")
+
+
+class _TooSlow(UnreachableError):
+    """The host sends, but so little that it is given up."""
+
+
+class _Pace:
+    """Gives a host up that sends too little, over all connections to it."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._began = self._window = time.monotonic()
+        self._bytes = 0
+
+    def arrived(self, count: int) -> None:
+        """Count bytes.
+
+        Raises:
+            _TooSlow: If there are too few for the time.
+        """
+        self._bytes += count
+        now = time.monotonic()
+        took_s = now - self._window
+        if now - self._began > _LONGEST_S:
+            raise _TooSlow(f"{shown(self._url)} is not whole after {_LONGEST_S / 3600:.0f} hours.")
+        if took_s > _WINDOW_S:
+            if self._bytes < took_s * _SLOWEST_BYTES_PER_S:
+                raise _TooSlow(f"{shown(self._url)} sends less than {_SLOWEST_BYTES_PER_S} bytes a second.")
+            self._window, self._bytes = now, 0
 
 
 def _refuse(url: str, response: httpx.Response) -> None:

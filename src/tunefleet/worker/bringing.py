@@ -29,6 +29,7 @@ from tunefleet.spec.paths import Fetch, fetches
 from tunefleet.wire.jobfolder import JobFolder
 from tunefleet.wire.link import Offer
 from tunefleet.wire.results import ResultFile
+from tunefleet.worker.fetching import Fetching
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.ports import Delivery
 from tunefleet.worker.site import Site
@@ -58,15 +59,17 @@ class Bringer:
         offer: The attempt.
         mailbox: Interrupts every wait.
         delivery: The server's side of the attempt.
+        fetching: Says what is fetched.
     """
 
-    def __init__(self, site: Site, offer: Offer, mailbox: Mailbox, delivery: Delivery) -> None:
+    def __init__(self, site: Site, offer: Offer, mailbox: Mailbox, delivery: Delivery, fetching: Fetching) -> None:
         self._transfers = site.transfers
         self._secrets: Secrets = site.secrets
         self._other = site.folder
         self._offer = offer
         self._mailbox = mailbox
         self._delivery = delivery
+        self._fetching = fetching
         self._folder: JobFolder = site.folder(offer.task_id)
         self._imported = self._folder.root / "imported_checkpoint"
 
@@ -89,7 +92,7 @@ class Bringer:
         spec = load_task_spec(self._offer.spec)
         start: CheckpointLoadSpec | None = getattr(spec, "start", None)
         here = self._weights_here(spec, start, given)
-        stages = Stages(self._folder.root / "inputs" / "upstream", self._other, self._mailbox, self._delivery)
+        stages = Stages(self._folder.root / "inputs" / "upstream", self._other, self._delivery, self._fetching)
         found = here | stages.bring(getattr(spec, "upstream", None) or {})
         for wanted in fetches(spec):
             if wanted.pointer == WEIGHTS and here:
@@ -150,12 +153,20 @@ class Bringer:
             return self._take(task_id, file, dest / Path(file.name).name)
         headers = dict(self._secrets.fill(dict(wanted.headers)))
         address = Address(url, headers, wanted.timeout_s, wanted.filename)
-        downloads = Downloader(dest, allowed=self._transfers.url_allow, throttle=self._transfers.throttle)
+        downloads = Downloader(
+            dest, allowed=self._transfers.url_allow, throttle=self._transfers.throttle, on_progress=self._fetching.at
+        )
+        self._fetching.begin(address.name)
         return Retrying(
             retry=retry_if_exception_type(UnreachableError),
             wait=wait_exponential(multiplier=1.0, max=30.0),
             stop=stop_after_delay(min(_PATIENCE_S, self._transfers.patience_s)),
             sleep=self._mailbox.pause_whole,
+            before_sleep=lambda state: self._fetching.wait(
+                address.name,
+                (state.outcome and state.outcome.exception()) or UnreachableError("It does not answer."),
+                state.seconds_since_start or 0.0,
+            ),
             reraise=True,
         )(downloads.fetch, address)
 
@@ -165,7 +176,7 @@ class Bringer:
         if named is None:
             return None
         try:
-            files = self._mailbox.patiently(lambda: self._delivery.result_files(named["task"]), but=_FORBIDDEN)
+            files = self._files_of(named["task"])
         except _FORBIDDEN:
             return None  # of another server, whose tasks ours does not know
         return next(((named["task"], file) for file in files if file.name == named["name"]), None)
@@ -187,7 +198,7 @@ class Bringer:
         return (*first, *second, *_SINGLE)
 
     def _from_task(self, task_id: str, filename: str | None, dest: Path) -> Path:
-        files = self._mailbox.patiently(lambda: self._delivery.result_files(task_id), but=_FORBIDDEN)
+        files = self._files_of(task_id)
         names = (filename,) if filename is not None else self._probes
         for name in names:
             if not name.endswith((".bin", ".safetensors", ".pt")):
@@ -206,8 +217,16 @@ class Bringer:
             self._take(task_id, file, root / file.name.removeprefix(f"{name}/"))
         return root
 
+    def _files_of(self, task_id: str) -> Sequence[ResultFile]:
+        return self._fetching.get(
+            f"the list of the files of {task_id}", lambda _: self._delivery.result_files(task_id), but=_FORBIDDEN
+        )
+
     def _take(self, task_id: str, file: ResultFile, target: Path) -> Path:
-        self._mailbox.patiently(lambda: self._delivery.fetch_result_file(task_id, file, target))
+        self._fetching.get(
+            f"{file.name} of {task_id}",
+            lambda tell: self._delivery.fetch_result_file(task_id, file, target, on_progress=tell),
+        )
         return target
 
     def _unpacked(self, path: Path, dest: Path, archive_format: str) -> Path:

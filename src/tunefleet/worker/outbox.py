@@ -144,16 +144,24 @@ class Outbox:
             if self._held_up.get(token) != before:
                 self._touch()
 
-    def fetching(self, token: str, what: str | None) -> None:
-        """Say what an attempt fetches before its job begins, or that it fetches nothing any more; once a second."""
+    def fetching(self, token: str, what: str | None, *, is_news: bool = True) -> None:
+        """Say what an attempt fetches before its job begins, or that it fetches nothing any more.
+
+        Args:
+            token: The attempt.
+            what: In words; None if it fetches nothing any more.
+            is_news: Whether it is something else than before, and not only how far it is: that is said once a second.
+        """
         now = time.monotonic()
         with self._changed:
             if what is None:
-                self._fetching.pop(token, None)
-                return  # that the job begins is said anyway
-            said_at, _ = self._fetching.get(token, (-1.0, ""))
-            if now - said_at >= _FETCHING_EVERY_S:
-                self._fetching[token] = now, what[:_MAX_NOTE]
+                if self._fetching.pop(token, None) is not None:
+                    self._touch()
+                return
+            said_at, _ = self._fetching.get(token, (-_FETCHING_EVERY_S, ""))
+            if is_news or now - said_at >= _FETCHING_EVERY_S:
+                # How far it is may be said at once after what it is.
+                self._fetching[token] = -_FETCHING_EVERY_S if is_news else now, what[:_MAX_NOTE]
                 self._touch()
 
     def heard_within(self, seconds: float) -> bool:

@@ -117,7 +117,9 @@ class Delivery(Protocol):
     def result_files(self, task_id: str) -> Sequence[ResultFile]:
         """List the files of the task, or of one that it reads."""
 
-    def fetch_result_file(self, task_id: str, file: ResultFile, dest: Path) -> None:
+    def fetch_result_file(
+        self, task_id: str, file: ResultFile, dest: Path, *, on_progress: OnProgress = ignore_progress
+    ) -> None:
         """Download one of them."""
 
     def chat_turns(self, task_id: str, poll: ChatPoll) -> ChatTurns:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
-from tunefleet.client.transfer import Progress
-from tunefleet.errors import InputError, UnreachableError
+from tunefleet.client.transfer import OnProgress
+from tunefleet.errors import InputError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.jobs import new_launch_id
 from tunefleet.spec import load_task_spec
@@ -18,6 +17,7 @@ from tunefleet.wire.jobfolder import Job, Participant
 from tunefleet.wire.link import InputRef, Offer
 from tunefleet.worker.bringing import Bringer
 from tunefleet.worker.destinations import Destination
+from tunefleet.worker.fetching import Fetching
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.ports import Delivery
@@ -26,9 +26,6 @@ from tunefleet.worker.site import Site
 from tunefleet.worker.transfers import Transfers
 
 logger = logging.getLogger(__name__)
-_PATIENCE_S: Final = 300.0
-"""How long files are tried to be fetched from a server that hears this worker; one that is down is waited for."""
-_HEARD_S: Final = 60.0
 
 
 class Preparation:
@@ -86,8 +83,9 @@ class Preparation:
         target = Destination(offer.task_id, output, transfers, self._site.secrets, sleep, project=offer.project)
         target.check(root)
         here = paths_here(offer, transfers)
-        inputs = here | {pointer: self._input(ref, offer.token) for pointer, ref in offer.inputs.items()}
-        return inputs | Bringer(self._site, offer, self._mailbox, self._delivery).bring(inputs)
+        fetching = Fetching(self._site, self._mailbox, offer.token)
+        inputs = here | {pointer: self._input(ref, fetching) for pointer, ref in offer.inputs.items()}
+        return inputs | Bringer(self._site, offer, self._mailbox, self._delivery, fetching).bring(inputs)
 
     def _introduce(self, offer: Offer) -> None:
         """Tell the job how it takes part in its federation, if it does; not in job.json, which holds no secret."""
@@ -104,38 +102,27 @@ class Preparation:
                 hint="Start a worker with --allow-code if you trust that code.",
             )
 
-    def _input(self, ref: InputRef, token: str) -> str:
-        outbox = self._site.outbox
+    def _input(self, ref: InputRef, fetching: Fetching) -> str:
+        def bring(tell: OnProgress) -> Path:
+            return self._site.inputs.materialise(
+                ref, lambda digest, dest: self._delivery.fetch_artifact(digest, dest, on_progress=tell)
+            )
 
-        def tell(progress: Progress) -> None:
-            unit, name = (1e6, "MB") if progress.total_bytes >= 1e6 else (1e3, "kB")
-            done, whole = progress.done_bytes / unit, progress.total_bytes / unit
-            outbox.fetching(token, f"fetching {ref.name}, {done:,.0f} of {whole:,.0f} {name}")
-
-        def fetch(digest: str, dest: Path) -> Path:
-            return self._delivery.fetch_artifact(digest, dest, on_progress=tell)
-
-        def waits(error: BaseException, for_s: float) -> None:
-            outbox.fetching(token, f"fetching {ref.name} waits, and is tried again: {error}")
-            logger.warning("%s cannot be fetched yet, for %.0f s now: %s", ref.name, for_s, error)
-            if for_s > _PATIENCE_S and outbox.heard_within(_HEARD_S):
-                url = self._site.transfers.server_url
-                raise UnreachableError(
-                    f"{ref.name} could not be fetched for {for_s:.0f} s, though the server hears this worker: {error}",
-                    hint=f"The worker fetches files from {url}; ORCHESTRATOR_BASE_URL names another address.",
-                )
-
-        return str(self._mailbox.patiently(lambda: self._site.inputs.materialise(ref, fetch), waits=waits))
+        return str(fetching.get(ref.name, bring))
 
     def _restore(self, offer: Offer, *, again: bool) -> int | None:
         """Bring the checkpoint that the attempt goes on from."""
         if offer.resume is None:
             return None
         resume = offer.resume.model_copy(update={"exact": False}) if again else offer.resume
-        return Restorer(self._site.folder(offer.task_id), self._site.folder, self._fetch).prepare(resume)
+        fetching = Fetching(self._site, self._mailbox, offer.token)
 
-    def _fetch(self, ref: InputRef, dest: Path) -> Path:
-        return self._mailbox.patiently(lambda: self._delivery.fetch_artifact(ref.digest, dest))
+        def fetch(ref: InputRef, dest: Path) -> Path:
+            return fetching.get(
+                ref.name, lambda tell: self._delivery.fetch_artifact(ref.digest, dest, on_progress=tell)
+            )
+
+        return Restorer(self._site.folder(offer.task_id), self._site.folder, fetch).prepare(resume)
 
 
 def paths_here(offer: Offer, transfers: Transfers) -> dict[str, str]:

@@ -149,12 +149,11 @@ class JobRun:
         """
         while True:
             end = handle.poll()
+            if end is None and self._pauses_before_it_trains(handle):
+                self.end(handle, grace_s=_SUSPEND_GRACE_S)
+                return PausedEnd()
             if end is None:
-                self._obey(handle)
-                self._leaving.push(handle)
-                if not is_member(self.record.offer):
-                    self._guard.look(handle)
-                self._mailbox.pause(_POLL_S)
+                self._while_it_runs(handle)
                 continue
             self._trace.launched(
                 handle.job.launch, handle.folder.journal_dir / f"{handle.job.launch}.jsonl", end.outcome, end.error
@@ -180,6 +179,20 @@ class JobRun:
                 return verdict if final and verdict is not None else end
             self._steering.launched_again()
             self.handle = handle = again
+
+    def _while_it_runs(self, handle: Handle) -> None:
+        self._obey(handle)
+        self._leaving.push(handle)
+        if not is_member(self.record.offer):
+            self._guard.look(handle)
+        self._mailbox.pause(_POLL_S)
+
+    def _pauses_before_it_trains(self, handle: Handle) -> bool:
+        """Whether a pause is wanted of a job that still loads: that may take minutes, and leaves nothing to save."""
+        if not self._pause_wanted or self._in_gang or self._unwanted:
+            return False
+        status = handle.status()
+        return status is None or status.state == "starting"
 
     @property
     def watched(self) -> Watched:

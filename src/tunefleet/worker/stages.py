@@ -16,7 +16,7 @@ from tunefleet.artifacts import hash_file
 from tunefleet.errors import ForbiddenError, InputError, NotFoundError
 from tunefleet.wire.jobfolder import JobFolder
 from tunefleet.wire.results import ARCHIVE_KIND, ResultFile
-from tunefleet.worker.mailbox import Mailbox
+from tunefleet.worker.fetching import Fetching
 from tunefleet.worker.ports import Delivery
 
 _FORBIDDEN: Final = (NotFoundError, ForbiddenError)
@@ -29,15 +29,15 @@ class Stages:
     Args:
         root: Where their folders are made.
         other: Returns the job folder of another task on this machine.
-        mailbox: Interrupts every wait.
         delivery: The server's side of the attempt.
+        fetching: Says what is fetched, and waits.
     """
 
-    def __init__(self, root: Path, other: Callable[[str], JobFolder], mailbox: Mailbox, delivery: Delivery) -> None:
+    def __init__(self, root: Path, other: Callable[[str], JobFolder], delivery: Delivery, fetching: Fetching) -> None:
         self._root = root
         self._other = other
-        self._mailbox = mailbox
         self._delivery = delivery
+        self._fetching = fetching
 
     def bring(self, stages: Mapping[str, str]) -> dict[str, str]:
         """Bring the results and files of some stages.
@@ -58,7 +58,9 @@ class Stages:
         folder = self._root / (_UNUSUAL.sub("_", name).strip(". ") or task_id)
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            files = self._mailbox.patiently(lambda: self._delivery.result_files(task_id), but=_FORBIDDEN)
+            files = self._fetching.get(
+                f"the result of {name}", lambda _: self._delivery.result_files(task_id), but=_FORBIDDEN
+            )
         except _FORBIDDEN as error:
             raise InputError(f"The result of {name} cannot be had: {error.message}", hint=error.hint) from error
         for file in files:
@@ -76,4 +78,7 @@ class Stages:
         if here.is_file() and here.stat().st_size == file.size_bytes and hash_file(here)[0] == file.sha256:
             shutil.copyfile(here, target)  # no link: code may write into what it is given
             return
-        self._mailbox.patiently(lambda: self._delivery.fetch_result_file(task_id, file, target))
+        self._fetching.get(
+            f"{file.name} of {task_id}",
+            lambda tell: self._delivery.fetch_result_file(task_id, file, target, on_progress=tell),
+        )

@@ -61,6 +61,7 @@ class FakeJob:
         self.ended: FakeEnd | None = None
         self.cancels: list[float] = []
         self.commands: list[str] = []
+        self.told: JobStatus | None = JobStatus(state="running", phase="training", at=0.0, pid=1)
         self.read = False
 
     def poll(self) -> FakeEnd | None:
@@ -75,7 +76,7 @@ class FakeJob:
         self.ended = self.ended or FakeEnd("failed", TaskReason.KILLED)
 
     def status(self) -> JobStatus | None:
-        return None
+        return self.told
 
     def command(self, name: str, data: dict[str, Any] | None = None, command_id: str | None = None) -> ControlReply:
         self.commands.append(name)
@@ -171,7 +172,9 @@ class FakeFiles:
             ResultFile(name=name, size_bytes=1, sha256="0" * 64, url=f"{link}/{task_id}/files/{name}") for name in names
         )
 
-    def fetch_result_file(self, task_id: str, file: ResultFile, dest: Path) -> None:
+    def fetch_result_file(
+        self, task_id: str, file: ResultFile, dest: Path, *, on_progress: OnProgress = ignore_progress
+    ) -> None:
         raise AssertionError("nothing is fetched from another task here")
 
     def close(self) -> None:

@@ -13,11 +13,13 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.worker.fakes import Running, World
+from tunefleet.client.transfer import OnProgress, ignore_progress
 from tunefleet.errors import ForbiddenError, InputError, NotFoundError
 from tunefleet.jobs.secrets import Secrets
 from tunefleet.wire.link import InputRef, Offer
 from tunefleet.wire.results import ResultFile
 from tunefleet.worker.bringing import Bringer
+from tunefleet.worker.fetching import Fetching
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.ports import Delivery
 from tunefleet.worker.preparing import paths_here
@@ -48,7 +50,9 @@ class OurServer:
             for name, data in self.tasks[task_id].items()
         )
 
-    def fetch_result_file(self, task_id: str, file: ResultFile, dest: Path) -> None:
+    def fetch_result_file(
+        self, task_id: str, file: ResultFile, dest: Path, *, on_progress: OnProgress = ignore_progress
+    ) -> None:
         self.fetched.append((task_id, file.name))
         dest.parent.mkdir(parents=True, exist_ok=True)
         dest.write_bytes(self.tasks[task_id][file.name])
@@ -69,7 +73,9 @@ class Lab:
         )
         offer = offer.model_copy(update={"inputs": {pointer: UPLOADED for pointer in given or {}}})
         here = paths_here(offer, self.site.transfers) | dict(given or {})
-        found = here | Bringer(self.site, offer, Mailbox(), cast(Delivery, self.server)).bring(here)
+        mailbox = Mailbox()
+        fetching = Fetching(self.site, mailbox, "t")
+        found = here | Bringer(self.site, offer, mailbox, cast(Delivery, self.server), fetching).bring(here)
         return {pointer: Path(path) for pointer, path in found.items()}
 
     def task(self, name: str, left: str) -> Path:

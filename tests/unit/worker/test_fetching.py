@@ -7,14 +7,17 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.worker.fakes import Running, World
 from tunefleet.client.transfer import OnProgress, Progress, ignore_progress
 from tunefleet.errors import UnreachableError
-from tunefleet.wire.link import InputRef
-from tunefleet.worker import preparing
+from tunefleet.wire.jobfolder import JobStatus
+from tunefleet.wire.link import InputRef, ResumeFrom
+from tunefleet.wire.results import ResultFile
+from tunefleet.worker import fetching
 
 SOON_S = 2.0
 INPUTS = {"data.path": InputRef(digest="ab" * 32, name="rows.jsonl")}
@@ -91,7 +94,7 @@ def test_a_worker_leaves_while_a_file_comes(world: World, slow: Slow, why: str) 
 def test_what_is_fetched_is_said_and_forgotten_when_the_job_runs(world: World, slow: Slow) -> None:
     token = world.server.offer(inputs=INPUTS)
     with Running(world):
-        world.server.wait_for(lambda: said(world, token))
+        world.server.wait_for(lambda: " of " in said(world, token))
         assert said(world, token) == "fetching rows.jsonl, 37 of 90 MB"
         slow.goes_on.set()
         world.job()
@@ -106,7 +109,7 @@ def test_a_file_that_does_not_come_is_said_and_ends_while_the_server_hears_the_w
         raise UnreachableError("http://127.0.0.1:8000 does not answer.")
 
     world.files.fetch_artifact = away  # type: ignore[method-assign]
-    monkeypatch.setattr(preparing, "_PATIENCE_S", 1.5)
+    monkeypatch.setattr(fetching, "PATIENCE_S", 1.5)
     caplog.set_level(logging.WARNING)
     token = world.server.offer(inputs=INPUTS)
     with Running(world):
@@ -128,9 +131,69 @@ def test_a_file_of_a_server_that_is_down_is_waited_for(world: World, monkeypatch
         return fetch(digest, dest)
 
     world.files.fetch_artifact = away  # type: ignore[method-assign]
-    monkeypatch.setattr(preparing, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(preparing, "_HEARD_S", 0.0)
+    monkeypatch.setattr(fetching, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(fetching, "HEARD_S", 0.0)
     world.server.offer(inputs=INPUTS)
     with Running(world):
         world.job()
     assert len(tries) == 6
+
+
+FILES = (
+    ResultFile(name="final_lora/adapter_model.safetensors", size_bytes=2_000_000, sha256="0" * 64, url="http://s/f"),
+)
+"""What the earlier task has left."""
+MODEL = {"source": {"identifier": "builtin:gsm8k-llama-2m"}}
+TRAIN = {"taskType": "lora_sft", "model": MODEL, "data": {"prompts": ["a"]}}
+OF_TASK = {**TRAIN, "checkpoint": {"load": {"taskId": "task-0"}}}
+OF_STAGE = {"taskType": "python", "code": "def main(inputs):\n    return 1\n", "upstream": {"a": "task-0"}}
+AWAY = InputRef(digest="cd" * 32, name="checkpoint-3")
+FETCHED: dict[str, tuple[dict[str, Any], str]] = {
+    "an upload": ({"inputs": INPUTS, "spec": TRAIN}, "rows.jsonl"),
+    "a checkpoint": ({"resume": ResumeFrom(step=3, exact=True, checkpoint=AWAY), "spec": TRAIN}, "checkpoint-3"),
+    "an adapter of a task": ({"spec": OF_TASK}, "final_lora/adapter_model.safetensors"),
+    "the list of a task's files": ({"spec": OF_TASK}, "the list of the files"),
+    "the result of a stage": ({"spec": OF_STAGE}, "the result of a"),
+}
+
+
+@pytest.mark.parametrize("what", FETCHED)
+def test_whatever_is_fetched_is_said_and_ends_while_the_server_hears_the_worker(
+    world: World, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    more, name = FETCHED[what]
+    comes: list[str] = []
+
+    def away(*_: Any, on_progress: OnProgress = ignore_progress) -> Any:
+        on_progress(Progress("downloading", name, 1_000_000, 2_000_000))
+        comes.append(what)
+        raise UnreachableError("http://127.0.0.1:8000 does not answer.")
+
+    listed = what == "an adapter of a task"
+    monkeypatch.setattr(world.files, "fetch_artifact", away)
+    monkeypatch.setattr(world.files, "fetch_result_file", away)
+    monkeypatch.setattr(world.files, "result_files", (lambda _: FILES) if listed else away)
+    monkeypatch.setattr(fetching, "PATIENCE_S", 1.0)
+    token = world.server.offer(**more)
+    with Running(world):
+        finish = world.server.finished(token)
+    assert comes
+    assert (finish.outcome, finish.reason) == ("failed", "network"), finish.error
+    assert f"{name}" in (finish.error or "")
+    assert "could not be fetched for" in (finish.error or "")
+    notes = {each.fetching[token] for each in world.server.exchanges if token in each.fetching}
+    assert any("waits, and is tried again" in note and name in note for note in notes), notes
+
+
+@pytest.mark.parametrize("told", [None, JobStatus(state="starting", phase="loading", at=0.0, pid=1)])
+def test_a_pause_acts_while_the_job_loads(world: World, told: JobStatus | None) -> None:
+    token = world.server.offer()
+    with Running(world):
+        job = world.job()
+        job.told = told
+        asked = time.monotonic()
+        world.server.want(token, "pause")
+        finish = world.server.finished(token)
+        assert time.monotonic() - asked < SOON_S
+    assert (finish.outcome, finish.reason) == ("paused", "paused")
+    assert job.ended is not None
