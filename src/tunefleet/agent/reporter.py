@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -16,16 +17,19 @@ from tenacity import (
     RetryCallState,
     Retrying,
     retry_if_exception_type,
+    stop_after_delay,
+    stop_any,
     stop_when_event_set,
     wait_exponential,
     wait_random,
 )
 from tenacity.nap import sleep_using_event
+from tenacity.stop import stop_base
 
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.sink import BackendSink, skip
 from tunefleet.attach.files import read_json
-from tunefleet.client.backend import JobClient
+from tunefleet.client.backend import BackendFault, JobClient
 from tunefleet.errors import AuthError, TunefleetError, UnreachableError
 from tunefleet.jobs import JournalShipper
 from tunefleet.wire.training import JobState, StatusPatch
@@ -35,8 +39,18 @@ logger = logging.getLogger(__name__)
 _LOOK_S: Final = 0.2
 _BACKOFF_S: Final = (0.2, 5.0)
 _COMPLAIN_AT: Final = 6
+_ROUND_S: Final = 600.0
+"""After so long in vain it is looked again whether the backend is waited for still."""
 _GIVEN_UP_S: Final = 7 * 24 * 3600.0
 _RESTING: Final = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.PAUSED})
+
+
+class _FailsAtIt(stop_base):
+    """Stops once the backend has answered again and again that it fails at what it is told."""
+
+    def __call__(self, retry_state: RetryCallState) -> bool:
+        error = retry_state.outcome.exception() if retry_state.outcome is not None else None
+        return isinstance(error, BackendFault) and retry_state.attempt_number > _COMPLAIN_AT
 
 
 class Reporter:
@@ -55,6 +69,7 @@ class Reporter:
         self._load = load or (lambda: None)
         self._before_end = before_end
         self._stopping = threading.Event()
+        self._past: set[tuple[int, JobState, str]] = set()
         self._thread = threading.Thread(target=self._run, name=f"report-{job.job_id}", daemon=True)
 
     @property
@@ -76,7 +91,7 @@ class Reporter:
 
     def _run(self) -> None:
         try:
-            while not self._stopping.is_set() and self._round():
+            while not self._stopping.is_set() and self._once_more():
                 self._stopping.wait(_LOOK_S)
         except AuthError as error:
             self._mute(f"The backend does not take the job's token, so it is told no more: {error}")
@@ -86,6 +101,12 @@ class Reporter:
             logger.exception("The reports of job(%s) ended.", self._job.job_id)
         finally:
             self._client.close()
+
+    def _once_more(self) -> bool:
+        try:
+            return self._round()
+        except UnreachableError:
+            return not self._stopping.is_set()  # a round looks whether the backend is waited for still
 
     def _round(self) -> bool:
         """Tell what is new; False once there will be nothing more."""
@@ -102,11 +123,19 @@ class Reporter:
                 self._mute("The backend did not take the job's end for a week; it is told no more.")
                 return False
             if self._launched():
-                self._flush()
+                self._once(self._flush)
             if record.state is JobState.COMPLETED and self._before_end is not None:
-                self._patiently(self._before_end)
+                before_end = self._before_end
+                self._once(lambda: self._patiently(before_end), what="before_end")
             self._tell(record.state)
         return not self._job.record.state.final
+
+    def _once(self, act: Callable[[], None], what: str = "flush") -> None:
+        """Do something once for the job's end, however often the end itself is told in vain."""
+        done = (self._job.record.attempt, self._job.record.state, what)
+        if done not in self._past:
+            act()
+            self._past.add(done)
 
     def _launched(self) -> bool:
         """Tell whether the folder is this attempt's: before its launch it is another's, or nobody's."""
@@ -140,7 +169,14 @@ class Reporter:
         if self._job.record.told is state:
             return
         patch = StatusPatch(status=state.value, **self._job.describe_end())
-        self._patiently(lambda: self._client.status(self._job.job_id, patch), what=f"status {state}")
+        what = f"status {state}"
+        try:
+            self._patiently(lambda: self._client.status(self._job.job_id, patch), what=what)
+        except BackendFault as error:
+            if state is not JobState.RUNNING:
+                raise
+            # Points and log need not wait for it, nor does the end.
+            skip(self._job, what, error)
         self._job.note(told=state)
 
     def _patiently(self, call: Any, *, what: str | None = None) -> None:
@@ -148,7 +184,7 @@ class Reporter:
         for attempt in Retrying(
             retry=retry_if_exception_type(UnreachableError),
             wait=wait_exponential(multiplier=initial, max=longest) + wait_random(0, initial),
-            stop=stop_when_event_set(self._stopping),
+            stop=stop_any(stop_when_event_set(self._stopping), stop_after_delay(_ROUND_S), _FailsAtIt()),
             sleep=sleep_using_event(self._stopping),
             before_sleep=partial(self._complain, what),
             reraise=True,

@@ -30,6 +30,10 @@ ASIDE: Final = "aside.jsonl"
 _Numbered = tuple[int, Point]
 
 
+class _OneByOne(Exception):
+    """The backend does not take these lines together; it may take each but one."""
+
+
 class _Stuck(Exception):
     """What came before this record is reported; this one cannot be now."""
 
@@ -55,6 +59,7 @@ class BackendSink:
         self._state = JournalState(of_tokens=job.record.loss_is_of_tokens)
         self._log_at: int | None = None
         self._line = 0
+        self._alone_until = 0
         self._rest = b""
         self._stamper = Stamper(job.record.started_at or job.record.order, job.log_times)
         self.refused: AuthError | None = None
@@ -89,15 +94,19 @@ class BackendSink:
         rest = lines.pop()
         begin = self._base() + offset - len(self._rest)
         done = 0
-        for start in range(0, len(lines), _LINES):
-            batch = lines[start : start + _LINES]
+        while done < len(lines):
+            batch = lines[done : done + (1 if self._line < self._alone_until else _LINES)]
+            at = sum(len(line) + 1 for line in lines[:done])
             try:
-                self._post(batch, begin + sum(len(line) + 1 for line in lines[:start]))
+                self._post(batch, begin + at)
+            except _OneByOne:
+                self._alone_until = self._line + len(batch)
+                continue
             except UnreachableError:
-                if start == 0:
+                if done == 0:
                     raise
-                return self._moved(offset, sum(len(line) + 1 for line in lines[:done]) - len(self._rest), b"")
-            done = start + len(batch)
+                return self._moved(offset, at - len(self._rest), b"")
+            done += len(batch)
         return self._moved(offset, len(data), rest)
 
     def flush_tail(self) -> None:
@@ -180,21 +189,28 @@ class BackendSink:
         self._line += len(lines)
 
     def _guard(self, what: str, call: Any, seq: int, body: Any) -> None:
+        several = what == "logs" and len(body["logs"]) > 1
         try:
             call()
         except (UnreachableError, AuthError) as error:
-            if not self._put_aside(what, seq, body, error):
+            if not self._put_aside(what, seq, body, error, several=several):
                 raise _Stuck(0 if what == "logs" else seq, self._kept(error)) from error
         except TunefleetError as error:
+            if several:
+                raise _OneByOne from error
             skip(self._job, what, error)
 
-    def _put_aside(self, what: str, seq: int, body: Any, error: TunefleetError) -> bool:
+    def _put_aside(self, what: str, seq: int, body: Any, error: TunefleetError, *, several: bool) -> bool:
         """Put a record aside that the backend has failed at again and again; the others need not wait."""
         if not isinstance(error, BackendFault):
             return False
         self._faults[what, seq] = self._faults.get((what, seq), 0) + 1
-        if self._faults[what, seq] < _FAULTS:
+        # Of lines that it has failed at together each is tried once.
+        alone = what == "logs" and seq < self._alone_until
+        if self._faults[what, seq] < _FAULTS and not alone:
             return False
+        if several:
+            raise _OneByOne from error
         with (self._job.folder.root / ASIDE).open("ab") as file:
             file.write(orjson.dumps({"what": what, "body": body}) + b"\n")
         put_aside(self._job, what, error)

@@ -190,6 +190,38 @@ def test_a_record_that_the_backend_fails_at_keeps_no_other_waiting(
     assert written.job.record.refused == {"metrics put aside": 1, "logs put aside": 1, **gone}
 
 
+@pytest.mark.parametrize("status", [500, 400])
+def test_a_line_that_is_refused_takes_no_other_with_it(written: Written, stub: StubBackend, status: int) -> None:
+    def fails(call: Call) -> tuple[int, dict[str, Any]]:
+        return (status, {"error": "no"}) if "poison" in json.dumps(call.body) else (200, {})
+
+    stub.answer = fails
+    written.say("".join(f"line {number}\n" if number != 40 else "poison\n" for number in range(120)))
+    written.report()
+    until(lambda: len(stub.log("job-1")) == 119, "all others are told", 60)
+    written.end()
+    until(lambda: stub.statuses("job-1")[-1:] == ["completed"], "the end is told")
+    assert [line[22:] for line in stub.log("job-1")] == [f"line {n}" for n in range(120) if n != 40]
+    assert written.job.record.refused["logs"] == 1
+
+
+def test_a_status_that_the_backend_fails_at_keeps_nothing_waiting(written: Written, stub: StubBackend) -> None:
+    def fails(call: Call) -> tuple[int, dict[str, Any]]:
+        running = call.path.endswith("status") and call.body["status"] == "running"
+        return (500, {"error": "no such column"}) if running else (200, {})
+
+    stub.answer = fails
+    written.steps(1, 3)
+    written.say("one\n")
+    written.report()
+    until(lambda: len(stub.taken("job-1", "metrics")) == 3, "the points are told", 60)
+    until(lambda: len(stub.log("job-1")) == 1, "the log is told")
+    written.end()
+    until(lambda: stub.statuses("job-1")[-1:] == ["completed"], "the end is told")
+    assert written.job.record.refused == {"status running": 1}
+    assert any("no such column" in warning for warning in written.job.record.warnings)
+
+
 def test_the_summary_of_a_run_is_no_point(written: Written, stub: StubBackend) -> None:
     written.steps(1, 2)
     summary = {"train_runtime": 9.0, "train_samples_per_second": 3.5, "train_loss": 2.1}
