@@ -16,10 +16,11 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from filelock import FileLock, Timeout
 
@@ -30,6 +31,8 @@ from tunefleet.artifacts.upload import Upload, let_go
 from tunefleet.errors import ArtifactError, ConflictError, MachineError, NotFoundError, OffsetConflict
 
 _log = logging.getLogger(__name__)
+_ANNOUNCED_S: Final = 60.0
+"""So long an upload may take from its announcement to its first byte."""
 
 
 class NoRoomError(MachineError):
@@ -72,6 +75,7 @@ class BlobStore(ABC):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._promised = 0
         self._promising = threading.Lock()
+        self._announced: dict[tuple[str, str], tuple[int, float]] = {}
 
     @abstractmethod
     def find(self, digest: str) -> int | None:
@@ -150,20 +154,34 @@ class BlobStore(ABC):
         except FileNotFoundError:
             return 0
 
-    def unfinished_bytes(self, scope: str, *, but: str) -> int:
-        """Return the total size of unfinished uploads, which may never be resumed.
+    def announce(self, digest: str, size_bytes: int, scope: str, check: Callable[[int], None]) -> None:
+        """Count an upload with its whole length from now on, before its first byte, if that is allowed.
 
         Args:
-            scope: Whose, as in `append`.
-            but: Digest of a file that does not count: what is here of it is about to be gone on with.
+            digest: What the whole file will have.
+            size_bytes: Its length.
+            scope: Who uploads it, as in `append`.
+            check: Told how many bytes all other unfinished uploads of the scope have or announced; may raise. Uploads
+                that begin together are checked one after the other.
         """
-        found = 0
+        with self._promising:
+            check(self._unfinished_bytes(scope, but=digest))
+            self._announced[scope, digest] = size_bytes, time.monotonic()
+
+    def _unfinished_bytes(self, scope: str, *, but: str) -> int:
+        found: dict[str, int] = {}
         for part in self.uploads.glob(f"*{_suffix(scope)}.part"):
             name = part.name.removesuffix(f"{_suffix(scope)}.part")
-            if is_digest(name) and name != but:
+            if is_digest(name):
                 with contextlib.suppress(FileNotFoundError):  # it was finished, or swept
-                    found += part.stat().st_size
-        return found
+                    found[name] = part.stat().st_size
+        now = time.monotonic()
+        for (whose, name), (size_bytes, at) in list(self._announced.items()):
+            if name not in found and now - at > _ANNOUNCED_S:
+                del self._announced[whose, name]  # it never came, or was swept
+            elif whose == scope:
+                found[name] = max(found.get(name, 0), size_bytes)
+        return sum(size_bytes for name, size_bytes in found.items() if name != but)
 
     def append(self, digest: str, offset: int, total: int, scope: str = "") -> Upload:
         """Go on with an upload, or start one.
@@ -195,12 +213,12 @@ class BlobStore(ABC):
                 f"The file {digest[:12]}… is being uploaded by somebody else.", hint="Try again in a moment."
             ) from None
         try:
-            return self._open(digest, part, lock, offset, total)
+            return self._open(digest, part, lock, offset, total, scope)
         except BaseException:
             let_go(lock, part)
             raise
 
-    def _open(self, digest: str, part: Path, lock: FileLock, offset: int, total: int) -> Upload:
+    def _open(self, digest: str, part: Path, lock: FileLock, offset: int, total: int, scope: str) -> Upload:
         have = part.stat().st_size if part.exists() else 0
         if have > total:
             # It was announced with another length; the digest decides, and this start may be the right one.
@@ -215,11 +233,21 @@ class BlobStore(ABC):
         self._promise(total)
         try:
             return Upload(
-                digest=digest, part=part, keep=self.keep, lock=lock, total=total, over=lambda: self._promise(-total)
+                digest=digest,
+                part=part,
+                keep=lambda part, digest: self._keep(part, digest, scope),
+                lock=lock,
+                total=total,
+                over=lambda: self._promise(-total),
             )
         except BaseException:
             self._promise(-total)
             raise
+
+    def _keep(self, part: Path, digest: str, scope: str) -> None:
+        self.keep(part, digest)
+        with self._promising:
+            self._announced.pop((scope, digest), None)
 
     def _promise(self, size_bytes: int) -> None:
         with self._promising:

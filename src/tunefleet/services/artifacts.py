@@ -96,11 +96,17 @@ async def reserve(core: Core, who: Who, digest: str, size_bytes: int) -> None:
 
 
 def refuse_upload(connection: Connection, *, core: Core, project: str, digest: str, size_bytes: int) -> None:
-    """Refuse to begin or go on with an upload for which a project's quota has no room; arguments as in `reserve`."""
+    """Refuse to begin or go on with an upload for which a project's quota has no room, else reserve its whole length.
+
+    Arguments as in `reserve`.
+    """
     if artifacts.known(connection, project, [digest]) or not quotas.limits_storage(connection, project):
         return
-    begun = core.blobs.unfinished_bytes(scope_of(project), but=digest)
-    quotas.refuse_storing(connection, project, size_bytes + begun, lock=False)
+
+    def check(others: int) -> None:
+        quotas.refuse_storing(connection, project, size_bytes + others, lock=False)
+
+    core.blobs.announce(digest, size_bytes, scope_of(project), check)
 
 
 async def stored(core: Core, who: Who, digest: str, size_bytes: int, *, of_job: bool = False) -> None:

@@ -20,8 +20,10 @@ from tunefleet.services.core import Core, Verified
 from tunefleet.store import Connection, artifacts
 
 log = logging.getLogger(__name__)
+LATELY_S: Final = 600.0
+"""A file that was read so lately is not read again for a push: many push the same one at once."""
 GOOD_S: Final = 86_400.0
-"""How long a file counts as verified: pushing it again within this time reads it no second time."""
+"""A file that was read so lately is not read again in the background."""
 _AT_A_TIME: Final = 64 << 20
 """Bytes that one look of the background reads at least; then it rests as long as its speed wants."""
 
@@ -44,17 +46,18 @@ def is_whole(blobs: BlobStore, digest: str, *, pace: Callable[[int], None] = lam
     return found.hexdigest() == digest
 
 
-def damaged(blobs: BlobStore, digests: Iterable[str], verified: Verified) -> Iterator[str]:
+def damaged(blobs: BlobStore, digests: Iterable[str], verified: Verified, *, good_s: float = LATELY_S) -> Iterator[str]:
     """Yield which of these files are lost or damaged, and put the damaged ones aside; blocks.
 
     Args:
         blobs: The store; of a service that keeps sums itself only the presence of a file is looked at.
         digests: Of files that rows know.
         verified: What was read lately.
+        good_s: How long what was read counts as good.
     """
     for digest in digests:
         now = time.monotonic()
-        if now - verified.at.get(digest, -GOOD_S) < GOOD_S:
+        if now - verified.at.get(digest, -good_s) < good_s:
             continue
         try:
             good = is_whole(blobs, digest) if blobs.may_rot else blobs.has(digest)
@@ -106,4 +109,4 @@ def artifacts_with(connection: Connection, *, digest: str) -> tuple[str, ...]:
 
 
 def _damaged(core: Core, digest: str) -> list[str]:
-    return list(damaged(core.blobs, [digest], core.verified))
+    return list(damaged(core.blobs, [digest], core.verified, good_s=GOOD_S))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 
 import pytest
@@ -170,12 +171,29 @@ async def test_what_unfinished_uploads_have_left_counts_and_is_refused_before_it
             with lab.core.blobs.append(digest, 0, 5, scope="red") as upload:
                 upload.write(b"four")
         else:
-            with pytest.raises(QuotaError, match="of the 10 bytes of its storage quota; 13 more"):
+            with pytest.raises(QuotaError, match="of the 10 bytes of its storage quota; 15 more"):
                 await artifacts.reserve(lab.core, red, digest, 5)
     await artifacts.reserve(lab.core, red, hashlib.sha256(bytes([1])).hexdigest(), 5)  # goes on where it was
     with pytest.raises(QuotaError):
         await artifacts.reserve(lab.core, red, "f" * 64, 11)
     await artifacts.reserve(lab.core, lab.admin, "f" * 64, 11)  # another project, without a quota
+
+
+async def test_uploads_that_begin_together_are_reserved_whole_one_after_the_other(lab: Lab) -> None:
+    """Each alone has room; together, a file of 1 MB that is not begun yet counts as much as one that is."""
+    red = await member(lab, "red", storage_bytes=10)
+    digests = [hashlib.sha256(bytes([number])).hexdigest() for number in range(8)]
+    found = await asyncio.gather(
+        *(artifacts.reserve(lab.core, red, digest, 4) for digest in digests), return_exceptions=True
+    )
+    assert [type(each) for each in found if each is not None] == [QuotaError] * 6
+    taken = [digest for digest, each in zip(digests, found, strict=True) if each is None]
+    await artifacts.reserve(lab.core, red, taken[0], 4)  # the same one again
+    data = bytes([digests.index(taken[0])])
+    with lab.core.blobs.append(taken[0], 0, 1, scope="red") as upload:
+        upload.write(data)
+        upload.finish()
+    await artifacts.reserve(lab.core, red, "e" * 64, 5)  # what is whole is no announcement any more
 
 
 async def test_of_a_tasks_log_so_much_is_kept_and_a_line_says_so(lab: Lab) -> None:

@@ -57,8 +57,14 @@ async def test_what_was_verified_lately_is_not_read_again(lab: Lab, monkeypatch:
     await lab.publish(lab.admin, "model", DATA)
     entry = FileEntry(path="file", digest=hashlib.sha256(DATA).hexdigest(), size_bytes=len(DATA))
     assert await push(lab, entry) == []
-    monkeypatch.setattr(store_verification, "is_whole", lambda *_: pytest.fail("it is read again"))
-    assert await push(lab, entry) == []
+    with monkeypatch.context() as change:
+        change.setattr(store_verification, "is_whole", lambda *_: pytest.fail("it is read again"))
+        assert await push(lab, entry) == []
+    flip(place(lab, entry.digest))
+    lab.core.verified.at[entry.digest] -= store_verification.LATELY_S
+    assert await push(lab, entry) == [entry.digest], (
+        "a push a while later is no use to whom the damage is shown otherwise"
+    )
 
 
 async def test_the_background_finds_it_and_names_the_artifact(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
