@@ -71,6 +71,12 @@ RESULT_KEYS: Final[Mapping[str, frozenset[str]]] = {
 """Kind → the keys of its result. A function of a `python` task returns what it likes, and a `command` may leave any."""
 _OF_ANY: Final = frozenset({"parts", "warnings"})
 """What the result has of a task that was spread over workers, or that has lost something."""
+_ONLY_WITH: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
+    ("merge", "gguf"): ("merge", "gguf"),
+    ("inference", "jsonl_export"): ("postprocess", "jsonl_export"),
+    ("inference", "jsonl_export_path"): ("postprocess", "jsonl_export"),
+}
+"""Kind and key → the block without which the key has no value."""
 _SAVES: Final = frozenset({"sft", "lora_sft", "dpo", "kto", "orpo", "reward", "grpo", "rloo", "ppo"})
 
 
@@ -95,6 +101,10 @@ def fault_of(reference: Reference, upstream: Mapping[str, Any]) -> tuple[str, st
             f"{reference.text} has no value: the result of {_article(str(kind))} {kind} task has no {show(key)}",
             hint,
         )
+    wanted = _ONLY_WITH.get((str(kind), key))
+    if wanted is not None and _within(upstream, *wanted) is None:
+        block = ".".join(wanted)
+        return f"{reference.text} has no value: {reference.node} has no {block}", f"add {block} to {reference.node}"
     return _product_fault(reference, key, str(kind), upstream)
 
 
@@ -120,9 +130,21 @@ def _product_fault(reference: Reference, key: str, kind: str, upstream: Mapping[
 
 def _made(kind: str, upstream: Mapping[str, Any]) -> str | None:
     """Return which of the two products a task leaves; None if that is not known here."""
+    if kind == "merge":
+        into = _within(upstream, "merge", "into") or "base"
+        return {"base": "final_model", "adapter": "final_lora"}.get(into) if isinstance(into, str) else None
+    if kind == "verify":
+        return "final_model"
     if kind not in _SAVES:
         return None
     return "final_lora" if kind == "lora_sft" or upstream.get("lora") is not None else "final_model"
+
+
+def _within(data: Any, *path: str) -> Any:
+    """Return what stands in mappings within mappings; None if it does not."""
+    for key in path:
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data
 
 
 def _archives(name: str, output: Any) -> bool:

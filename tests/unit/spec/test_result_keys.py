@@ -21,8 +21,14 @@ KINDS = {
     "dpo": "taskType: dpo, model: {source: {identifier: m}}, data: {path: p.jsonl}, lora: {}",
     "echo": "taskType: echo, data: {type: list, items: [a]}",
     "inference": "taskType: inference, model: {source: {identifier: m}}, data: {type: list, items: [a]}",
+    "merge": "taskType: merge, model: {source: {identifier: m}, adapters: [{path: a/b}]}",
+    "merge with gguf": "taskType: merge, model: {source: {identifier: m}, adapters: [{path: a/b}]}, merge: {gguf: {}}",
+    "inference with export": "taskType: inference, model: {source: {identifier: m}}, data: {type: list, items: [a]}, "
+    "postprocess: {jsonl_export: {path: rows.jsonl, fields: {a: output}}}",
     "python": "taskType: python, code: 'def main(): return {}'",
 }
+MERGE = KINDS["merge"]
+BOTH = MERGE.replace("[{path: a/b}]", "[{path: a/b}, {path: a/c}]")
 PACKED = "output: {artifacts: [final_lora.tar.gz]}"
 BY_HTTP = "output: {destination: {type: http}}"
 
@@ -63,6 +69,9 @@ def fault(first: str, value: str) -> tuple[str, str | None] | None:
         ("echo", "items[0].output"),
         ("echo", "parts[0].items"),
         ("inference", "usage.total_tokens"),
+        ("merge", "final_model_path"),
+        ("merge with gguf", "gguf.path"),
+        ("inference with export", "jsonl_export.path"),
         ("python", "whatever.it[0].returns"),
         ("python", "final_lora_archive_url"),
     ],
@@ -96,6 +105,12 @@ def test_an_archive_may_be_named_where_one_is_made(end: str) -> None:
         ),
         (KINDS["lora_sft"], "${one.final_model_path}", "one leaves final_lora", "write final_lora_path"),
         (KINDS["sft"], "${one.final_lora_archive}", "one leaves final_model", "write final_model_archive"),
+        (MERGE, "${one.final_lora_path}", "one leaves final_model", "write final_model_path"),
+        (MERGE, "${one.final_model_archive}", "one leaves no archive", "final_model.tar.gz"),
+        (f"{BOTH}, merge: {{into: adapter}}", "${one.final_model_path}", "one leaves final_lora", "final_lora_path"),
+        (MERGE, "${one.gguf.path}", "one has no merge.gguf", "add merge.gguf"),
+        (KINDS["inference"], "${one.jsonl_export.path}", "one has no postprocess.jsonl_export", "add postprocess"),
+        ("taskType: verify, model: {source: {identifier: m}}", "${one.final_lora_path}", "leaves final_model", "write"),
         (f"{LORA}, training: {{save_model: false}}", "${one.final_lora_path}", "one saves no model", "save_model"),
     ],
 )
