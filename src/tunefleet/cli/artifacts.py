@@ -63,7 +63,9 @@ def get(
             where = client.tasks.fetch_output(one_task(client, task), artifact, folder, on_progress=on_progress)
         else:
             detail = client.artifacts.get(artifact)
-            where = client.artifacts.fetch(detail.id, dest or Path(detail.name), on_progress=on_progress)
+            name = Path(detail.name).name  # whoever has named it does not say where it goes
+            folder = dest or Path(detail.id if name in {"", ".."} else name)
+            where = client.artifacts.fetch(detail.id, folder, on_progress=on_progress)
     if as_json:
         print_json({"path": str(where.resolve())})
     else:

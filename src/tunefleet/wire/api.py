@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import Field
 
 from tunefleet.wire.attempts import AttemptView
-from tunefleet.wire.base import Body, Message, Name, ProcessBody
+from tunefleet.wire.base import Body, Message, Name, PathName, ProcessBody
 from tunefleet.wire.direct import DirectOffer
 from tunefleet.wire.fleet import TaskForecast, TaskGlance
 
@@ -249,8 +249,8 @@ class ArtifactCreate(ProcessBody):
     `digest` must be the digest of the manifest (`tunefleet.artifacts.manifest_digest`) of `files`.
     """
 
-    name: str
-    kind: str = "files"
+    name: PathName
+    kind: Name = "files"
     files: tuple[FileEntry, ...]
     digest: str
     metadata: dict[str, Any] = Field(default_factory=dict)

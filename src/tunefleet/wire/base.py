@@ -23,6 +23,26 @@ Name = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_name)
 text for a line (control characters, marks that turn the direction of writing, halves of characters) is refused."""
 
 
+def _line(value: str) -> str:
+    if value != value.strip() or not value.isprintable():
+        raise ValueError("must be one line of text that neither begins nor ends with a blank")
+    return value
+
+
+Line = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_line)]
+"""What a process says of itself, or a path of another machine: it can stand in a terminal and a page."""
+
+
+def _parts(value: str) -> str:
+    if any(part in {"", ".", ".."} or part != part.strip() for part in value.split("/")) or "\\" in value:
+        raise ValueError("must be a name, or a path of names, that leads nowhere else")
+    return value
+
+
+PathName = Annotated[Line, AfterValidator(_parts)]
+"""What a task or a person calls a file or folder: a name, or several with slashes between them."""
+
+
 class Message(BaseModel):
     """A message between processes of possibly different versions; unknown fields are ignored.
 

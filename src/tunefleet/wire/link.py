@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from tunefleet.wire.base import Figure, Message, Name, Whole
+from tunefleet.wire.base import Figure, Line, Message, Name, Whole
 
 MAX_TIME_S = 253_402_300_799.0
 """Unix time of the last second that a date can say."""
@@ -63,7 +63,7 @@ class Capabilities(Message):
     """What a worker is and has."""
 
     version: str
-    hostname: str
+    hostname: Line
     executors: tuple[ExecutorOffer, ...]
     slots: dict[SlotClass, Whole]
     cpu_count: Whole
@@ -71,7 +71,7 @@ class Capabilities(Message):
     memory_free_bytes: Whole
     disk_free_bytes: Whole
     gpus: tuple[Gpu, ...] = ()
-    tags: tuple[str, ...] = ()
+    tags: tuple[Name, ...] = Field(default=(), max_length=200)
     cached_models: tuple[str, ...] = ()
     cached_datasets: tuple[str, ...] = ()
     cache_read_at: float | None = Field(default=None, ge=0, le=MAX_TIME_S)

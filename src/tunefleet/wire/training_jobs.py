@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
-from tunefleet.wire.base import Message
+from tunefleet.wire.base import Line, Message
 from tunefleet.wire.training import MAX_COUNT, Open
 
 JobId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -20,10 +20,10 @@ class JobRegistration(Open):
     """Body of `POST /api/training/local/jobs`; whose the job is follows the key, whatever `user_id` says."""
 
     job_id: JobId
-    user_id: str | None = None
-    model_name: str | None = None
-    dataset_path: str | None = None
-    name: str | None = Field(default=None, validation_alias=AliasChoices("name", "job_name"), max_length=200)
+    user_id: Line | None = None
+    model_name: Line | None = None
+    dataset_path: Line | None = None
+    name: Line | None = Field(default=None, validation_alias=AliasChoices("name", "job_name"), max_length=200)
     status: str | None = None
     config: dict[str, Any] = Field(default_factory=dict)
     total_steps: int | None = Field(default=None, ge=0, lt=MAX_COUNT)

@@ -10,13 +10,15 @@ from pydantic import ValidationError
 
 from tests.hostile import HARMLESS, NAMES
 from tunefleet.spec.pipeline import task_name
-from tunefleet.wire.api import KeyCreate
+from tunefleet.wire.api import ArtifactCreate, FileEntry, KeyCreate
 from tunefleet.wire.federated import JobCreate
 from tunefleet.wire.joining import InvitationCreate, JoinRequest
 from tunefleet.wire.link import Capabilities, ExchangeRequest, RegisterRequest
 from tunefleet.wire.notify import ChannelCreate
 from tunefleet.wire.projects import ProjectCreate
+from tunefleet.wire.training_jobs import JobRegistration
 
+PATHS = {"here", "above", "a path", "an absolute path", "a folder", "a folder of Windows"}
 CAPABILITIES = Capabilities(
     version="0", hostname="h", executors=(), slots={}, cpu_count=1, memory_total_bytes=1, memory_free_bytes=1,
     disk_free_bytes=1,
@@ -40,6 +42,21 @@ ANY: dict[str, Callable[[str], object]] = {
     "a machine that joins": lambda name: JoinRequest(token="t", secret_hash="0" * 64, name=name),
     "a federation": lambda name: JobCreate(name=name),
 }
+FILE = FileEntry(path="a", digest="0" * 64, size_bytes=1)
+WIDER: dict[str, tuple[Callable[[str], object], set[str]]] = {
+    "an artifact": (lambda name: ArtifactCreate(name=name, files=(FILE,), digest="0" * 64), {"a folder"}),
+    "the kind of an artifact": (
+        lambda name: ArtifactCreate(name="a", kind=name, files=(FILE,), digest="0" * 64),
+        set(),
+    ),
+    "a machine": (lambda name: CAPABILITIES.model_validate({**CAPABILITIES.model_dump(), "hostname": name}), PATHS),
+    "a tag": (lambda name: CAPABILITIES.model_validate({**CAPABILITIES.model_dump(), "tags": [name]}), set()),
+    "a job of another program": (lambda name: JobRegistration(job_id="j", name=name), PATHS),
+    "whose it is": (lambda name: JobRegistration(job_id="j", user_id=name), PATHS),
+    "its model": (lambda name: JobRegistration(job_id="j", model_name=name), PATHS),
+    "its data": (lambda name: JobRegistration(job_id="j", dataset_path=name), PATHS),
+}
+"""What may be a path, or be called like one, because nobody goes there by it: how it is made, and what enters."""
 NARROWER: dict[str, Callable[[str], object]] = {
     "an invited worker": lambda name: InvitationCreate(worker_id=name),
     "a channel": lambda name: ChannelCreate(name=name, to="https://example.org"),
@@ -52,6 +69,17 @@ NARROWER: dict[str, Callable[[str], object]] = {
 def test_a_hostile_name_does_not_enter(place: str, what: str) -> None:
     with pytest.raises(ValidationError):
         {**ANY, **NARROWER}[place](NAMES[what])
+
+
+@pytest.mark.parametrize("place", WIDER)
+@pytest.mark.parametrize("what", NAMES)
+def test_what_may_be_a_path_is_one_line_all_the_same(place: str, what: str) -> None:
+    make, enter = WIDER[place]
+    if what in enter:
+        make(NAMES[what])
+    else:
+        with pytest.raises(ValidationError):
+            make(NAMES[what])
 
 
 @pytest.mark.parametrize("what", [what for what in NAMES if what != "blanks around"])
