@@ -121,3 +121,19 @@ def test_a_cancel_ends_all_of_it(way: Way) -> None:
     assert way.client.tasks.wait(second, timeout_s=PATIENCE_S).status == "cancelled"
     way.until(lambda: not way.ranks(first), "the end of all ranks")
     way.until(lambda: way.held() == 0, "the nodes given back")
+
+
+@pytest.mark.parametrize("way", ["plain"], indirect=True)
+def test_a_trainer_that_is_told_to_end_saves_and_goes_on_there(way: Way) -> None:
+    """SIGTERM, as whoever takes a machine away sends it: no step since the last checkpoint is lost."""
+    client, save_every = way.client, 500
+    text = document(way, STEPS).replace(f"save_steps: {SAVE_EVERY}", f"save_steps: {save_every}")
+    first = client.submit(text).workflow.tasks[0].id
+    way.reached(first, 3)
+    for rank in way.ranks(first):
+        rank.terminate()
+    done = client.tasks.wait(first, timeout_s=PATIENCE_S)
+    assert (done.status, done.error) == ("completed", None), way.logs()
+    reasons = [attempt.reason for attempt in done.attempt_list if attempt.reason != "not_accepted"]
+    assert reasons == ["released", "finished"]
+    assert way.steps(first) == list(range(1, STEPS + 1)), "each step once, though nothing was saved on schedule"
