@@ -242,7 +242,7 @@ ODD: list[tuple[str, str, str, str]] = [
     ("echo", "output: {destination: {type: local, path: ../x}}", "output.destination.path", "must be a folder"),
     ("echo", "output: {destination: {type: local, path: '~/x'}}", "output.destination.path", "as it is called"),
     ("echo", "output: {destination: {type: local, path: $HOME/x}}", "output.destination.path", "as it is called"),
-    ("lora_sft", "training: {deepspeed: {zero_optimization: {stage: 3, offload_param: {nvme_path: /home/bob}}}}",
+    ("lora_sft", "training: {deepspeed: {zero_optimization: {stage: 3, offload_param: {nvme_path: /mnt/nvme}}}}",
      "training.deepspeed.zero_optimization.offload_param.nvme_path", "is a path"),
     ("lora_sft", "training: {deepspeed: {flops_profiler: {output_file: ../x}}}",
      "training.deepspeed.flops_profiler.output_file", "is a path"),
