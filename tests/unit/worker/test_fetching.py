@@ -173,7 +173,7 @@ def test_whatever_is_fetched_is_said_and_ends_while_the_server_hears_the_worker(
     monkeypatch.setattr(world.files, "fetch_artifact", away)
     monkeypatch.setattr(world.files, "fetch_result_file", away)
     monkeypatch.setattr(world.files, "result_files", (lambda _: FILES) if listed else away)
-    monkeypatch.setattr(fetching, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(fetching, "PATIENCE_S", 0.1)
     token = world.server.offer(**more)
     with Running(world):
         finish = world.server.finished(token)
