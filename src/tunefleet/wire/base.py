@@ -29,7 +29,7 @@ def _line(value: str) -> str:
     return value
 
 
-Line = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_line)]
+Line = Annotated[str, Field(max_length=4096), AfterValidator(_line)]
 """What a process says of itself, or a path of another machine: it can stand in a terminal and a page."""
 
 

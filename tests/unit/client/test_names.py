@@ -18,7 +18,7 @@ from tunefleet.wire.notify import ChannelCreate
 from tunefleet.wire.projects import ProjectCreate
 from tunefleet.wire.training_jobs import JobRegistration
 
-PATHS = {"here", "above", "a path", "an absolute path", "a folder", "a folder of Windows"}
+PATHS = {"nothing", "here", "above", "a path", "an absolute path", "a folder", "a folder of Windows"}
 CAPABILITIES = Capabilities(
     version="0", hostname="h", executors=(), slots={}, cpu_count=1, memory_total_bytes=1, memory_free_bytes=1,
     disk_free_bytes=1,
