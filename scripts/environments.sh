@@ -107,7 +107,11 @@ families=$!
 trap wait EXIT
 
 make_environment 4.57 'accelerate>=1.6,<2'
-if $further; then make_environment 5.23 'accelerate>=1.15'; make_real_model; fi
+if $further; then
+    make_environment 5.23 'accelerate>=1.15'
+    make_real_model
+    .venv/bin/python -c 'from scripts import dependencies; dependencies.tools()'
+fi
 make_beside runpod 'runpod==1.12.*'
 if $heavy; then make_beside ray 'ray[default]==2.60.0'; fi
 

@@ -17,7 +17,7 @@ from tests.libraries import required
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(500)]
 
-STEPS, SAVE_EVERY = 24, 4
+STEPS, SAVE_EVERY = 60, 4
 
 
 def document(way: Way, steps: int) -> str:

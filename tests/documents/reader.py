@@ -21,6 +21,8 @@ from tests.documents.likeness import difference
 PATIENCE_S: Final = 240.0
 _LOOK_S: Final = 0.1
 _GRACE_S: Final = 60.0
+_ABORTED = 9
+"""Exit code of a script that `tunefleet control abort` has ended."""
 _KEPT: Final = re.compile(r"^(?:export|cd|source) ")
 _SERVES: Final = "it answers"
 _STAYS: Final = (
@@ -233,7 +235,10 @@ class Reader:
             return False
 
     def end(self) -> None:
-        """Press Ctrl-C in every terminal, the newest first; a process that failed by itself is a fault."""
+        """Press Ctrl-C in every terminal, the newest first; a process that failed by itself is a fault.
+
+        One that a page has aborted has not.
+        """
         faults = []
         while self._staying:
             line, process, log = self._staying.pop()
@@ -245,7 +250,7 @@ class Reader:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
                     faults.append(f"`{line}` did not end")
-            elif process.returncode != 0:
+            elif process.returncode not in {0, _ABORTED}:
                 said = log.read_text(encoding="utf-8", errors="replace")
                 faults.append(f"`{line}` ended with {process.returncode}:\n{said}")
         assert not faults, "\n".join(faults)

@@ -216,12 +216,19 @@ def test_what_is_rolled_back_wakes_nobody(postgres_url: str, opened: Callable[..
 
 
 def test_two_servers_with_folders_of_their_own_share_a_database(postgres_url: str, tmp_path: Path) -> None:
-    settings = [ServerSettings(data=tmp_path / name, database_url=postgres_url) for name in ("a", "b")]
-    one, two = (open_core(each) for each in settings)
+    """What each has for itself lies in its own folder; the files of all are in one place."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "artifacts").symlink_to(tmp_path / "shared", target_is_directory=True)
+    (tmp_path / "shared").mkdir()
+    settings = [ServerSettings(data=tmp_path / name, database_url=postgres_url) for name in ("a", "b", "c")]
+    one, two = (open_core(each) for each in settings[:2])
     try:
         assert one.secret == two.secret
         with pytest.raises(StoreError, match="in use by process"):
             open_core(settings[0])
+        with pytest.raises(StoreError, match=r"The files of .* are not in .*/c/artifacts"):
+            open_core(settings[2])
     finally:
         one.close()
         two.close()
