@@ -27,7 +27,7 @@ from tunefleet.certificate import opened
 from tunefleet.cli import given, here
 from tunefleet.cli.process import Child
 from tunefleet.cli.saved import SavedServer
-from tunefleet.client import Client
+from tunefleet.client import Client, trust
 from tunefleet.client.connection import Connection
 from tunefleet.errors import MachineError, TunefleetError, UnreachableError
 from tunefleet.settings import ClientSettings, ServerSettings, load
@@ -69,6 +69,8 @@ class LocalFleet:
         adopt_files: bool = False,
     ) -> None:
         self._settings = load(ServerSettings, data=data, host=host, port=port)
+        if self._settings.ca_file is not None:
+            trust.use(self._settings.ca_file)  # as the server itself: it may stand in `.env`
         self._certificate = opened(self._settings.tls_cert_file, self._settings.tls_key_file)
         self.data = self._settings.data_dir.absolute()
         self.host = self._settings.host

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -47,10 +48,13 @@ _OF_TYPE: Final = {
 }
 
 
+_OF_A_SHELL: Final = re.compile(r"~|\$[A-Za-z_]")
+
+
 def _folder(value: str) -> str:
     if "://" in value or ".." in value.replace("\\", "/").split("/"):
         raise wrong("must be a folder", "an absolute path, or one below RESULTS_DIR, without ..")
-    if value.startswith(("~", "$")) or not value.isprintable():
+    if _OF_A_SHELL.match(value) or not value.isprintable():
         raise wrong(
             "must be a folder as it is called", "no shell replaces ~ and $: write an absolute path of the worker"
         )

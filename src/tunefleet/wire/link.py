@@ -71,7 +71,7 @@ class Capabilities(Message):
     memory_free_bytes: Whole
     disk_free_bytes: Whole
     gpus: tuple[Gpu, ...] = ()
-    tags: tuple[Name, ...] = Field(default=(), max_length=200)
+    tags: tuple[Line, ...] = Field(default=(), max_length=200)
     cached_models: tuple[str, ...] = ()
     cached_datasets: tuple[str, ...] = ()
     cache_read_at: float | None = Field(default=None, ge=0, le=MAX_TIME_S)

@@ -50,7 +50,7 @@ WIDER: dict[str, tuple[Callable[[str], object], set[str]]] = {
         set(),
     ),
     "a machine": (lambda name: CAPABILITIES.model_validate({**CAPABILITIES.model_dump(), "hostname": name}), PATHS),
-    "a tag": (lambda name: CAPABILITIES.model_validate({**CAPABILITIES.model_dump(), "tags": [name]}), set()),
+    "a tag": (lambda name: CAPABILITIES.model_validate({**CAPABILITIES.model_dump(), "tags": [name]}), PATHS),
     "a job of another program": (lambda name: JobRegistration(job_id="j", name=name), PATHS),
     "whose it is": (lambda name: JobRegistration(job_id="j", user_id=name), PATHS),
     "its model": (lambda name: JobRegistration(job_id="j", model_name=name), PATHS),
