@@ -68,10 +68,12 @@ def diagnostics(
     say(f"Wrote {output}.")
 
 
-@examples("tunefleet workers upgrade lab-3 1.2.3")
+@examples("tunefleet workers upgrade lab-3", "tunefleet workers upgrade lab-3 1.2.3")
 def upgrade(
     worker: WorkerId,
-    version: Annotated[str, typer.Argument(metavar="VERSION", help="The version that the server has.")],
+    version: Annotated[
+        str | None, typer.Argument(metavar="VERSION", help="Only if it is this one; default: the server's own.")
+    ] = None,
     *,
     timeout: Timeout = 900.0,
     as_json: Json = False,
@@ -81,7 +83,7 @@ def upgrade(
     Refused, with the reason, where the worker was not installed from a server's `/install`, runs from a source tree or
     in an environment that others manage, or where the server has another version.
     """
-    _report(_tell(worker, AgentVerb.UPGRADE, {"version": version}, timeout), as_json=as_json)
+    _report(_tell(worker, AgentVerb.UPGRADE, {"version": version} if version else {}, timeout), as_json=as_json)
 
 
 @examples("tunefleet workers cordon lab-3")

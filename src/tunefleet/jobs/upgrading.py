@@ -19,7 +19,7 @@ from tunefleet.errors import ConflictError, InputError, MachineError
 
 logger = logging.getLogger(__name__)
 
-_VERSION: Final = re.compile(r"\d+(\.\d+){0,3}([abrc.]+\d+)?")
+_VERSION: Final = re.compile(r"\d+(\.\d+){0,3}([abrc.]+\d+)?(\.(post|dev)\d+)?(\+[A-Za-z0-9.]{1,60})?")
 _BY_HAND: Final = "What was installed goes on; upgrade by hand on that machine."
 _PIP_S: Final = 900.0
 _OUTPUT_CHARS: Final = 2000

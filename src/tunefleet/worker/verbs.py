@@ -122,9 +122,8 @@ class Verbs:
             case AgentVerb.COLLECT_DIAGNOSTICS:
                 return self._diagnose()
             case AgentVerb.UPGRADE:
-                # A fleet moves to a version that somebody has named, not to whatever is newest.
                 upgrading.upgrade(
-                    command.data.get("version") or "", who="worker", ask=connection.text_at, ca_file=trust.ca_file()
+                    command.data.get("version"), who="worker", ask=connection.text_at, ca_file=trust.ca_file()
                 )
                 return None
             case _:

@@ -382,7 +382,7 @@ async def test_the_step_waits_and_leaves_the_repository(jobs: Jobs, tmp_path: Pa
     assert told == ["merging the job job-1 at RunPod"]
     jobs.script = [{**DONE, "executionTime": 2500}]
     assert await step.act(context, intent) == {"url": "hf://me/merged-one", "form": "model", "job": "job-1"}
-    assert lines == ["RunPod has merged one into me/merged-one"]
+    assert lines == ["RunPod has merged one (org/adapter) into me/merged-one"]
     assert spent == [("merge", 2.5, "camp-1/0/merge/job-1")]
     ours = {**intent, "candidate": {**chosen, "on_fleet": True}}
     with pytest.raises(CycleFailed, match="on this server"):

@@ -16,6 +16,8 @@ from tunefleet.jobs import upgrading
 from tunefleet.jobs.gpuinfo import read_gpus
 
 MIB = 1 << 20
+SERVER = "http://server.example:8000"
+OFFER = f"tunefleet[train] @ {SERVER}/install/tunefleet-9.8-py3-none-any.whl"
 
 
 @pytest.fixture
@@ -80,16 +82,22 @@ def ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr(upgrading, "refusal", lambda: None)
+    monkeypatch.setattr(upgrading, "installed_from", lambda: SERVER)
     return told
 
 
-@pytest.mark.parametrize(("version", "package"), [("1.2.3", "tunefleet==1.2.3"), (None, "tunefleet")])
-def test_pip_is_told_the_version_or_to_take_the_newest(ours: Path, version: str | None, package: str) -> None:
-    assert upgrading.upgrade(version, who="agent") == "done\n"
-    assert ours.read_text() == f"-m pip install --upgrade --no-input {package}\n"
+def asked(url: str) -> str:
+    assert url == f"{SERVER}/install"
+    return OFFER
+
+
+@pytest.mark.parametrize("version", ["9.8", None])
+def test_pip_is_told_the_servers_own_package(ours: Path, version: str | None) -> None:
+    assert upgrading.upgrade(version, who="agent", ask=asked) == "done\n"
+    assert ours.read_text() == f"-m pip install --upgrade --no-input {OFFER}\n"
 
 
 @pytest.mark.usefixtures("ours")
 def test_the_last_words_of_pip_are_the_error() -> None:
     with pytest.raises(MachineError, match="pip failed: no"):
-        upgrading.upgrade("9.9", who="worker")
+        upgrading.upgrade("9.9", who="worker", ask=lambda _: OFFER.replace("9.8", "9.9"))

@@ -6,16 +6,22 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from urllib.parse import unquote
 
 import httpx
 
 from tests.integration.server.support import Running
+from tunefleet.jobs import upgrading
 from tunefleet.server import own_wheel
 
 
 def test_pip_installs_what_the_server_offers_and_it_runs(running: Running, tmp_path: Path) -> None:
     said = httpx.get(f"{running.url}/install").text.strip()
     assert said.startswith(f"tunefleet[train] @ {running.url}/install/tunefleet-")
+    assert upgrading._offered(running.url, said, None) == said, "a worker that is upgraded takes it"
+    version = unquote(said.rpartition("/tunefleet-")[2].partition("-")[0])
+    assert upgrading._offered(running.url, said, version) == said
+    assert upgrading._VERSION.fullmatch(version), version
     wanted = said.replace("[train]", "")  # the libraries are here already
     pip = [
         sys.executable,

@@ -95,7 +95,7 @@ def test_a_name_of_the_hub_is_no_folder_of_where_a_job_runs(
     place = Place(name, None, tmp_path / "work", HubSet())
     assert not place.on_disk
     for read in (lambda: base_model.locate(name, None), lambda: place.read("train", None)):
-        with pytest.raises(TunefleetError, match="lies in"):
+        with pytest.raises(TunefleetError, match="lies where this runs"):
             read()
     with pytest.raises(ModelError, match=f"Write ./{name} if you mean the folder"):
         hub.resolve(name, "model")
