@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from huggingface_hub import HfApi, constants, errors, get_token, snapshot_download
 from huggingface_hub.errors import (
@@ -21,6 +21,7 @@ from huggingface_hub.errors import (
 )
 
 from tunefleet.errors import DataError, ModelError, UnreachableError
+from tunefleet.programs import arrivals
 from tunefleet.spec.base import hub_id_error, is_revision
 
 Kind = Literal["model", "dataset"]
@@ -71,12 +72,15 @@ def resolve(name: str, kind: Kind, revision: str | None = None) -> str:
         return cached
     try:
         with explained(name, kind, revision):
-            _ask(name, kind, revision)
+            about = _ask(name, kind, revision)
     except UnreachableError:
         cached = _cached(name, kind, revision)
         if cached is None:
             raise
         return cached
+    if kind == "model":
+        sizes = {file.rfilename: file.size or 0 for file in getattr(about, "siblings", None) or ()}
+        arrivals.watch(name, sizes, Path(constants.HF_HUB_CACHE))
     return name
 
 
@@ -144,13 +148,17 @@ def explained(name: str, kind: Kind, revision: str | None = None) -> Iterator[No
         ) from error
 
 
-def _ask(name: str, kind: Kind, revision: str | None) -> None:
+def _ask(name: str, kind: Kind, revision: str | None) -> Any:
     hub = HfApi()
-    ask = hub.model_info if kind == "model" else hub.dataset_info
-    about = ask(name, revision=revision, timeout=_ASK_S)
+    about: Any
+    if kind == "model":
+        about = hub.model_info(name, revision=revision, timeout=_ASK_S, files_metadata=arrivals.wanted())
+    else:
+        about = hub.dataset_info(name, revision=revision, timeout=_ASK_S)
     if getattr(about, "gated", False):
         # Everybody may read what a gated repository is; only its files are refused, and that much later.
         hub.auth_check(name, repo_type=kind)
+    return about
 
 
 def _licence_hint(name: str, kind: Kind) -> str:

@@ -11,7 +11,7 @@ from tunefleet import attach
 from tunefleet.attach import JobSession
 from tunefleet.attach.quiet import Journal
 from tunefleet.errors import InputError
-from tunefleet.programs import secrets
+from tunefleet.programs import arrivals, secrets
 from tunefleet.spec import BaseTaskSpec, load_task_spec
 from tunefleet.wire.jobfolder import Job, JobFolder
 
@@ -57,6 +57,7 @@ def open_task(folder: Path, wanted: type[SpecT], *, filled: bool = True) -> Open
         InputError: If the job is of another kind, or this machine lacks a secret.
     """
     session = attach.open_session(folder)
+    arrivals.tell(session.journal.progress)
     job = Job.model_validate(session.job)
     return Opened(job, checked(job.spec, wanted, filled=filled), JobFolder(folder), session)
 
