@@ -68,7 +68,8 @@ class ProgressRecord(Record):
 
     Args:
         phase: `loading`, `fetching` (a model from the hub: steps are megabytes), `training`, `evaluating`, `saving`,
-            `finishing`, or what another kind of task calls its work; `yielded` when its process is gone for a while, because somebody else uses its GPU.
+            `finishing`, or what another kind of task calls its work; `yielded` when its process is gone for a while,
+            because somebody else uses its GPU.
         step_time_s: Smoothed duration of an optimizer step.
         tokens_per_s: Smoothed throughput over input tokens, padding not counted.
         rss_bytes: Resident memory of the trainer process, when the record is written: up to a second after `at`.
