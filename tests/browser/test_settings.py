@@ -118,7 +118,8 @@ def test_the_room_that_is_shown_is_what_lies_in_the_folder(
 
     def lying() -> int:
         files = [path for path in (fleet.data / "artifacts").rglob("*") if path.is_file()]
-        return sum(path.stat().st_size for path in files if path.name != "database-id")
+        own = b"The files of the Tunefleet database "  # by which server and files know each other; nobody's data
+        return sum(path.stat().st_size for path in files if not path.read_bytes().startswith(own))
 
     def counted() -> bool:
         kept = sum(use.size_bytes for use in client.storage().uses if use.kind not in {"database", "working"})

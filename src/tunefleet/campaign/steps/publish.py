@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.campaign import places
-from tunefleet.campaign.contract import Later, Outcome, StepContext
+from tunefleet.campaign.contract import Candidate, Later, Outcome, StepContext
 from tunefleet.campaign.hub import HUB
 from tunefleet.campaign.room import room
 from tunefleet.campaign.steps.repeatable import Repeatable
@@ -76,7 +76,7 @@ def _story(context: StepContext) -> Story:
         "began with": f"`{order['base']['repo']}`",
         "chunk": f"{rows}, sha256 `{chunk['digest']}`",
         "task": f"`{order['ticket']}` at {order['provider']}",
-        "candidate": f"`{chosen['candidate']['name']}`",
+        "candidate": f"`{Candidate(**chosen['candidate']).label}`",
         "held-out rows": f"{data['test']['rows']:,} rows, sha256 `{data['test']['digest']}`",
         "evaluation": f"task `{chosen['evaluation']['task_id']}`",
         "model": _said(context.outcome(StepName.MERGE)),
