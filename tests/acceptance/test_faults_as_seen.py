@@ -142,7 +142,7 @@ def test_what_only_the_worker_can_see(fleet: LocalFleet, shell: Shell) -> None:
     wrong = {
         "has no column 'anser'.": "path: rows.jsonl, prompt_column: question, response_column: anser",
         "empty.jsonl has no rows.": f"path: empty.jsonl, {PAIR}",
-        "has no column 'text'. It has: other.": "path: other.jsonl, text_field: text",
+        "has no column 'text'.": "path: other.jsonl, text_field: text",
         "climbs.tar.gz is unsafe.": f"path: climbs.tar.gz, {PAIR}",
         "is a link or a device.": f"path: links.tar.gz, {PAIR}",
         "It looks like an archive bomb": f"path: bomb.zip, {PAIR}",

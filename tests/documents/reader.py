@@ -221,7 +221,7 @@ class Reader:
             time.sleep(_LOOK_S)
         for pattern, job in _STARTED.items():
             if re.match(pattern, line):
-                self.until("tunefleet control list", job)
+                self.until("tunefleet control list --json", f'"job_id": "{job}"')  # paused ones are only named
         self._note(log.read_text(encoding="utf-8", errors="replace"))
         return self.output
 

@@ -50,8 +50,7 @@ def card(story: Story) -> str:
     parts = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
         f"# {story.name}",
-        "A model that a campaign of [Tunefleet](https://pypi.org/project/tunefleet/) has trained on "
-        f"`{story.base}`, a chunk of the data at a time.",
+        f"A model that a campaign of Tunefleet has trained on `{story.base}`, a chunk of the data at a time.",
         "## Lineage",
         table(("", ""), list(story.lineage.items())),
         "## Measured on held-out rows",

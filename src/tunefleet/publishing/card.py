@@ -57,7 +57,7 @@ def card(task: TaskDetail, product: ArtifactView, chain: list[TaskDetail], datas
     lines = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
         f"# {task.name}",
-        f"{what} made by [Tunefleet](https://pypi.org/project/tunefleet/)" + (f" from `{base}`." if base else "."),
+        f"{what} made by Tunefleet" + (f" from `{base}`." if base else "."),
         "## Lineage",
         table(
             ("", ""),
