@@ -23,6 +23,7 @@ _LOOK_S: Final = 0.1
 _GRACE_S: Final = 60.0
 _ABORTED = 9
 """Exit code of a script that `tunefleet control abort` has ended."""
+_ASKS: Final = "tunefleet control status"
 _KEPT: Final = re.compile(r"^(?:export|cd|source) ")
 _SERVES: Final = "it answers"
 _STAYS: Final = (
@@ -164,15 +165,21 @@ class Reader:
         stays = next((ready for pattern, ready in _STAYS if re.match(pattern, line)), None)
         if stays is not None:
             return self._start(line, stays, where)
+        shown = command.shown if command is not None else ()
+        deadline = time.monotonic() + (PATIENCE_S if line.startswith(_ASKS) else 0.0)
+        # A training that has just begun has not logged all that the page shows.
+        while (unlike := difference(shown, self._run(line, where).splitlines())) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        assert unlike is None, f"{where}: `{line}` says something else than the page: {unlike}\n{self.output}"
+        return self.output
+
+    def _run(self, line: str, where: str) -> str:
         done = subprocess.run(
             ["bash", "-c", self._script(line)], cwd=self.here, env=self.environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_S, check=False, text=True,
         )  # fmt: skip
         assert done.returncode == 0, f"{where}: `{line}` ended with {done.returncode}:\n{done.stdout}"
         self._note(done.stdout)
-        if command is not None and command.shown:
-            unlike = difference(command.shown, done.stdout.splitlines())
-            assert unlike is None, f"{where}: `{line}` says something else than the page: {unlike}\n{done.stdout}"
         return done.stdout
 
     def submitted(self, name: str) -> str:
