@@ -60,7 +60,7 @@ def test_only_settings_and_one_module_of_attach_read_the_environment(repository:
 
 def test_programs_read_no_variable_of_ours(repository: Path) -> None:
     names = {variable.name for _, own in write_reference.variables() for variable in own}
-    names -= {"HF_HUB_OFFLINE", "HF_TOKEN"}  # theirs: the libraries in the process read them too
+    names -= {"HF_HUB_OFFLINE", "HF_HUB_CACHE", "HF_TOKEN"}  # theirs: the libraries in the process read them too
     names -= {"TUNEFLEET_LLAMA_CPP"}  # read by the worker, which hands it on
     names -= {"USE_CPU_FOR_MODELS"}  # a campaign's; named where it is the way out
     names -= {"TUNEFLEET_NODE", "TUNEFLEET_NODES_IDLE_S"}  # written for the workers that Ray's nodes start
