@@ -19,6 +19,7 @@ from tunefleet.client.direct import DirectSender
 from tunefleet.client.problems import TooLargeForProxy
 from tunefleet.errors import ArtifactError, ConflictError, OffsetConflict, UnreachableError
 from tunefleet.wire.api import ArtifactCreate, ArtifactDetail, ArtifactView, BlobMissing, FileEntry
+from tunefleet.wire.base import is_shown
 from tunefleet.wire.results import SINGLE_FILE, ResultFile
 
 Phase = Literal["hashing", "uploading", "downloading"]
@@ -82,7 +83,7 @@ def push(
             as expected.
         UnreachableError: If the server stays away.
     """
-    label = name or Path(source).expanduser().resolve().name
+    label = name or "".join(each if is_shown(each) else "_" for each in Path(source).expanduser().resolve().name)
     return deliver(source, label, kind, task_id=task_id, metadata=metadata, expected=expected, on_progress=on_progress)
 
 

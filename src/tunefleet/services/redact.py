@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import yaml
 
+from tunefleet.errors import SpecError
 from tunefleet.services.scrub import scrub
-from tunefleet.spec.text import HALVES
+from tunefleet.spec.text import HALVES, guard
 
 try:
     from yaml import CSafeLoader as _Loader
@@ -53,8 +54,10 @@ def _text(document: str) -> str:
     if not _has_a_word(document):
         return scrub(document)
     try:
-        found = sorted(_secrets(yaml.compose(_composable(document), Loader=_Loader)))
-    except yaml.YAMLError:
+        readable = _composable(document)
+        guard(readable)  # what is nested without end ends the process in the composer
+        found = sorted(_secrets(yaml.compose(readable, Loader=_Loader)))
+    except (yaml.YAMLError, UnicodeEncodeError, SpecError):
         return STARS  # what cannot be read cannot be shown without risk
     pieces: list[str] = []
     upto = 0

@@ -63,7 +63,7 @@ def variables_of(prefixes: Sequence[str]) -> dict[str, str]:
     Args:
         prefixes: Such as `WANDB_`; a whole name is one, too.
     """
-    given = {**dotenv_values(".env"), **os.environ}
+    given = {**dotenv_values(".env", interpolate=False), **os.environ}
     return {name: value for name, value in given.items() if value and name.startswith(tuple(prefixes))}
 
 
@@ -105,7 +105,7 @@ def unsupported(process: Literal["server", "worker"]) -> list[str]:
     Args:
         process: Which one starts.
     """
-    given = {name for name, value in {**dotenv_values(".env"), **os.environ}.items() if value}
+    given = {name for name, value in {**dotenv_values(".env", interpolate=False), **os.environ}.items() if value}
     return [
         f"{name} is not supported and has no effect: {instead}."
         for name, instead in UNSUPPORTED[process].items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -52,7 +52,7 @@ def load(cls: type[S], **overrides: Any) -> S:
         logger.warning("%s in .env is not heeded: set it in the environment, or use --allow-code.", ALLOW_CODE)
         given["allow_code"] = file
     if DOTENV in (files if isinstance(files, tuple) else (files,)):
-        _refuse_foreign_addresses(cls)
+        _refuse_foreign_addresses(cls, dotenv_values(DOTENV, interpolate=False))
     try:
         return cls(**given)
     except ValidationError as error:
@@ -60,13 +60,19 @@ def load(cls: type[S], **overrides: Any) -> S:
         raise MachineError(f"A setting cannot be used: {faults}.", hint="Mend the variable or the option.") from None
 
 
-def _refuse_foreign_addresses(cls: type[ProcessSettings]) -> None:
+def _refuse_foreign_addresses(cls: type[ProcessSettings], said: Mapping[str, str | None]) -> None:
     """Refuse a `.env` that says where a secret of the environment goes: it may have come with what was unpacked there.
+
+    One whose values refer to variables is refused too: it would give a secret another name.
 
     Raises:
         MachineError: If it does.
     """
-    said = dotenv_values(DOTENV) if cls.addresses else {}
+    referring = next((name for name, value in said.items() if value is not None and "${" in value), None)
+    if referring is not None:
+        raise MachineError(
+            f"{referring} in .env refers to another variable, which is not looked up.", hint="Write the value itself."
+        )
     for address, secrets in cls.addresses.items():
         taken = next((name for name in secrets if is_set(name)), None)
         if taken is not None and said.get(address) and not is_set(address):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from pydantic import Field, SecretStr
 
 from tunefleet.settings.base import ProcessSettings, variable
@@ -9,6 +12,11 @@ from tunefleet.settings.base import ProcessSettings, variable
 
 class PublishSettings(ProcessSettings):
     """What `tunefleet push` needs to publish; the variables are those of Hugging Face and Amazon."""
+
+    addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "HF_ENDPOINT": ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
+        "TUNEFLEET_S3_ENDPOINT": ("AWS_SECRET_ACCESS_KEY",),
+    }
 
     hf_token: SecretStr | None = Field(default=None, validation_alias=variable("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"))
     """Token of a Hugging Face account that may write; default: the one that `hf auth login` has saved. On a worker it

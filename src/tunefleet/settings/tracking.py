@@ -15,6 +15,8 @@ class TrackingSettings(ProcessSettings):
 
     addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "WANDB_BASE_URL": ("WANDB_API_KEY",),
+        "DATABRICKS_HOST": ("DATABRICKS_TOKEN",),
+        "HF_ENDPOINT": ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
         "MLFLOW_TRACKING_URI": ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD"),
     }
 

@@ -13,11 +13,20 @@ from tunefleet.spec.base import Text, wrong
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"\$\{secret:[^{}]+\}")
 _MAX_VARIABLES: Final = 100
-_TUNES: Final = re.compile(
-    r"(?!.*(?:PLUGIN|PATH|FILE|DIR|ROOT|URL|HOST|KEY|SCOPE|CONFIG|INSECURE|SERIALIZ|DEV_MODE|RUNTIME))"
-    r"(?:(?:VLLM|NCCL)_[A-Z0-9_]+|CUDA_LAUNCH_BLOCKING|CUDA_DEVICE_MAX_CONNECTIONS|PYTORCH_(?:CUDA_)?ALLOC_CONF"
-    r"|(?:OMP|MKL)_NUM_THREADS|TOKENIZERS_PARALLELISM)"
-)
+_TUNES: Final = frozenset({
+    "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "MKL_NUM_THREADS", "OMP_NUM_THREADS",
+    "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TOKENIZERS_PARALLELISM", "NCCL_ALGO", "NCCL_BUFFSIZE",
+    "NCCL_CUMEM_ENABLE", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_IB_DISABLE", "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_NCHANNELS", "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_PROTO",
+    "NCCL_SHM_DISABLE", "VLLM_ALLOW_LONG_MAX_MODEL_LEN", "VLLM_ATTENTION_BACKEND", "VLLM_CPU_KVCACHE_SPACE",
+    "VLLM_CPU_NUM_OF_RESERVED_CPU", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_DISABLE_COMPILE_CACHE",
+    "VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_ENGINE_ITERATION_TIMEOUT_S", "VLLM_FLASH_ATTN_VERSION",
+    "VLLM_FUSED_MOE_CHUNK_SIZE", "VLLM_LOGGING_LEVEL", "VLLM_LOG_STATS_INTERVAL", "VLLM_NO_USAGE_STATS",
+    "VLLM_DO_NOT_TRACK", "VLLM_SKIP_P2P_CHECK", "VLLM_TEST_FORCE_FP8_MARLIN", "VLLM_USE_DEEP_GEMM",
+    "VLLM_USE_FLASHINFER_SAMPLER", "VLLM_USE_TRITON_FLASH_ATTN", "VLLM_USE_V1", "VLLM_WORKER_MULTIPROC_METHOD",
+})  # fmt: skip
+"""Variables that tune an engine and do no more. Others name files, plug-ins, modules or hosts, or a later one may."""
+_PLAIN: Final = re.compile(r"(?!.*\.\.)[A-Za-z0-9_.,:=+-]{0,200}")
 _OURS: Final = frozenset({"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD"})
 
 
@@ -38,7 +47,7 @@ def runs_code(variables: Mapping[str, str]) -> bool:
     Args:
         variables: Name → value, of a process that otherwise runs no code of a task.
     """
-    return any(not _TUNES.fullmatch(name) or "/" in text or "\\" in text for name, text in variables.items())
+    return any(name not in _TUNES or not _PLAIN.fullmatch(text) for name, text in variables.items())
 
 
 def _as_texts(value: Any) -> Any:

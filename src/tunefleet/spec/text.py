@@ -127,7 +127,7 @@ def read_text(text: str, *, filename: str | None = None) -> Source:
         text = HALVES.sub(lambda found: found[1] + json.loads(f'"\\{found[2]}"'), text)
     reader = _Reader()
     try:
-        _guard(text)
+        guard(text)
         node = yaml.compose(text, Loader=_Loader)
         reader.source.data = reader.read(node, ()) if node is not None else None
     except (yaml.YAMLError, UnicodeEncodeError) as error:
@@ -139,7 +139,7 @@ def read_text(text: str, *, filename: str | None = None) -> Source:
     return reader.source
 
 
-def _guard(text: str) -> None:
+def guard(text: str) -> None:
     """Refuse deep nesting before anything recursive sees it (libyaml's composer would overflow the C stack).
 
     Refuses, too, what would be refused for its number of values when it was composed; each may have a key.

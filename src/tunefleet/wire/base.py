@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -23,9 +24,14 @@ Name = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_name)
 text for a line (control characters, marks that turn the direction of writing, halves of characters) is refused."""
 
 
+def is_shown(character: str) -> bool:
+    """Whether a character can be seen in a line, or is a blank of any width."""
+    return character.isprintable() or unicodedata.category(character) == "Zs"
+
+
 def _line(value: str) -> str:
-    if value != value.strip() or not value.isprintable():
-        raise ValueError("must be one line of text that neither begins nor ends with a blank")
+    if not all(map(is_shown, value)):
+        raise ValueError("must be one line of text without characters that cannot be shown")
     return value
 
 
@@ -34,7 +40,7 @@ Line = Annotated[str, Field(max_length=4096), AfterValidator(_line)]
 
 
 def _parts(value: str) -> str:
-    if any(part in {"", ".", ".."} or part != part.strip() for part in value.split("/")) or "\\" in value:
+    if any(part.strip() in {"", ".", ".."} for part in value.split("/")) or "\\" in value:
         raise ValueError("must be a name, or a path of names, that leads nowhere else")
     return value
 

@@ -6,7 +6,8 @@ that the server no longer honours is answered with `drop`, and the holder ends t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
@@ -18,6 +19,7 @@ MAX_TIME_S = 253_402_300_799.0
 MAX_SILENCE_S = 1e9
 """Thirty years: what has begun before there were such jobs is no date of one."""
 
+logger = logging.getLogger(__name__)
 _TOLD_FAULTS: Final = 3
 SlotClass = Literal["job", "light"]
 """`job`: one process of its own, a training. `light`: runs inside the worker, several at once."""
@@ -368,7 +370,7 @@ def readable(data: Any) -> Offer:
         data: JSON data.
 
     Returns:
-        The offer; one that cannot be read but for its token has `unreadable` set, so that its worker can say so.
+        The offer; one that cannot be read but for its tokens has `unreadable` set, so that its worker can say so.
 
     Raises:
         ValidationError: If not even its token can be read.
@@ -381,19 +383,40 @@ def readable(data: Any) -> Offer:
             raise
         faults = error.errors(include_url=False, include_context=False, include_input=False)
         why = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in faults[:_TOLD_FAULTS])
-        named = {name: data.get(name) for name in ("task_id", "workflow_id", "kind", "name")}
-        names: dict[str, Any] = {name: value if isinstance(value, str) else "" for name, value in named.items()}
-        return Offer.model_construct(**names, token=token, attempt=0, spec={}, unreadable=why)
+        merged = data.get("merged")
+        parts = [part for part in merged if isinstance(part, Mapping)] if isinstance(merged, list) else []
+        along = tuple(
+            MergedTask.model_construct(**_named(part, "task_id", "workflow_id", "name"), token=part["token"])
+            for part in parts
+            if isinstance(part.get("token"), str)
+        )
+        names = _named(data, "task_id", "workflow_id", "kind", "name")
+        return Offer.model_construct(**names, token=token, attempt=0, spec={}, merged=along, unreadable=why)
 
 
-def _each(data: Any, read: ValidatorFunctionWrapHandler) -> Any:
-    # All at once first: one that cannot be read is rare.
-    try:
-        return read(data)
-    except ValidationError:
-        if not isinstance(data, list | tuple):
-            raise
-    return tuple(map(readable, data))
+def _named(data: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value if isinstance(value := data.get(name), str) else "" for name in names}
+
+
+def _one_by_one(read_one: Callable[[Any], Any]) -> WrapValidator:
+    """Return a validator of a list of which an entry that cannot be read hides no other: it is left out, and logged."""
+
+    def read(data: Any, all_of_them: ValidatorFunctionWrapHandler) -> Any:
+        # All at once first: one that cannot be read is rare.
+        try:
+            return all_of_them(data)
+        except ValidationError:
+            if not isinstance(data, list | tuple):
+                raise
+        found = []
+        for each in data:
+            try:
+                found.append(read_one(each))
+            except ValidationError as error:
+                logger.warning("The server says something that this version cannot read: %s", error)
+        return tuple(found)
+
+    return WrapValidator(read)
 
 
 class Desired(Message):
@@ -443,14 +466,14 @@ class ExchangeReply(Message):
         drain: Whether the worker shall finish what it has and then leave; null where it knows that already.
     """
 
-    offers: Annotated[tuple[Offer, ...], WrapValidator(_each)] = ()
+    offers: Annotated[tuple[Offer, ...], _one_by_one(readable)] = ()
     accepted: tuple[str, ...] = ()
     points: dict[str, str] = Field(default_factory=dict)
     finished: tuple[str, ...] = ()
-    behind: tuple[Behind, ...] = ()
+    behind: Annotated[tuple[Behind, ...], _one_by_one(Behind.model_validate)] = ()
     drop: tuple[str, ...] = ()
-    desired: tuple[Desired, ...] = ()
-    commands: tuple[Command, ...] = ()
+    desired: Annotated[tuple[Desired, ...], _one_by_one(Desired.model_validate)] = ()
+    commands: Annotated[tuple[Command, ...], _one_by_one(Command.model_validate)] = ()
     discard: tuple[str, ...] = ()
     drain: bool | None = None
 

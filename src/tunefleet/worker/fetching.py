@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -14,7 +15,7 @@ from tunefleet.worker.site import Site
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 PATIENCE_S: Final = 300.0
-"""How long something is tried to be fetched from a server that hears this worker; one that is down is waited for."""
+"""So long nothing may come from a server that hears this worker; one that is down is waited for."""
 HEARD_S: Final = 60.0
 
 
@@ -31,6 +32,7 @@ class Fetching:
         self._site = site
         self._mailbox = mailbox
         self._token = token
+        self._in_vain_since: float | None = None
 
     def get(self, name: str, act: Callable[[OnProgress], T], *, but: tuple[type[Exception], ...] = ()) -> T:
         """Fetch something of the server, again and again while it is away.
@@ -46,9 +48,15 @@ class Fetching:
         """
         outbox = self._site.outbox
 
-        def waits(error: BaseException, for_s: float) -> None:
+        def waits(error: BaseException, _: float) -> None:
+            # Neither the time in which bytes came counts, nor that in which the server was away.
+            now = time.monotonic()
+            heard = outbox.heard_within(HEARD_S)
+            if self._in_vain_since is None or not heard:
+                self._in_vain_since = now
+            for_s = now - self._in_vain_since
             self.wait(name, error, for_s)
-            if for_s > PATIENCE_S and outbox.heard_within(HEARD_S):
+            if heard and for_s > PATIENCE_S:
                 url = self._site.transfers.server_url
                 raise UnreachableError(
                     f"{name} could not be fetched for {for_s:.0f} s, though the server hears this worker: {error}",
@@ -60,10 +68,12 @@ class Fetching:
 
     def begin(self, name: str) -> None:
         """Say what is fetched, of which nothing has arrived."""
+        self._in_vain_since = None
         self._site.outbox.fetching(self._token, f"fetching {name}")
 
     def at(self, progress: Progress) -> None:
         """Say how far it is."""
+        self._in_vain_since = None
         unit, name = (1e6, "MB") if max(progress.total_bytes, progress.done_bytes) >= 1e6 else (1e3, "kB")
         whole = f" of {progress.total_bytes / unit:,.0f}" if progress.total_bytes else ""
         told = f"fetching {progress.name}, {progress.done_bytes / unit:,.0f}{whole} {name}"

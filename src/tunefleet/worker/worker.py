@@ -343,7 +343,8 @@ class Worker:
             elif isinstance(executor, JobExecutor):
                 self._take_job(executor, offer)
             else:
-                self._site.outbox.finish(_not_for_me(offer))
+                for token in (offer.token, *(part.token for part in offer.merged)):
+                    self._site.outbox.finish(_not_for_me(offer, token))
         if light:
             self._light.run(light)
 
@@ -430,12 +431,12 @@ def new_session() -> str:
     return secrets.token_hex(8)
 
 
-def _not_for_me(offer: Offer) -> Finish:
+def _not_for_me(offer: Offer, token: str) -> Finish:
     """Return the end of an attempt that this worker cannot begin, because it is of another version than the server."""
     error = f"This worker has no executor for {offer.kind!r}."
     if offer.unreadable:
         error = f"This worker (version {__version__}) cannot read what the server offers: {offer.unreadable}."
-    return Finish(token=offer.token, outcome="failed", reason=TaskReason.BUG, error=error)
+    return Finish(token=token, outcome="failed", reason=TaskReason.BUG, error=error)
 
 
 def _say_once() -> Callable[[RetryCallState], None]:

@@ -18,7 +18,17 @@ from tunefleet.wire.notify import ChannelCreate
 from tunefleet.wire.projects import ProjectCreate
 from tunefleet.wire.training_jobs import JobRegistration
 
-PATHS = {"nothing", "here", "above", "a path", "an absolute path", "a folder", "a folder of Windows"}
+PATHS = {
+    "nothing",
+    "a blank",
+    "blanks around",
+    "here",
+    "above",
+    "a path",
+    "an absolute path",
+    "a folder",
+    "a folder of Windows",
+}
 CAPABILITIES = Capabilities(
     version="0", hostname="h", executors=(), slots={}, cpu_count=1, memory_total_bytes=1, memory_free_bytes=1,
     disk_free_bytes=1,
@@ -44,7 +54,10 @@ ANY: dict[str, Callable[[str], object]] = {
 }
 FILE = FileEntry(path="a", digest="0" * 64, size_bytes=1)
 WIDER: dict[str, tuple[Callable[[str], object], set[str]]] = {
-    "an artifact": (lambda name: ArtifactCreate(name=name, files=(FILE,), digest="0" * 64), {"a folder"}),
+    "an artifact": (
+        lambda name: ArtifactCreate(name=name, files=(FILE,), digest="0" * 64),
+        {"a folder", "blanks around"},
+    ),
     "the kind of an artifact": (
         lambda name: ArtifactCreate(name="a", kind=name, files=(FILE,), digest="0" * 64),
         set(),

@@ -74,6 +74,13 @@ def test_what_holds_no_secret_stays_as_it_is(text: str) -> None:
     assert redact.text(text) == text
 
 
+@pytest.mark.parametrize(
+    "text", ["token: " + "[" * 50_000 + "]" * 50_000, "token: \ud800", "token: [", "token: a\ntoken: [b"]
+)
+def test_what_cannot_be_read_is_not_shown(text: str) -> None:
+    assert redact.text(text) == redact.STARS
+
+
 def test_a_word_is_found_wherever_a_piece_of_the_text_ends() -> None:
     for cut in range(-14, 15):
         text = "authorization: S3CRET\n"

@@ -129,8 +129,14 @@ def test_every_revision_refuses_to_climb() -> None:
         ("VLLM_X", "/a/b", True),
         ("VLLM_XPYTHONPATHX", "x", True),
         ("VLLM", "x", True),
+        ("VLLM_DP_MASTER_IP", "192.0.2.1", True),
+        ("VLLM_USAGE_STATS_SERVER", "x", True),
+        ("VLLM_RAY_EXTRA_ENV_VARS_TO_COPY", "x", True),
+        ("NCCL_COMM_ID", "192.0.2.1:9", True),
+        ("NCCL_NET", "x", True),
+        ("VLLM_ATTENTION_BACKEND", "../x", True),
     ],
 )
 def test_what_an_engines_variables_may_do_without_the_right_to_run_code(name: str, text: str, code: bool) -> None:
     assert runs_code({name: text}) == code
-    assert runs_code({"VLLM_A": "1", name: text}) == code
+    assert runs_code({"VLLM_USE_V1": "1", name: text}) == code

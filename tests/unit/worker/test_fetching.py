@@ -165,7 +165,8 @@ def test_whatever_is_fetched_is_said_and_ends_while_the_server_hears_the_worker(
     comes: list[str] = []
 
     def away(*_: Any, on_progress: OnProgress = ignore_progress) -> Any:
-        on_progress(Progress("downloading", name, 1_000_000, 2_000_000))
+        if not comes:
+            on_progress(Progress("downloading", name, 1_000_000, 2_000_000))
         comes.append(what)
         raise UnreachableError("http://127.0.0.1:8000 does not answer.")
 

@@ -91,6 +91,26 @@ def test_an_offer_that_cannot_be_read_hides_nothing_else(change: dict[str, objec
     assert reply.offers[1].unreadable is None
 
 
-def test_an_offer_without_a_token_is_no_answer_of_a_fitting_server() -> None:
-    with pytest.raises(UnreachableError, match="fitting version"):
-        _link(lambda _: httpx.Response(200, json={"offers": [OFFER]})).exchange(REQUEST)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"offers": [OFFER]},
+        {"desired": [{"token": "t", "action": "of a newer server", "generation": 1}]},
+        {"commands": [{"token": "t", "command_id": 7, "command": "save"}]},
+        {"behind": [{"token": 3}]},
+    ],
+)
+def test_what_cannot_be_read_at_all_is_left_out_and_logged(
+    more: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    (name,) = more
+    reply = _link(lambda _: httpx.Response(200, json={"finished": ["t"], **more})).exchange(REQUEST)
+    assert reply.finished == ("t",)
+    assert getattr(reply, name) == ()
+    assert "something that this version cannot read" in caplog.text
+
+
+def test_tasks_that_go_along_with_an_offer_that_cannot_be_read_keep_their_tokens() -> None:
+    body = {"offers": [{**OFFER, "token": "bad", "attempt": "x", "merged": [{"token": "child", "task_id": 5}, {}]}]}
+    (offer,) = _link(lambda _: httpx.Response(200, json=body)).exchange(REQUEST).offers
+    assert [(part.token, part.task_id) for part in offer.merged] == [("child", "")]

@@ -41,7 +41,7 @@ async def job(core: Core, who: Who, reference: str) -> JobReply:
 
     def operation(connection: Connection) -> JobReply:
         row = find(connection, who, reference)
-        return JobReply(job=job_state(connection, row), workers=_workers(connection, row, who))
+        return JobReply(job=job_state(connection, row, who), workers=_workers(connection, row, who))
 
     return await core.read(operation)
 
@@ -60,18 +60,19 @@ async def progress(core: Core, who: Who, reference: str) -> JobProgress:
             completed_chunks=chunks.get(federation_chunks.DONE, 0),
             total_chunks=sum(chunks.values()),
         )
-        return JobProgress(job=job_state(connection, row), workers=_workers(connection, row, who), stats=stats)
+        return JobProgress(job=job_state(connection, row, who), workers=_workers(connection, row, who), stats=stats)
 
     return await core.read(operation)
 
 
-def job_state(connection: Connection, row: FederationRow) -> JobState:
-    """Show a federation as a job."""
+def job_state(connection: Connection, row: FederationRow, who: Who) -> JobState:
+    """Show a federation as a job; its step is that of the workers whose updates the asker may see."""
     spec = spec_of(row)
     versions = federation_versions.page(connection, row.seq, limit=_LISTED)
     losses = [orjson.loads(each.summary)["losses"]["after"] for each in versions]
     known = [loss for loss in losses if loss is not None]
-    steps = [each.step for each in federations.members(connection, row.seq) if each.step is not None]
+    members = federations.members(connection, row.seq)
+    steps = [each.step for each in members if each.step is not None and sees(who, row, each.worker)]
     contract = {} if row.contract is None else orjson.loads(row.contract)
     return JobState(
         id=row.seq,

@@ -55,9 +55,12 @@ async def get(core: Core, who: Who, reference: str, version: int) -> VersionDeta
         NotFoundError: If there is no such federation or version.
         ForbiddenError: If it is none of the asker's business.
     """
-    return await core.read(
-        lambda connection: views.version_detail(version_of(connection, find(connection, who, reference), version))
-    )
+
+    def operation(connection: Connection) -> VersionDetail:
+        row = find(connection, who, reference)
+        return views.version_detail(version_of(connection, row, version), row, who)
+
+    return await core.read(operation)
 
 
 def version_of(connection: Connection, row: FederationRow, version: int | None = None) -> VersionRow:

@@ -178,15 +178,24 @@ def version_view(row: VersionRow) -> VersionView:
     return VersionView(**_version(row))
 
 
-def version_detail(row: VersionRow) -> VersionDetail:
-    """Show a version with how it came about."""
+def version_detail(row: VersionRow, federation: FederationRow, who: Who) -> VersionDetail:
+    """Show a version with how it came about; of updates that the asker may not see, nothing, nor what compares them."""
     files = [VersionFile(path=path, sha256=digest, size_bytes=size) for path, digest, size in orjson.loads(row.files)]
-    return VersionDetail.model_validate(
+    made = VersionDetail.model_validate(
         {
             **_version(row),
             **orjson.loads(row.report),
             "losses": orjson.loads(row.summary)["losses"],
             "files": files,
+        }
+    )
+    if sees(who, federation, ""):
+        return made
+    return made.model_copy(
+        update={
+            "contributions": tuple(each for each in made.contributions if sees(who, federation, each.worker)),
+            "refused": tuple(each for each in made.refused if sees(who, federation, each.worker)),
+            "report": {},
         }
     )
 
