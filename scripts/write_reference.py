@@ -108,10 +108,11 @@ def configuration_page() -> str:
         "then a file `.env` in the working directory. A value that cannot be used stops the process with a sentence",
         "that names the variable and the value. Nothing else reads the environment. `.env.example` lists the same.\n",
         "Of commands, only those read `.env` that run or look after what it sets up: `up`, `worker`, `agent`,",
-        "`campaign`, `db`, `backup`, `restore`, `verify-store` and `doctor`. Such a file may have come with what was",
-        "unpacked in the folder: to no command and not to the SDK does it name the server, its key or a certificate,",
-        "`campaign` refuses an address from it for a key of the environment, and `TUNEFLEET_ALLOW_CODE` in it has no",
-        "effect.\n",
+        "`campaign`, `db`, `backup`, `restore`, `verify-store`, `doctor` and `uninstall`. Such a file may have",
+        "come with what was unpacked in the folder: to no command and not to the SDK does it name the server, its",
+        "key or a certificate, `campaign` refuses an address from it for a key of the environment, its values",
+        "refer to no other variable, and `TUNEFLEET_ALLOW_CODE` in it has no effect. With",
+        "`TUNEFLEET_DOTENV=false` in the environment none is read.\n",
         "Booleans take `true` or `false`; durations end in `_S` and are seconds; sizes end in `_BYTES`.\n",
     ]
     for title, own in variables():

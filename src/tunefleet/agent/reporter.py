@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 _LOOK_S: Final = 0.2
 _BACKOFF_S: Final = (0.2, 5.0)
 _COMPLAIN_AT: Final = 6
+_ASIDE_S: Final = 180.0
+"""Pause before a status that the backend fails at is told again while the job runs."""
 _ROUND_S: Final = 600.0
 """After so long in vain it is looked again whether the backend is waited for still."""
 _GIVEN_UP_S: Final = 7 * 24 * 3600.0
@@ -46,11 +48,15 @@ _RESTING: Final = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCE
 
 
 class _FailsAtIt(stop_base):
-    """Stops once the backend has answered again and again that it fails at what it is told."""
+    """Stops once the backend has answered many times in a row that it fails at what it is told."""
+
+    def __init__(self) -> None:
+        self._faults = 0
 
     def __call__(self, retry_state: RetryCallState) -> bool:
         error = retry_state.outcome.exception() if retry_state.outcome is not None else None
-        return isinstance(error, BackendFault) and retry_state.attempt_number > _COMPLAIN_AT
+        self._faults = self._faults + 1 if isinstance(error, BackendFault) else 0
+        return self._faults > _COMPLAIN_AT
 
 
 class Reporter:
@@ -70,6 +76,7 @@ class Reporter:
         self._before_end = before_end
         self._stopping = threading.Event()
         self._past: set[tuple[int, JobState, str]] = set()
+        self._aside_until = 0.0
         self._thread = threading.Thread(target=self._run, name=f"report-{job.job_id}", daemon=True)
 
     @property
@@ -166,7 +173,7 @@ class Reporter:
         self._patiently(sink.send_aside)
 
     def _tell(self, state: JobState) -> None:
-        if self._job.record.told is state:
+        if self._job.record.told is state or (state is JobState.RUNNING and time.monotonic() < self._aside_until):
             return
         patch = StatusPatch(status=state.value, **self._job.describe_end())
         what = f"status {state}"
@@ -175,8 +182,10 @@ class Reporter:
         except BackendFault as error:
             if state is not JobState.RUNNING:
                 raise
-            # Points and log need not wait for it, nor does the end.
-            skip(self._job, what, error)
+            # Points and log need not wait for it, nor does the end; it is tried again now and then.
+            self._job.add_warning(f"The backend fails at {what}, which it is told again later: {error}")
+            self._aside_until = time.monotonic() + _ASIDE_S
+            return
         self._job.note(told=state)
 
     def _patiently(self, call: Any, *, what: str | None = None) -> None:

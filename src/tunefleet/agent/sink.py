@@ -112,8 +112,8 @@ class BackendSink:
     def flush_tail(self) -> None:
         """Report a last line that has no line break; the job has ended."""
         if self._rest:
-            rest, self._rest = self._rest, b""
-            self._post([rest], self._base() + (self._log_at or 0) - len(rest))
+            self._post([self._rest], self._base() + (self._log_at or 0) - len(self._rest))
+            self._rest = b""
 
     def _parsed(self, line: str, launch: str, seq: int) -> dict[str, Any]:
         try:

@@ -33,6 +33,8 @@ from tunefleet.errors import ArtifactError, ConflictError, MachineError, NotFoun
 _log = logging.getLogger(__name__)
 _ANNOUNCED_S: Final = 60.0
 """So long an upload may take from its announcement to its first byte."""
+_ASLEEP_S: Final = 600.0
+"""An upload that has brought nothing for so long counts only with what is here of it."""
 
 
 class NoRoomError(MachineError):
@@ -170,15 +172,23 @@ class BlobStore(ABC):
 
     def _unfinished_bytes(self, scope: str, *, but: str) -> int:
         found: dict[str, int] = {}
+        asleep: set[str] = set()
+        now, wall = time.monotonic(), time.time()
         for part in self.uploads.glob(f"*{_suffix(scope)}.part"):
             name = part.name.removesuffix(f"{_suffix(scope)}.part")
             if is_digest(name):
                 with contextlib.suppress(FileNotFoundError):  # it was finished, or swept
-                    found[name] = part.stat().st_size
-        now = time.monotonic()
+                    status = part.stat()
+                    found[name] = status.st_size
+                    if wall - status.st_mtime > _ASLEEP_S:
+                        asleep.add(name)
         for (whose, name), (size_bytes, at) in list(self._announced.items()):
-            if name not in found and now - at > _ANNOUNCED_S:
-                del self._announced[whose, name]  # it never came, or was swept
+            if (
+                whose == scope
+                and now - at > (_ASLEEP_S if name in found else _ANNOUNCED_S)
+                and (name in asleep or name not in found)
+            ):
+                del self._announced[whose, name]  # it never came, or nobody goes on with it
             elif whose == scope:
                 found[name] = max(found.get(name, 0), size_bytes)
         return sum(size_bytes for name, size_bytes in found.items() if name != but)

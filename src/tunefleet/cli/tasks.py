@@ -164,8 +164,6 @@ def progress_text(task: TaskView) -> str:
         return ""
     if not task.progress.max_steps:
         return task.progress.phase
-    if task.progress.phase == "fetching":
-        return f"{task.progress.step} of {task.progress.max_steps} MB"
     return f"{task.progress.step}/{task.progress.max_steps}"
 
 

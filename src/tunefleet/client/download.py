@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 
 _MAX_BYTES: Final = 1 << 40
 _FRUITLESS_TRIES: Final = 4
-"""So often a download may break in a row without a byte getting through."""
+"""So often a download may break in a row without so much getting through as makes a try worth while."""
+_FRUIT_BYTES: Final = 64 << 10
 _WINDOW_S: Final = 60.0
 _SLOWEST_BYTES_PER_S: Final = 256
-"""A host that sends less, over a minute, is given up: a byte now and then would hold a worker for ever. Connections
-that break are no excuse: the minute goes on over them."""
-_LONGEST_S: Final = 24 * 3600.0
+"""A host that sends less, over a minute, is given up: a byte now and then would hold a worker for ever."""
+_LONGEST_S: Final = 7 * 24 * 3600.0
 """A file that is not whole after so long is given up."""
 _DIGEST: Final = re.compile(r'"([0-9a-f]{64})"')
 
@@ -125,7 +125,7 @@ class Downloader:
                 raise
             except UnreachableError:
                 reached = part.stat().st_size if part.exists() else 0
-                tries = 0 if reached > before else tries + 1
+                tries = 0 if reached - before >= _FRUIT_BYTES else tries + 1
                 if reached <= before or tries > _FRUITLESS_TRIES:
                     raise
             except (ForbiddenError, InputError, TooLargeError):
@@ -154,6 +154,7 @@ class Downloader:
             goes_on = response.status_code == httpx.codes.PARTIAL_CONTENT
             told = response.headers.get("etag", "")
             note.write_text(told if not told.startswith("W/") else "")
+            pace.begins()
             self._write(wanted, response, part, pace, goes_on=goes_on)
         found = _DIGEST.fullmatch(told)
         return found[1] if found else None
@@ -167,10 +168,10 @@ class Downloader:
             sink = self._throttle.sink(file) if self._throttle else file
             for piece in response.iter_raw():
                 size += len(piece)
-                pace.arrived(len(piece))
                 if size > self._max_bytes:
                     raise TooLargeError(f"{shown(url)} is over {self._max_bytes} bytes.")
                 sink.write(piece)
+                pace.arrived(len(piece))
                 self._on_progress(Progress("downloading", wanted.name, size, end or 0))
         if end is not None and size < end:
             raise UnreachableError(f"The connection to {shown(url)} broke.")
@@ -181,12 +182,16 @@ class _TooSlow(UnreachableError):
 
 
 class _Pace:
-    """Gives a host up that sends too little, over all connections to it."""
+    """Gives a host up that sends too little once it sends, and a file that takes too long over all connections."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._began = self._window = time.monotonic()
         self._bytes = 0
+
+    def begins(self) -> None:
+        """Begin to measure: the host has answered, and sends."""
+        self._window, self._bytes = time.monotonic(), 0
 
     def arrived(self, count: int) -> None:
         """Count bytes.

@@ -9,11 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-FETCHING: Final = "fetching"
-"""Phase of a job while a model comes; its steps are megabytes."""
 _MB: Final = 1_000_000
 _LOOK_S: Final = 1.0
-_IDLE_LOOKS: Final = 30
+_IDLE_LOOKS: Final = 10
 _WEIGHTS: Final = (".safetensors", ".bin")
 """Ends of the names of weights: of the first of these that a repository has, all files are fetched."""
 _SMALL: Final = (".json", ".txt", ".model", ".jinja")
@@ -61,7 +59,7 @@ def _follow(folder: Path, total: int, progress: Callable[..., None]) -> None:
         done = _bytes_in(folder)
         idle = idle + 1 if done == before else 0
         if done != before:
-            progress(FETCHING, step=min(done, total) // _MB, max_steps=-(-total // _MB))
+            progress(f"fetching {min(done, total) // _MB:,} of {-(-total // _MB):,} MB")
         before = done
 
 

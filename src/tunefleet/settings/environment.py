@@ -11,6 +11,8 @@ from dotenv import dotenv_values
 
 from tunefleet.unsupported import UNSUPPORTED
 
+NO_DOTENV: Final = "TUNEFLEET_DOTENV"
+"""`false` in the environment: no `.env` is read."""
 SECRET_PREFIX: Final = "TUNEFLEET_SECRET_"
 """`${secret:NAME}` in a spec is the variable with this before the name, or a file `NAME` in `TUNEFLEET_SECRETS_DIR`."""
 
@@ -70,6 +72,11 @@ def variables_of(prefixes: Sequence[str]) -> dict[str, str]:
 def is_set(name: str) -> bool:
     """Whether a variable stands in the environment itself, and is not empty."""
     return bool(os.environ.get(name))
+
+
+def heeds_dotenv() -> bool:
+    """Whether a file `.env` may be read; commands that read none set `NO_DOTENV` for the processes that they start."""
+    return os.environ.get(NO_DOTENV, "").lower() not in {"false", "0"}
 
 
 def secret_variables() -> dict[str, str]:

@@ -11,6 +11,7 @@ from dotenv import dotenv_values
 from pydantic import ValidationError
 
 from tunefleet.errors import MachineError
+from tunefleet.settings import environment
 from tunefleet.settings.agent import AgentSettings
 from tunefleet.settings.base import ProcessSettings
 from tunefleet.settings.environment import is_set
@@ -21,7 +22,12 @@ DOTENV: Final = ".env"
 ALLOW_CODE: Final = "TUNEFLEET_ALLOW_CODE"
 S = TypeVar("S", bound=ProcessSettings)
 _FILES: Final = "_env_file"
-_dotenv_is_heeded = [True]
+_dotenv_is_heeded = [environment.heeds_dotenv()]
+
+
+def heeds_dotenv() -> bool:
+    """Whether a file `.env` is read now."""
+    return _dotenv_is_heeded[-1]
 
 
 @contextmanager
@@ -46,7 +52,9 @@ def load(cls: type[S], **overrides: Any) -> S:
     """
     given = {name: value for name, value in overrides.items() if value is not None or name == _FILES}
     if not _dotenv_is_heeded[-1]:
-        given.setdefault(_FILES, None)
+        asked = given.get(_FILES) or ()
+        others = tuple(file for file in (asked if isinstance(asked, tuple) else (asked,)) if file != DOTENV)
+        given[_FILES] = others or None
     files = given.get(_FILES, cls.model_config.get("env_file"))
     if "allow_code" in cls.model_fields and "allow_code" not in given and (file := _code_allowed_by(files)) is not None:
         logger.warning("%s in .env is not heeded: set it in the environment, or use --allow-code.", ALLOW_CODE)

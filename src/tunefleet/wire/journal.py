@@ -67,7 +67,7 @@ class ProgressRecord(Record):
     """Where a training stands; at most one a second. Only the newest is kept by the server.
 
     Args:
-        phase: `loading`, `fetching` (a model from the hub: steps are megabytes), `training`, `evaluating`, `saving`,
+        phase: `loading`, `fetching 37 of 90 MB` (of a model from the hub), `training`, `evaluating`, `saving`,
             `finishing`, or what another kind of task calls its work; `yielded` when its process is gone for a while,
             because somebody else uses its GPU.
         step_time_s: Smoothed duration of an optimizer step.

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import typer
 
+from tunefleet import settings
+from tunefleet.cli.fleet import LocalFleet
 from tunefleet.cli.main import Root, app, root
 from tunefleet.client import trust
 from tunefleet.errors import MachineError
-from tunefleet.settings import CampaignSettings, ProcessSettings, PublishSettings, TrackingSettings, load
+from tunefleet.settings import CampaignSettings, ProcessSettings, PublishSettings, TrackingSettings, load, load_agent
 
 HOSTILE = (
     "TUNEFLEET_URL=http://stranger.example\nTUNEFLEET_CA_FILE=/strange.pem\nTUNEFLEET_HOME=/strange\n"
@@ -31,10 +33,34 @@ def test_a_command_takes_nothing_from_a_dotenv_unless_it_runs_what_one_sets_up(
         context.invoked_subcommand = command
         root(context)
         assert trust.ca_file() is None
-        reads = command in {"up", "worker", "agent", "campaign", "db", "backup", "restore", "verify-store", "doctor"}
+        reads = command in {
+            "up", "worker", "agent", "campaign", "db", "backup", "restore", "verify-store", "doctor", "uninstall",
+        }  # fmt: skip
         assert (load(PublishSettings).hf_endpoint is not None) == reads
         assert (load(ProcessSettings).home == Path("/strange")) == reads
     assert load(ProcessSettings).home == Path("/strange"), "it holds for that command alone"
+
+
+def test_a_dotenv_gives_no_variable_of_the_environment_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mine")
+    (tmp_path / ".env").write_text("GRADIENTS_API_KEY=${AWS_SECRET_ACCESS_KEY}\nGRADIENTS_API_URL=http://stranger\n")
+    with pytest.raises(MachineError, match=r"GRADIENTS_API_KEY in \.env refers to another variable"):
+        load(CampaignSettings)
+    assert settings.variables_of(["GRADIENTS_"])["GRADIENTS_API_KEY"] == "${AWS_SECRET_ACCESS_KEY}"
+
+
+def test_what_a_command_starts_reads_no_dotenv_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TUNEFLEET_HOME", raising=False)
+    (tmp_path / ".env").write_text("TUNEFLEET_HOME=/strange\nMAX_CONCURRENT_JOBS=7\n")
+    assert load_agent().max_jobs == 7
+    with settings.without_dotenv():
+        assert load_agent().max_jobs != 7
+        assert LocalFleet(tmp_path / "data")._extra["TUNEFLEET_DOTENV"] == "false"
+    assert "TUNEFLEET_DOTENV" not in LocalFleet(tmp_path / "data")._extra
 
 
 def test_a_dotenv_does_not_say_where_a_secret_of_the_environment_goes(

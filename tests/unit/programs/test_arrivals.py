@@ -60,10 +60,7 @@ def test_a_model_is_told_as_it_comes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: list[dict[str, Any]]
 ) -> None:
     arrive(monkeypatch, tmp_path, [37_000_000, 0, 48_000_000])
-    assert told == [
-        {"phase": "fetching", "step": 37, "max_steps": 85},
-        {"phase": "fetching", "step": 85, "max_steps": 85},
-    ]
+    assert told == [{"phase": "fetching 37 of 85 MB"}, {"phase": "fetching 85 of 85 MB"}]
 
 
 def test_of_a_model_that_is_here_or_stays_away_nothing_is_told(

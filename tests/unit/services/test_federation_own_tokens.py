@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.services.federating import Party, party
+from tests.unit.services.federating import Party, keep, party
 from tests.unit.services.lab import Lab
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.services.core import Core
@@ -149,3 +149,23 @@ async def test_a_workers_own_token_lists_its_own_updates_alone(lab: Lab, tmp_pat
     listed = {who: (await jobs.list_updates(lab.core, who, group.id)).items for who in (mine, lab.admin)}
     assert [each.worker for each in listed[mine]] == ["w1"]
     assert sorted(each.worker for each in listed[lab.admin]) == ["w1", "w2"]
+
+
+@pytest.mark.parametrize(
+    ("own_tokens", "worker", "seen"),
+    [(True, "w1", {"w1"}), (True, None, set()), (False, "w1", {"w1"}), (False, None, {"w1", "w2", "w3"})],
+)
+async def test_of_a_version_a_token_sees_what_its_worker_gave(
+    lab: Lab, tmp_path: Path, own_tokens: bool, worker: str | None, seen: set[str]
+) -> None:
+    group = await party(lab, tmp_path / "files", min_workers=3, own_tokens=own_tokens)
+    for name, value in (("w1", 1.0), ("w2", 2.0), ("w3", 3.0)):
+        await group.upload(name, value)
+    await keep(lab.core)
+    whole = await versions.get(lab.core, lab.admin, group.id, 1)
+    assert {each.worker for each in whole.contributions} == {"w1", "w2", "w3"}
+    assert whole.report
+    found = await versions.get(lab.core, FederationActor(group.id, worker=worker), group.id, 1)
+    assert {each.worker for each in found.contributions} == seen
+    assert bool(found.report) == (len(seen) == 3)
+    assert found.files == whole.files

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 
 import pytest
 
 from tests.unit.services.lab import ECHO, TRAIN, FakeWorker, Lab
+from tunefleet.artifacts import blobs
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, NotFoundError, QuotaError
 from tunefleet.services import (
     artifacts,
@@ -194,6 +196,22 @@ async def test_uploads_that_begin_together_are_reserved_whole_one_after_the_othe
         upload.write(data)
         upload.finish()
     await artifacts.reserve(lab.core, red, "e" * 64, 5)  # what is whole is no announcement any more
+
+
+async def test_an_upload_that_nobody_goes_on_with_reserves_nothing_but_what_is_here(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    red = await member(lab, "red", storage_bytes=10)
+    digest = hashlib.sha256(b"left alone").hexdigest()
+    await artifacts.reserve(lab.core, red, digest, 9)
+    with lab.core.blobs.append(digest, 0, 9, scope="red") as upload:
+        upload.write(b"l")
+    with pytest.raises(QuotaError):
+        await artifacts.reserve(lab.core, red, "e" * 64, 9)
+    (part,) = lab.core.blobs.uploads.glob(f"{digest}*.part")
+    os.utime(part, (1.0, 1.0))
+    monkeypatch.setattr(blobs, "_ASLEEP_S", -1.0)
+    await artifacts.reserve(lab.core, red, "e" * 64, 9)
 
 
 async def test_of_a_tasks_log_so_much_is_kept_and_a_line_says_so(lab: Lab) -> None:
