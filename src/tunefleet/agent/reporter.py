@@ -164,9 +164,12 @@ class Reporter:
     def _flush(self) -> None:
         sink = BackendSink(self._job, self._client, self._load)
         shipper = JournalShipper(self._job.folder, sink)
+        began = time.monotonic()
         while not shipper.flush(5.0):
             if sink.refused is not None:
                 raise sink.refused
+            if time.monotonic() - began > _ROUND_S:
+                raise UnreachableError("The backend does not take what is left.")
             if self._stopping.wait(0.5):
                 raise UnreachableError("The agent goes.")
         self._patiently(sink.flush_tail)

@@ -150,6 +150,7 @@ class JobRun:
         while True:
             end = handle.poll()
             if end is None and self._pauses_before_it_trains(handle):
+                self._note(suspended=True)  # of a worker that is killed now, the next one knows why the job has ended
                 self.end(handle, grace_s=_SUSPEND_GRACE_S)
                 return PausedEnd()
             if end is None:
