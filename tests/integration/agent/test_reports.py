@@ -218,7 +218,7 @@ def test_a_status_that_the_backend_fails_at_keeps_nothing_waiting(written: Writt
     until(lambda: len(stub.log("job-1")) == 1, "the log is told")
     written.end()
     until(lambda: stub.statuses("job-1")[-1:] == ["completed"], "the end is told")
-    assert written.job.record.told is JobState.COMPLETED
+    until(lambda: written.job.record.told is JobState.COMPLETED, "it is noted")
     told = " ".join(written.job.record.warnings)
     assert "fails at status running, which it is told again later" in told
     assert "no such column" in told
