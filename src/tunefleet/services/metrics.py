@@ -34,6 +34,10 @@ _SAMPLE_S: Final = 15.0
 """A job says each second where it stands; of so many seconds the first such record is kept for the charts."""
 _VALUES: Final = frozenset({int, float, bool, str, type(None)})
 """What a value may be; some log a null."""
+RECORDS: Final = 50_000
+RECORD_CHARACTERS: Final = 64 << 20
+"""So much is kept of a task's journals beside points: events, predictions, checkpoints, and what cannot be read."""
+_REMEMBERED: Final = 1024
 _TOLD: Final = {"event": "task.message", "checkpoint": "checkpoint.saved"}
 
 
@@ -62,7 +66,7 @@ async def ingest(core: Core, attempt: AttemptActor, batch: JournalBatch) -> Curs
     parsed = await asyncio.to_thread(parse) if len(batch.lines) > _MANY_LINES else parse()
     now = core.clock.wall()
     keep = core.settings.series_points
-    cursor = await core.write(partial(_store, attempt=attempt, batch=batch, parsed=parsed, now=now, keep=keep))
+    cursor = await core.write(partial(_store, core, attempt=attempt, batch=batch, parsed=parsed, now=now, keep=keep))
     if core.meters is not None and batch.lines:
         core.meters.records.inc(len(batch.lines))
         core.meters.batch.observe(len(batch.lines))
@@ -161,7 +165,14 @@ def _integer(value: Any) -> int:
 
 
 def _store(
-    connection: Connection, *, attempt: AttemptActor, batch: JournalBatch, parsed: _Parsed, now: float, keep: int
+    core: Core,
+    connection: Connection,
+    *,
+    attempt: AttemptActor,
+    batch: JournalBatch,
+    parsed: _Parsed,
+    now: float,
+    keep: int,
 ) -> int:
     launch = journal.launch(connection, attempt.task_id, batch.launch)
     stored = launch.cursor if launch else 0
@@ -177,11 +188,55 @@ def _store(
         launch = journal.add_launch(
             connection, task_id=attempt.task_id, launch_id=batch.launch, attempt_id=attempt.attempt_id, at=now
         )
+    if parsed.records:
+        _hold_to_limit(core, connection, attempt, parsed, stored, now)
     _store_new(connection, launch, parsed, stored, end)
     thinning.thin(connection, launch, end, keep, now)
     _tell(connection, attempt, parsed, stored, now)
     wake(connection, f"task:{attempt.task_id}")
     return end
+
+
+def _hold_to_limit(
+    core: Core, connection: Connection, attempt: AttemptActor, parsed: _Parsed, stored: int, now: float
+) -> None:
+    """Leave out the records for which a task has no room any more; once there is none, append an event that says so."""
+    task_id = attempt.task_id
+    known = core.records.pop(task_id) if task_id in core.records else journal.records_kept(connection, task_id)
+    count, characters = known
+    was_full = is_full(count, characters)
+    left_out: set[int] = set()
+    for seq, kind, line in parsed.records:
+        if seq < stored or kind == "launch":
+            continue
+        if is_full(count, characters):
+            left_out.add(seq)
+        else:
+            count, characters = count + 1, characters + len(line)
+    core.records[task_id] = count, characters
+    if len(core.records) > _REMEMBERED:
+        core.records.popitem(last=False)
+    if left_out:
+        parsed.records = [record for record in parsed.records if record[0] not in left_out]
+        parsed.told = [told for told in parsed.told if told[0] not in left_out]
+    if not was_full and is_full(count, characters):
+        tell_full(connection, task_id, now)
+
+
+def is_full(count: int, characters: int) -> bool:
+    """Whether a task has as many records beside its points as are kept."""
+    return count >= RECORDS or characters >= RECORD_CHARACTERS
+
+
+def tell_full(connection: Connection, task_id: str, now: float) -> None:
+    """Append the event that no more records of a task are kept."""
+    message = (
+        f"No more events, predictions and checkpoint records are kept: the server keeps {RECORDS:,} of a task, of "
+        f"{RECORD_CHARACTERS >> 20} million characters together. The worker's journal has them all; points go on."
+    )
+    row = tasks.by_ids(connection, [task_id])[task_id]
+    data = {"name": "journal.full", "message": message, "level": "warning"}
+    events.append(connection, [events.of_task(row, "task.message", now, data)])
 
 
 def _store_new(connection: Connection, launch: LaunchRow, parsed: _Parsed, stored: int, end: int) -> None:

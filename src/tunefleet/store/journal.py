@@ -71,6 +71,16 @@ def add_records(connection: Connection, points: Sequence[Sequence[Any]], records
     _RECORD.run(connection, records)
 
 
+def records_kept(connection: Connection, task_id: str) -> tuple[int, int]:
+    """Return how many records of a task are kept beside points and launches, and how many characters they have."""
+    at = journal_records.c
+    query = select(func.count(), func.coalesce(func.sum(func.length(at.body)), 0)).where(
+        at.task_id == task_id, at.type != "launch"
+    )
+    count, characters = connection.execute(query).one()
+    return count, characters
+
+
 def thin(connection: Connection, launch: LaunchRow, *, before_seq: int, apart: int) -> None:
     """Delete older points of a launch: of each curve, the first point of each stretch of its journal stays.
 

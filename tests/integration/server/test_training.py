@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration.server.support import HandWorker, Running, is_problem, submit, until
 from tests.integration.server.training import agent, client, close_clients, register, train
+from tunefleet.services import metrics
 
 
 @pytest.fixture
@@ -214,6 +215,19 @@ def test_predictions_are_kept_once_and_streamed(job: tuple[str, httpx.Client], p
     events = person.get(f"/predictions/{job_id}/stream", headers={"Last-Event-ID": "1:0"}).text.split("\r\n\r\n")
     kinds = [line for event in events for line in event.splitlines() if line.startswith("event:")]
     assert kinds == ["event: prediction", "event: eos"]
+
+
+def test_of_predictions_so_many_are_kept(
+    job: tuple[str, httpx.Client], person: httpx.Client, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id, http = job
+    monkeypatch.setattr(metrics, "RECORDS", 3)
+    for step in range(1, 8):
+        one = {"step": step, "epoch": 0, "sample_index": 0, "prompt": "2+2", "prediction": "4"}
+        assert http.post("/local/predictions", json={"job_id": job_id, "predictions": [one]}).status_code == 200
+    assert person.get(f"/predictions/{job_id}").json()["total_count"] == 3
+    told = admin.get("/events", params={"task_id": job_id, "kinds": "task.message"}).text
+    assert told.count("journal.full") == 1
 
 
 def test_job_is_the_callers_and_its_token_is_for_it_alone(

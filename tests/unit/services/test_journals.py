@@ -66,6 +66,30 @@ async def test_whatever_is_delivered_twice_or_out_of_turn_is_stored_once(
     assert await steps(lab, offer.task_id) == list(range(1, 30))
 
 
+@pytest.mark.parametrize("limit", ["RECORDS", "RECORD_CHARACTERS"])
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_of_other_records_so_many_are_kept_and_an_event_says_so(
+    lab: Lab, running: tuple[FakeWorker, Offer], monkeypatch: pytest.MonkeyPatch, limit: str, restarted: bool
+) -> None:
+    _, offer = running
+    record = {"type": "event", "name": "x", "message": "m", "level": "info"}
+    monkeypatch.setattr(metrics, limit, {"RECORDS": 11, "RECORD_CHARACTERS": 10 * len(json.dumps(record))}[limit])
+    records = [launch("l1"), *([record] * 8), metric(1), *([record] * 8), metric(2), record]
+    cursor = 0
+    while cursor < len(records):
+        cursor = await lab.journal(offer.token, "l1", records[cursor : cursor + 3], from_seq=cursor)
+        if restarted:
+            lab.core.records.clear()
+    assert cursor == len(records)
+    assert await steps(lab, offer.task_id) == [1, 2]
+    kept, _ = await lab.core.read(partial(journal.records_kept, task_id=offer.task_id))
+    assert 8 <= kept <= 12
+    page = await events.after(lab.core, lab.admin, 0)
+    told = [each.data for each in page if each.kind == "task.message" and each.task_id == offer.task_id]
+    assert sum(each["name"] == "journal.full" for each in told) == 1
+    assert len(told) <= 12
+
+
 async def test_an_older_launch_may_still_be_shipped_by_a_new_attempt(
     lab: Lab, running: tuple[FakeWorker, Offer]
 ) -> None:

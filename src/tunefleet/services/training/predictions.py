@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.services import metrics
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, AttemptActor, may_read
 from tunefleet.services.tasks import find
@@ -54,6 +55,11 @@ def _store(connection: Connection, *, who: AttemptActor, reported: Sequence[Pred
         seq = launch.cursor + len(rows)
         body = orjson.dumps({**record, "type": "prediction", "seq": seq, "at": now}).decode()
         rows.append((launch.task_id, launch.number, seq, "prediction", body))
+    count, characters = journal.records_kept(connection, held.task.id)
+    if metrics.is_full(count, characters):
+        return
+    if metrics.is_full(count + len(rows), characters + sum(len(row[-1]) for row in rows)):
+        metrics.tell_full(connection, held.task.id, now)
     journal.add_records(connection, [], rows)
     journal.advance(connection, launch, cursor=launch.cursor + len(rows), progress=None)
     wake(connection, f"task:{held.task.id}")
