@@ -1,7 +1,7 @@
 """Does a federation learn? Four workers with one-sided rows: together, each alone, and all rows in one place.
 
     make federated-demo                              # all of it; under ten minutes on two quiet cores
-    python examples/federated/prove.py --quick       # one seed and few steps; about a minute
+    python examples/federated/prove.py --quick       # one seed and few steps; two minutes
     python examples/federated/prove.py --no-faults   # the comparison alone
 
 Table, figure, logs and everybody's files are put into `--out`. Exits with 1 if a claim does not hold.
