@@ -38,7 +38,7 @@ _GONE_S = 30.0
 
 @examples("tunefleet control list", "tunefleet control list --remote gpu-box:41235 --token TOKEN")
 def list_(*, remote: Remote = None, token: Token = None, as_json: Json = False) -> None:
-    """List the trainings that can be steered, live ones first, and which are paused."""
+    """List the trainings under control, live ones first, and which are paused."""
     paused = paused_jobs(endpoints_dir())
     rows = [view.row_of(job) for job in list_jobs(endpoints_dir())]
     if remote is not None:

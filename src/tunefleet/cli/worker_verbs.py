@@ -78,7 +78,7 @@ def upgrade(
     timeout: Timeout = 900.0,
     as_json: Json = False,
 ) -> None:
-    """Install the server's version on a worker and start it anew; its trainings go on.
+    """Install the server's version on a worker and restart it; running jobs continue.
 
     Refused, with the reason, where the worker was not installed from a server's `/install`, runs from a source tree or
     in an environment that others manage, or where the server has another version.

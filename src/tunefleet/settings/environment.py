@@ -74,7 +74,7 @@ def is_set(name: str) -> bool:
     return bool(os.environ.get(name))
 
 
-def heeds_dotenv() -> bool:
+def dotenv_is_allowed() -> bool:
     """Whether a file `.env` may be read; commands that read none set `NO_DOTENV` for the processes that they start."""
     return os.environ.get(NO_DOTENV, "").lower() not in {"false", "0"}
 

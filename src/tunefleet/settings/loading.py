@@ -22,7 +22,7 @@ DOTENV: Final = ".env"
 ALLOW_CODE: Final = "TUNEFLEET_ALLOW_CODE"
 S = TypeVar("S", bound=ProcessSettings)
 _FILES: Final = "_env_file"
-_dotenv_is_heeded = [environment.heeds_dotenv()]
+_dotenv_is_heeded = [environment.dotenv_is_allowed()]
 
 
 def heeds_dotenv() -> bool:
