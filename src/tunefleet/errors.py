@@ -117,9 +117,20 @@ class SpecError(TunefleetError):
 
 
 class InputError(TunefleetError):
-    """Something that the user named cannot be used; trying again will not help."""
+    """Something that the user named cannot be used; trying again will not help.
+
+    Args:
+        message: One sentence that names the thing; public.
+        hint: The way out; public.
+        detail: What a maintainer needs.
+        path: Dotted path in the document of what is wrong; empty if it stands in none.
+    """
 
     code = "input_invalid"
+
+    def __init__(self, message: str, *, hint: str | None = None, detail: str | None = None, path: str = "") -> None:
+        super().__init__(message, hint=hint, detail=detail)
+        self.path = path
 
 
 class DataError(InputError):

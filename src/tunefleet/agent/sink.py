@@ -93,10 +93,9 @@ class BackendSink:
         lines = (self._rest + data).split(b"\n")
         rest = lines.pop()
         begin = self._base() + offset - len(self._rest)
-        done = 0
+        done = at = 0
         while done < len(lines):
             batch = lines[done : done + (1 if self._line < self._alone_until else _LINES)]
-            at = sum(len(line) + 1 for line in lines[:done])
             try:
                 self._post(batch, begin + at)
             except _OneByOne:
@@ -107,6 +106,7 @@ class BackendSink:
                     raise
                 return self._moved(offset, at - len(self._rest), b"")
             done += len(batch)
+            at += sum(len(line) + 1 for line in batch)
         return self._moved(offset, len(data), rest)
 
     def flush_tail(self) -> None:
@@ -189,32 +189,38 @@ class BackendSink:
         self._line += len(lines)
 
     def _guard(self, what: str, call: Any, seq: int, body: Any) -> None:
-        several = what == "logs" and len(body["logs"]) > 1
         try:
             call()
         except (UnreachableError, AuthError) as error:
-            if not self._put_aside(what, seq, body, error, several=several):
+            if not self._given_up(what, seq, error):
                 raise _Stuck(0 if what == "logs" else seq, self._kept(error)) from error
+            settle = self._put_aside
+            cause: TunefleetError = error
         except TunefleetError as error:
-            if several:
-                raise _OneByOne from error
-            skip(self._job, what, error)
+            settle = self._skip
+            cause = error
+        else:
+            return
+        if what == "logs" and len(body["logs"]) > 1:
+            raise _OneByOne from cause
+        settle(what, body, cause)
 
-    def _put_aside(self, what: str, seq: int, body: Any, error: TunefleetError, *, several: bool) -> bool:
-        """Put a record aside that the backend has failed at again and again; the others need not wait."""
+    def _given_up(self, what: str, seq: int, error: TunefleetError) -> bool:
+        """Whether the backend has failed at a record again and again, so that the others need not wait for it."""
         if not isinstance(error, BackendFault):
             return False
         self._faults[what, seq] = self._faults.get((what, seq), 0) + 1
         # Of lines that it has failed at together each is tried once.
         alone = what == "logs" and seq < self._alone_until
-        if self._faults[what, seq] < _FAULTS and not alone:
-            return False
-        if several:
-            raise _OneByOne from error
+        return alone or self._faults[what, seq] >= _FAULTS
+
+    def _put_aside(self, what: str, body: Any, error: TunefleetError) -> None:
         with (self._job.folder.root / ASIDE).open("ab") as file:
             file.write(orjson.dumps({"what": what, "body": body}) + b"\n")
         put_aside(self._job, what, error)
-        return True
+
+    def _skip(self, what: str, body: Any, error: TunefleetError) -> None:  # noqa: ARG002 as `_put_aside`
+        skip(self._job, what, error)
 
     def send_aside(self) -> None:
         """Send once more what was put aside; the job has ended. What the backend fails at still is given up.

@@ -171,27 +171,23 @@ class BlobStore(ABC):
             self._announced[scope, digest] = size_bytes, time.monotonic()
 
     def _unfinished_bytes(self, scope: str, *, but: str) -> int:
-        found: dict[str, int] = {}
-        asleep: set[str] = set()
+        here: dict[str, tuple[int, float]] = {}
         now, wall = time.monotonic(), time.time()
         for part in self.uploads.glob(f"*{_suffix(scope)}.part"):
             name = part.name.removesuffix(f"{_suffix(scope)}.part")
             if is_digest(name):
                 with contextlib.suppress(FileNotFoundError):  # it was finished, or swept
                     status = part.stat()
-                    found[name] = status.st_size
-                    if wall - status.st_mtime > _ASLEEP_S:
-                        asleep.add(name)
+                    here[name] = status.st_size, wall - status.st_mtime
+        counted = {name: size_bytes for name, (size_bytes, _) in here.items()}
         for (whose, name), (size_bytes, at) in list(self._announced.items()):
-            if (
-                whose == scope
-                and now - at > (_ASLEEP_S if name in found else _ANNOUNCED_S)
-                and (name in asleep or name not in found)
-            ):
-                del self._announced[whose, name]  # it never came, or nobody goes on with it
-            elif whose == scope:
-                found[name] = max(found.get(name, 0), size_bytes)
-        return sum(size_bytes for name, size_bytes in found.items() if name != but)
+            if whose != scope:
+                continue
+            if _lapsed(now - at, here.get(name)):
+                del self._announced[whose, name]
+            else:
+                counted[name] = max(counted.get(name, 0), size_bytes)
+        return sum(size_bytes for name, size_bytes in counted.items() if name != but)
 
     def append(self, digest: str, offset: int, total: int, scope: str = "") -> Upload:
         """Go on with an upload, or start one.
@@ -320,6 +316,16 @@ class BlobStore(ABC):
 
     def _part(self, digest: str, scope: str) -> Path:
         return self.uploads / f"{checked(digest)}{_suffix(scope)}.part"
+
+
+def _lapsed(announced_s: float, here: tuple[int, float] | None) -> bool:
+    """Whether an announcement counts no more: the upload never came, or nobody goes on with it.
+
+    Args:
+        announced_s: How long ago it was announced.
+        here: Bytes of it that are here, and how many seconds ago the last of them came; null if there are none.
+    """
+    return announced_s > _ANNOUNCED_S if here is None else min(announced_s, here[1]) > _ASLEEP_S
 
 
 def _suffix(scope: str) -> str:

@@ -31,8 +31,6 @@ from tunefleet.client import Client, trust
 from tunefleet.client.connection import Connection
 from tunefleet.errors import MachineError, TunefleetError, UnreachableError
 from tunefleet.settings import ClientSettings, ServerSettings, load
-from tunefleet.settings.environment import NO_DOTENV
-from tunefleet.settings.loading import heeds_dotenv
 from tunefleet.worker.state import StateFolder
 
 logger = logging.getLogger(__name__)
@@ -79,7 +77,7 @@ class LocalFleet:
         self.port = self._settings.port
         self._workers = workers
         self._adopt_files = adopt_files
-        self._extra = dict(environment or {}) | ({} if heeds_dotenv() else {NO_DOTENV: "false"})
+        self._extra = dict(environment or {})
         self._save_client = save_client
         self._saved: SavedServer | None = None
         self._lock = FileLock(self.data / "up.lock")

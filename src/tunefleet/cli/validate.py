@@ -47,7 +47,8 @@ def validate(
     except InputError as error:
         if not as_json:
             raise
-        fault = FaultView(path="", message=error.message, hint=error.hint)
+        message = error.message.removeprefix(f"{error.path}: ")
+        fault = FaultView(path=error.path, message=message, hint=error.hint)
         print_json(ValidateReply(ok=False, faults=(fault,)))
         raise typer.Exit(exit_code_of(error)) from None
     if as_json:

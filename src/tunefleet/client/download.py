@@ -121,9 +121,9 @@ class Downloader:
             before = part.stat().st_size if part.exists() else 0
             try:
                 digest = self._download(wanted, part, pace)
-            except _TooSlow:
-                raise
-            except UnreachableError:
+            except UnreachableError as error:
+                if isinstance(error, _TooSlow):
+                    raise
                 reached = part.stat().st_size if part.exists() else 0
                 tries = 0 if reached - before >= _FRUIT_BYTES else tries + 1
                 if reached <= before or tries > _FRUITLESS_TRIES:
@@ -160,7 +160,6 @@ class Downloader:
         return found[1] if found else None
 
     def _write(self, wanted: Address, response: httpx.Response, part: Path, pace: _Pace, *, goes_on: bool) -> None:
-        url = wanted.url
         size = part.stat().st_size if goes_on else 0
         expected = response.headers.get("content-length")
         end = size + int(expected) if expected and expected.isdigit() else None
@@ -169,12 +168,12 @@ class Downloader:
             for piece in response.iter_raw():
                 size += len(piece)
                 if size > self._max_bytes:
-                    raise TooLargeError(f"{shown(url)} is over {self._max_bytes} bytes.")
+                    raise TooLargeError(f"{shown(wanted.url)} is over {self._max_bytes} bytes.")
                 sink.write(piece)
                 pace.arrived(len(piece))
                 self._on_progress(Progress("downloading", wanted.name, size, end or 0))
         if end is not None and size < end:
-            raise UnreachableError(f"The connection to {shown(url)} broke.")
+            raise UnreachableError(f"The connection to {shown(wanted.url)} broke.")
 
 
 class _TooSlow(UnreachableError):

@@ -55,7 +55,8 @@ def check_file(spec: BaseTaskSpec, pointer: str, file: Path) -> None:
         else:
             _check(file, data)
     except DataError as error:
-        raise DataError(f"spec.{pointer}: {error.message}", hint=error.hint) from None
+        path = f"spec.{pointer}"
+        raise DataError(f"{path}: {error.message}", hint=error.hint, path=path) from None
 
 
 def first_rows(file: Path) -> list[Mapping[str, Any]] | None:

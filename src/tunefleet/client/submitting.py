@@ -160,5 +160,6 @@ def local_file(named: LocalPath, folder: Path) -> Path | None:
         raise kind(
             f"spec.{named.pointer} names {named.value}, but there is no {file.absolute()}.",
             hint="Paths are taken from the folder of the document.",
+            path=f"spec.{named.pointer}",
         )
     return None

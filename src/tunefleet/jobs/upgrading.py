@@ -51,12 +51,14 @@ def upgrade(wanted: object, *, who: str, ask: Callable[[str], str], ca_file: Pat
     """
     if wanted is not None and not (isinstance(wanted, str) and _VERSION.fullmatch(wanted)):
         raise InputError(f"{wanted!r} is no version.", hint="Name one, such as 1.2.3.")
-    reason = refusal()
-    server = None if reason is not None else installed_from()
-    if reason is None and server is None:
-        reason = "it was not installed from a server; upgrade it as it was installed"
-    if reason is not None or server is None:
+    if reason := refusal():
         raise ConflictError(f"This {who} cannot be upgraded from afar: {reason}.")
+    server = installed_from()
+    if server is None:
+        raise ConflictError(
+            f"This {who} cannot be upgraded from afar: it was not installed from a server.",
+            hint="Upgrade it as it was installed.",
+        )
     requirement = _offered(server, ask(f"{server}{_INSTALL}").strip(), wanted)
     command = [sys.executable, "-m", "pip", "install", "--upgrade", "--no-input", requirement]
     if ca_file is not None:

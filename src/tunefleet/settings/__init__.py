@@ -27,8 +27,9 @@ from tunefleet.settings.environment import (
     unsupported,
     variables_of,
     without_credentials,
+    without_dotenv,
 )
-from tunefleet.settings.loading import load, load_agent, load_worker, without_dotenv
+from tunefleet.settings.loading import load, load_agent, load_worker
 from tunefleet.settings.publish import PublishSettings
 from tunefleet.settings.server import ServerSettings
 from tunefleet.settings.tracking import TrackingSettings

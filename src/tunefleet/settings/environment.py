@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final, Literal
 
 from dotenv import dotenv_values
 
 from tunefleet.unsupported import UNSUPPORTED
 
-NO_DOTENV: Final = "TUNEFLEET_DOTENV"
-"""`false` in the environment: no `.env` is read."""
+DOTENV: Final = ".env"
+_DOTENV_IS_READ: Final = "TUNEFLEET_DOTENV"
+"""`false` in the environment: no `.env` is read, neither by this process nor by those that it starts."""
 SECRET_PREFIX: Final = "TUNEFLEET_SECRET_"
 """`${secret:NAME}` in a spec is the variable with this before the name, or a file `NAME` in `TUNEFLEET_SECRETS_DIR`."""
 
@@ -65,7 +67,7 @@ def variables_of(prefixes: Sequence[str]) -> dict[str, str]:
     Args:
         prefixes: Such as `WANDB_`; a whole name is one, too.
     """
-    given = {**dotenv_values(".env", interpolate=False), **os.environ}
+    given = {**dotenv(), **os.environ}
     return {name: value for name, value in given.items() if value and name.startswith(tuple(prefixes))}
 
 
@@ -74,9 +76,28 @@ def is_set(name: str) -> bool:
     return bool(os.environ.get(name))
 
 
-def dotenv_is_allowed() -> bool:
-    """Whether a file `.env` may be read; commands that read none set `NO_DOTENV` for the processes that they start."""
-    return os.environ.get(NO_DOTENV, "").lower() not in {"false", "0"}
+def dotenv_is_read() -> bool:
+    """Whether a file `.env` is read in this process."""
+    return os.environ.get(_DOTENV_IS_READ, "").lower() not in {"false", "0"}
+
+
+def dotenv() -> dict[str, str | None]:
+    """Return what the file `.env` says, if it is read."""
+    return dotenv_values(DOTENV, interpolate=False) if dotenv_is_read() else {}
+
+
+@contextmanager
+def without_dotenv() -> Iterator[None]:
+    """Read no file `.env` meanwhile, here and in what is started: one may have come with what was unpacked here."""
+    before = os.environ.get(_DOTENV_IS_READ)
+    os.environ[_DOTENV_IS_READ] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_DOTENV_IS_READ, None)
+        else:
+            os.environ[_DOTENV_IS_READ] = before
 
 
 def secret_variables() -> dict[str, str]:
@@ -112,7 +133,7 @@ def unsupported(process: Literal["server", "worker"]) -> list[str]:
     Args:
         process: Which one starts.
     """
-    given = {name for name, value in {**dotenv_values(".env", interpolate=False), **os.environ}.items() if value}
+    given = {name for name, value in {**dotenv(), **os.environ}.items() if value}
     return [
         f"{name} is not supported and has no effect: {instead}."
         for name, instead in UNSUPPORTED[process].items()

@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 from dotenv import dotenv_values
 from pydantic import ValidationError
 
 from tunefleet.errors import MachineError
-from tunefleet.settings import environment
 from tunefleet.settings.agent import AgentSettings
 from tunefleet.settings.base import ProcessSettings
-from tunefleet.settings.environment import is_set
+from tunefleet.settings.environment import DOTENV, dotenv, dotenv_is_read, is_set
 from tunefleet.settings.worker import WorkerSettings
 
 logger = logging.getLogger(__name__)
-DOTENV: Final = ".env"
 ALLOW_CODE: Final = "TUNEFLEET_ALLOW_CODE"
 S = TypeVar("S", bound=ProcessSettings)
 _FILES: Final = "_env_file"
-_dotenv_is_heeded = [environment.dotenv_is_allowed()]
-
-
-def heeds_dotenv() -> bool:
-    """Whether a file `.env` is read now."""
-    return _dotenv_is_heeded[-1]
-
-
-@contextmanager
-def without_dotenv() -> Iterator[None]:
-    """Heed no file `.env` in this process meanwhile: a command runs wherever somebody has unpacked something."""
-    _dotenv_is_heeded.append(False)
-    try:
-        yield
-    finally:
-        _dotenv_is_heeded.pop()
 
 
 def load(cls: type[S], **overrides: Any) -> S:
@@ -51,7 +32,7 @@ def load(cls: type[S], **overrides: Any) -> S:
         MachineError: If a value is unusable; the message names the variable and the value.
     """
     given = {name: value for name, value in overrides.items() if value is not None or name == _FILES}
-    if not _dotenv_is_heeded[-1]:
+    if not dotenv_is_read():
         asked = given.get(_FILES) or ()
         others = tuple(file for file in (asked if isinstance(asked, tuple) else (asked,)) if file != DOTENV)
         given[_FILES] = others or None
@@ -60,7 +41,7 @@ def load(cls: type[S], **overrides: Any) -> S:
         logger.warning("%s in .env is not heeded: set it in the environment, or use --allow-code.", ALLOW_CODE)
         given["allow_code"] = file
     if DOTENV in (files if isinstance(files, tuple) else (files,)):
-        _refuse_foreign_addresses(cls, dotenv_values(DOTENV, interpolate=False))
+        _refuse_foreign_addresses(cls, dotenv())
     try:
         return cls(**given)
     except ValidationError as error:
@@ -96,7 +77,7 @@ def _code_allowed_by(files: object) -> str | None:
     A file of the working directory may have come with what was unpacked there.
     """
     named = files if isinstance(files, tuple) else (files,)
-    if DOTENV not in named or not dotenv_values(DOTENV).get(ALLOW_CODE) or is_set(ALLOW_CODE):
+    if DOTENV not in named or not dotenv().get(ALLOW_CODE) or is_set(ALLOW_CODE):
         return None
     others = (dotenv_values(file).get(ALLOW_CODE) for file in named if file is not None and file != DOTENV)
     return next((value for value in others if value), "false")

@@ -8,7 +8,6 @@ import pytest
 import typer
 
 from tunefleet import settings
-from tunefleet.cli.fleet import LocalFleet
 from tunefleet.cli.main import Root, app, root
 from tunefleet.client import trust
 from tunefleet.errors import MachineError
@@ -59,8 +58,10 @@ def test_what_a_command_starts_reads_no_dotenv_either(tmp_path: Path, monkeypatc
     assert load_agent().max_jobs == 7
     with settings.without_dotenv():
         assert load_agent().max_jobs != 7
-        assert LocalFleet(tmp_path / "data")._extra["TUNEFLEET_DOTENV"] == "false"
-    assert "TUNEFLEET_DOTENV" not in LocalFleet(tmp_path / "data")._extra
+        assert settings.inherited_environment()["TUNEFLEET_DOTENV"] == "false"
+        assert not settings.variables_of(["MAX_CONCURRENT_JOBS"])
+    assert "TUNEFLEET_DOTENV" not in settings.inherited_environment()
+    assert settings.variables_of(["MAX_CONCURRENT_JOBS"])
 
 
 def test_a_dotenv_does_not_say_where_a_secret_of_the_environment_goes(
