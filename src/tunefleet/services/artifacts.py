@@ -104,7 +104,7 @@ def refuse_upload(connection: Connection, *, core: Core, project: str, digest: s
         return
 
     def check(others: int) -> None:
-        quotas.refuse_storing(connection, project, size_bytes + others, lock=False)
+        quotas.refuse_storing(connection, project, size_bytes, reserved_bytes=others, lock=False)
 
     core.blobs.announce(digest, size_bytes, scope_of(project), check)
 

@@ -124,13 +124,16 @@ def limits_storage(connection: Connection, project: str) -> bool:
     return row is not None and row.storage_bytes is not None
 
 
-def refuse_storing(connection: Connection, project: str, size_bytes: int, *, lock: bool = True) -> None:
+def refuse_storing(
+    connection: Connection, project: str, size_bytes: int, *, reserved_bytes: int = 0, lock: bool = True
+) -> None:
     """Refuse a file that would take a project over its quota of storage; the caller is about to store it.
 
     Args:
         connection: Of the operation.
         project: Whose.
         size_bytes: Of the file.
+        reserved_bytes: Of uploads that are on their way.
         lock: Whether to lock the project's row until the end of this transaction; false only reads.
 
     Raises:
@@ -140,9 +143,10 @@ def refuse_storing(connection: Connection, project: str, size_bytes: int, *, loc
     if row is None or row.storage_bytes is None:
         return
     kept = projects.stored_bytes(connection, [project]).get(project, 0)
-    if kept + size_bytes > row.storage_bytes:
+    if kept + reserved_bytes + size_bytes > row.storage_bytes:
+        reserved = f", {reserved_bytes:,} more are reserved by unfinished uploads" if reserved_bytes else ""
         raise QuotaError(
-            f"The project {project} keeps {kept:,} of the {row.storage_bytes:,} bytes of its storage quota; "
+            f"The project {project} keeps {kept:,} of the {row.storage_bytes:,} bytes of its storage quota{reserved}; "
             f"{size_bytes:,} more are over it.",
             hint=f"Remove artifacts or tasks, or let an admin raise it: tunefleet projects set {project} --storage N.",
         )
