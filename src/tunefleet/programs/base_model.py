@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from tunefleet.errors import ModelError
-from tunefleet.programs import assets, hub
+from tunefleet.programs import assets, contained, hub
 from tunefleet.programs.archives import inner, opened
 from tunefleet.spec.base import is_written_as_path
 from tunefleet.spec.model import ModelSource
@@ -64,10 +63,11 @@ def locate(
                 f"The model folder {identifier} has no config.json.",
                 hint="Name a folder as `save_pretrained` writes it.",
             )
-        check_shards(folder)
+        contained.check_model(folder)
         path = str(folder)
     else:
         path = hub.resolve(identifier, "model", revision)
+        contained.check_model(Path(path) if path != identifier else hub.few_files(identifier, revision, contained.READ))
     return Source(identifier, path, revision, trust_remote_code)
 
 
@@ -96,25 +96,6 @@ def named(
     folder = None if local is None else str(inner(opened(Path(local), workspace)))
     wanted = source.revision or revision
     return locate(source.identifier, folder, revision=wanted, trust_remote_code=trust_remote_code)
-
-
-def check_shards(folder: Path) -> None:
-    """Refuse a folder whose index of shards leads out of it: Transformers would read weights from anywhere.
-
-    Args:
-        folder: Of a model or adapter.
-
-    Raises:
-        ModelError: If it does, or cannot be read.
-    """
-    for index in folder.glob("*.index.json"):
-        try:
-            shards = set(json.loads(index.read_bytes())["weight_map"].values())
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise ModelError(f"{index.name} of {folder.name} is no index of shards: {error!r}.") from None
-        for shard in shards:
-            if not isinstance(shard, str) or not (folder / shard).resolve().is_relative_to(folder.resolve()):
-                raise ModelError(f"{index.name} of {folder.name} names {shard!r}, which leads out of the folder.")
 
 
 def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:

@@ -97,8 +97,11 @@ def fetched(name: str, revision: str | None = None, patterns: Sequence[str] | No
         UnreachableError: If the hub does not answer and it is not in the cache.
     """
     place = resolve(name, "model", revision)
-    if place != name:
-        return Path(place)
+    return few_files(name, revision, patterns) if place == name else Path(place)
+
+
+def few_files(name: str, revision: str | None = None, patterns: Sequence[str] | None = None) -> Path:
+    """Return the folder of a repository that `resolve` has found on the hub, with the files of these patterns."""
     with explained(name, "model", revision):
         return Path(
             snapshot_download(name, revision=revision, allow_patterns=None if patterns is None else [*patterns])

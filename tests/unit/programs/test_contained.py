@@ -14,10 +14,10 @@ from tunefleet.errors import DataError, ModelError, TunefleetError
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global HubSet, Place, base_model, datasets, hub, judge, read_path
+    global HubSet, Place, base_model, contained, datasets, hub, judge, read_path
     import datasets
 
-    from tunefleet.programs import base_model, hub
+    from tunefleet.programs import base_model, contained, hub
     from tunefleet.programs.data.places import HubSet, Place
     from tunefleet.programs.data.readers import read_path
     from tunefleet.programs.ppo import judge
@@ -72,15 +72,66 @@ def test_whole_folders_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("base", ["/srv/models/secret", "../secret", "~/secret", "here"])
-def test_a_reward_adapter_whose_base_is_a_path_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str
-) -> None:
+def test_a_model_whose_base_is_a_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
-    with pytest.raises(ModelError, match="names its base by a path"):
-        judge._check_base(base_model.Source("a", str(tmp_path / "a")))
+    with pytest.raises(ModelError, match="leads out of the folder"):
+        judge._load_adapter(base_model.Source("a", str(tmp_path / "a")))
+    (tmp_path / "a" / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="leads out of the folder"):
+        base_model.locate("./a", str(tmp_path / "a"))
+    contained.check_adapter(tmp_path / "a")  # its base is given by the task
+
+
+LEADING_OUT = [
+    ("tokenizer_config.json", {"tokenizer_class": "BertTokenizer", "vocab": "SECRET"}),
+    ("tokenizer_config.json", {"init_inputs": ["SECRET"]}),
+    ("tokenizer_config.json", {"sp_model_kwargs": {"model_file": "SECRET"}}),
+    ("tokenizer_config.json", {"merges": "~/secret.txt"}),
+    ("tokenizer_config.json", {"merges": "a/../../secret.txt"}),
+    ("tokenizer_config.json", {"vocab": "file:///etc/passwd"}),
+    ("tokenizer_config.json", {"vocab": "secret.jsonl"}),  # relative to where the job runs
+    ("config.json", {"text_config": {"backbone": "SECRET"}}),
+    ("preprocessor_config.json", {"feature": ["x", "C:\\secret"]}),
+    ("generation_config.json", {"assistant": "SECRET"}),
+    ("adapter_config.json", {"corda_config": {"cache_file": "SECRET"}}),
+    ("modules.json", [{"idx": 0, "path": "../other", "type": "x"}]),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), LEADING_OUT)
+def test_a_model_that_names_a_file_elsewhere_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: Any
+) -> None:
+    secret = tmp_path / "secret.jsonl"
+    secret.write_text('{"text": "of another project"}')
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    (folder / name).write_text(json.dumps(content).replace("SECRET", str(secret)))
+    with pytest.raises(ModelError, match=f"{name} of m names .* leads out of the folder"):
+        base_model.locate("./m", str(folder))
+    if name != "config.json":
+        with pytest.raises(ModelError, match="leads out of the folder"):
+            contained.check_adapter(folder)
+
+
+def test_notes_and_tokens_that_look_like_paths_are_no_paths(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"_name_or_path": "/home/somebody/llama", "model_type": "opt"}')
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({
+            "tokenizer_file": "/root/.cache/tokenizer.json", "name_or_path": "../llama", "eos_token": "//",
+            "chat_template": "/nothink", "added_tokens_decoder": {"1": {"content": "/think"}},
+            "special_tokens_map_file": "/content/special_tokens_map.json", "extra_special_tokens": ["/x"],
+        })
+    )  # fmt: skip
+    (folder / "tokenizer.json").write_text('{"model": {"vocab": {"/usr/lib": 0, "../": 1}}}')
+    assert base_model.locate("./m", str(folder)).path
 
 
 @pytest.mark.parametrize("name", ["etc/secret", "secret"])

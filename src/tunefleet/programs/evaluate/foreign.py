@@ -17,9 +17,12 @@ import yaml
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tunefleet.errors import InputError
+from tunefleet.programs import contained
 
 _RUNS: Final = frozenset({"hf_evaluate", "trust_remote_code", "custom_generate"})
 """Keys that, true, run code from elsewhere, wherever in a task they stand."""
+_OPENED: Final = frozenset({"dataset_path", "dataset_name", "dataset_kwargs", "use_prompt"})
+"""Keys below which a text is a path, an address or a name of the hub."""
 _HINT: Final = "Set `run_code: true` if you trust it, and start the worker with --allow-code."
 
 
@@ -73,6 +76,12 @@ def check(folder: Path, names: Names) -> None:
         content = _read(path)
         for what in _running(content, names):
             raise InputError(f"The lm-eval task {path.name} runs code: {what}.", hint=_HINT)
+        for text in _opened(content):
+            if not _is_inside(text, folder):
+                raise InputError(
+                    f"The lm-eval task {path.name} reads {text}, which is outside of its folder.",
+                    hint="Copy it into the folder, and name it by its place there.",
+                )
         waiting += _included(path, content, folder)
 
 
@@ -99,6 +108,29 @@ def _included(path: Path, content: Any, folder: Path) -> Iterator[Path]:
                 hint="Put it into the folder, beside the file that includes it.",
             )
         yield target
+
+
+def _opened(value: Any, *, opened: bool = False) -> Iterator[str]:
+    """Yield each text that the dataset's library may open."""
+    if isinstance(value, str):
+        if opened:
+            yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _opened(each, opened=opened)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from _opened(each, opened=opened or key in _OPENED)
+
+
+def _is_inside(text: str, folder: Path) -> bool:
+    # `zip://a::/elsewhere` opens what stands behind; a worker asks no address that a document's file names.
+    if "::" in text or ("://" in text and not text.startswith("hf://")) or contained.leads_out(text):
+        return False
+    try:
+        return (folder / text).resolve().is_relative_to(folder)
+    except (OSError, ValueError):
+        return False
 
 
 def digest(folder: Path) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.errors import ModelError
-from tunefleet.programs import base_model, hub
+from tunefleet.programs import base_model, contained, hub
 from tunefleet.programs.archives import inner, opened
 from tunefleet.programs.base_model import Source
 from tunefleet.spec.base import is_hub_name
@@ -61,13 +61,16 @@ def adapter_folder(index: int, adapter: MergeAdapterSpec, inputs: Mapping[str, s
     """
     pointer = f"model.adapters.{index}"
     path = next((inputs[name] for name in (f"{pointer}.path", pointer) if name in inputs), None)
-    if path is None and adapter.path is not None and is_hub_name(adapter.path):
-        return hub.fetched(adapter.path, adapter.revision, NEEDED)
-    if path is None:
+    if path is not None:
+        folder = inner(opened(Path(path), workspace))
+    elif adapter.path is not None and is_hub_name(adapter.path):
+        folder = hub.fetched(adapter.path, adapter.revision, NEEDED)
+    else:
         raise ModelError(
             f"spec.{pointer}: there is no {adapter.path or adapter.task_id or adapter.url} on this worker."
         )
-    return inner(opened(Path(path), workspace))
+    contained.check_adapter(folder)
+    return folder
 
 
 def label_of(index: int, adapter: MergeAdapterSpec) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,11 +14,10 @@ from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from tunefleet.errors import InputError, ModelError
-from tunefleet.programs import base_model
+from tunefleet.programs import base_model, contained
 from tunefleet.programs.archives import opened
 from tunefleet.programs.quoting import ending
 from tunefleet.spec import RewardModelSpec
-from tunefleet.spec.base import is_written_as_path
 
 _GOOD: Final = ("positive", "pos", "good", "chosen", "helpful", "preferred")
 _ADAPTER: Final = "adapter_config.json"
@@ -173,7 +171,7 @@ def _load(source: base_model.Source) -> PreTrainedModel:
 
 def _load_adapter(source: base_model.Source) -> PreTrainedModel:
     """Load what a `reward` task with a `lora` block leaves: an adapter with its head, put on its base for good."""
-    _check_base(source)
+    contained.check_model(Path(source.path))
     try:
         adapted = AutoPeftModelForSequenceClassification.from_pretrained(
             source.path, num_labels=1, dtype=torch.float32, trust_remote_code=source.trust_remote_code
@@ -184,16 +182,6 @@ def _load_adapter(source: base_model.Source) -> PreTrainedModel:
         raise _unusable(source, str(error).strip().splitlines()[0]) from error
     merged: PreTrainedModel = adapted.merge_and_unload()
     return merged
-
-
-def _check_base(source: base_model.Source) -> None:
-    """Refuse an adapter whose config names its base by a path: it would be looked for anywhere on this machine."""
-    base = json.loads((Path(source.path) / _ADAPTER).read_bytes()).get("base_model_name_or_path")
-    if isinstance(base, str) and (is_written_as_path(base) or Path(base).exists()):
-        raise ModelError(
-            f"The reward model {source.identifier} is an adapter that names its base by a path, {base}.",
-            hint="Merge it into its base with a task of kind `merge`, and name the merged model.",
-        )
 
 
 def _unusable(source: base_model.Source, why: str) -> ModelError:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from transformers import PreTrainedTokenizerBase
 
 from tunefleet.errors import ModelError
-from tunefleet.programs import base_model, hub
+from tunefleet.programs import base_model, contained, hub
 from tunefleet.programs.archives import inner, opened
 from tunefleet.programs.base_model import Source
 from tunefleet.programs.merge import vocabulary
@@ -41,10 +41,13 @@ def locate(name: str, given: str | None, workspace: Path) -> Source:
         UnreachableError: If the hub does not answer.
     """
     if given is not None:
-        return Source(name, str(inner(opened(Path(given), workspace))))
-    if is_hub_name(name):
-        return Source(name, str(hub.fetched(name, patterns=_WANTED)))
-    return base_model.locate(name, None)
+        folder = inner(opened(Path(given), workspace))
+    elif is_hub_name(name):
+        folder = hub.fetched(name, patterns=_WANTED)
+    else:
+        return base_model.locate(name, None)
+    contained.check_model(folder)
+    return Source(name, str(folder))
 
 
 def moved(base: Path, tokens: Tokens) -> int | None:

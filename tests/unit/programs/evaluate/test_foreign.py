@@ -43,6 +43,48 @@ def test_code_is_found_wherever_it_hides(tmp_path: Path, text: str, what: str) -
     assert what in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dataset_kwargs: {data_files: {test: /srv/rows.jsonl}}",
+        "dataset_kwargs: {data_files: [a.jsonl, ../rows.jsonl]}",
+        "dataset_kwargs: {data_dir: ~/rows}",
+        "dataset_kwargs: {data_files: 'file:///srv/rows.jsonl'}",
+        "dataset_kwargs: {data_files: 'local://srv/rows.jsonl'}",
+        "dataset_kwargs: {data_files: 'http://10.0.0.1/rows.jsonl'}",
+        "dataset_kwargs: {data_files: 'zip://rows.jsonl::/srv/rows.zip'}",
+        "dataset_kwargs: {data_files: link/rows.jsonl}",
+        "dataset_path: /srv/rows",
+        "dataset_path: deep/../../rows",
+        "dataset_name: ../rows",
+        "use_prompt: /srv/prompts.yaml:*",
+        "group: g\ntask: [{task: t, dataset_path: /srv/rows}]",
+    ],
+)
+def test_data_outside_of_the_folder_is_refused(tmp_path: Path, text: str) -> None:
+    folder = tmp_path / "tasks"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path)
+    (folder / "mine.yaml").write_text(f"task: mine\n{text}\n")
+    with pytest.raises(InputError, match=r"The lm-eval task mine\.yaml reads .*, which is outside of its folder"):
+        foreign.check(folder, NAMES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dataset_path: json\ndataset_kwargs: {data_files: {test: rows.jsonl}}",
+        "dataset_path: EleutherAI/arithmetic\ndataset_name: arithmetic_1dc",
+        "dataset_path: parquet\ndataset_kwargs: {data_files: 'hf://datasets/a/b/c.parquet'}",
+        "doc_to_text: /no path",
+        "generation_kwargs: {until: ['/', '..']}",
+    ],
+)
+def test_data_of_the_folder_and_of_the_hub_is_read(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mine.yaml").write_text(f"task: mine\n{text}\n")
+    foreign.check(tmp_path, NAMES)
+
+
 def test_plain_tasks_are_taken(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("include: [deep/base]\ntask: mine\n" + PLAIN)
     (tmp_path / "deep").mkdir()
