@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tunefleet.errors import ModelError
+import yaml
+
+from tunefleet.errors import DataError, ModelError
 
 READ: Final = ("*_config.json", "config.json", "modules.json", "config_sentence_transformers.json")
 """Files of a model whose texts become arguments, some of which a library opens."""
@@ -19,6 +21,9 @@ _NEVER_OPENED: Final = frozenset({
 })  # fmt: skip
 """Keys that are notes of where something came from (Transformers puts the folder's own file in the place of both
 `*_file`), or text; keys that end with `_token` are text as well."""
+CARDS: Final = ("README.md", ".huggingface.yaml")
+"""Where a dataset of the hub says which files are its data."""
+_FRONT_MATTER: Final = re.compile(r"\s*---[^\S\n]*\r?\n(.*?)\n---[^\S\n]*(\r?\n|\Z)", re.DOTALL)
 _BASE: Final = "base_model_name_or_path"
 
 
@@ -50,6 +55,27 @@ def check_model(folder: Path) -> None:
 def check_adapter(folder: Path) -> None:
     """Refuse an adapter whose files name others outside of its folder; the base that it names is not opened."""
     _check(folder, opened_base=False)
+
+
+def check_dataset(folder: Path) -> None:
+    """Refuse a dataset of the hub whose card names data outside of its repository.
+
+    Args:
+        folder: With the files `CARDS` of the repository, as far as there are any.
+
+    Raises:
+        DataError: If it does, or cannot be read.
+    """
+    for file in (folder / name for name in CARDS if (folder / name).is_file()):
+        text = file.read_text(encoding="utf-8", errors="replace")
+        head = _FRONT_MATTER.match(text)
+        try:
+            content = yaml.safe_load(text if file.suffix == ".yaml" else head[1] if head else "")
+        except yaml.YAMLError as error:
+            raise DataError(f"The head of {file.name} is no YAML: {error}.") from None
+        for key, each in _texts(content.get("configs") if isinstance(content, dict) else None):
+            if leads_out(each) or "::" in each or ("://" in each and not each.startswith("hf://")):
+                raise DataError(f"{file.name} names {each!r} under {key!r}, which leads out of the dataset.")
 
 
 def _check(folder: Path, *, opened_base: bool) -> None:

@@ -100,12 +100,13 @@ def fetched(name: str, revision: str | None = None, patterns: Sequence[str] | No
     return few_files(name, revision, patterns) if place == name else Path(place)
 
 
-def few_files(name: str, revision: str | None = None, patterns: Sequence[str] | None = None) -> Path:
+def few_files(
+    name: str, revision: str | None = None, patterns: Sequence[str] | None = None, *, kind: Kind = "model"
+) -> Path:
     """Return the folder of a repository that `resolve` has found on the hub, with the files of these patterns."""
-    with explained(name, "model", revision):
-        return Path(
-            snapshot_download(name, revision=revision, allow_patterns=None if patterns is None else [*patterns])
-        )
+    wanted = None if patterns is None else [*patterns]
+    with explained(name, kind, revision):
+        return Path(snapshot_download(name, repo_type=kind, revision=revision, allow_patterns=wanted))
 
 
 @contextmanager

@@ -150,3 +150,32 @@ def test_a_name_of_the_hub_is_no_folder_of_where_a_job_runs(
             read()
     with pytest.raises(ModelError, match=f"Write ./{name} if you mean the folder"):
         hub.resolve(name, "model")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        "/srv/rows.jsonl",
+        "../rows.jsonl",
+        "[{split: train, path: [a.jsonl, /srv/rows.jsonl]}]",
+        "file:///srv/rows.jsonl",
+        "'zip://a.jsonl::/srv/a.zip'",
+        "'https://10.0.0.1/rows.jsonl'",
+    ],
+)
+@pytest.mark.parametrize("name", ["README.md", ".huggingface.yaml"])
+def test_a_card_that_names_data_elsewhere_is_refused(tmp_path: Path, name: str, files: str) -> None:
+    text = f"license: mit\nconfigs:\n- config_name: default\n  data_files: {files}\n"
+    (tmp_path / name).write_text(text if name.endswith(".yaml") else f"---\n{text}---\n# Rows\n")
+    with pytest.raises(DataError, match=f"{name} names .* under '(data_files|path)', which leads out of the dataset"):
+        contained.check_dataset(tmp_path)
+
+
+def test_a_card_with_data_of_its_own_is_taken(tmp_path: Path) -> None:
+    contained.check_dataset(tmp_path)
+    (tmp_path / "README.md").write_text("# Rows\n\n---\nconfigs: /srv\n---\n")
+    contained.check_dataset(tmp_path)
+    (tmp_path / "README.md").write_text(
+        "---\nconfigs:\n- config_name: x\n  data_files: data/*.jsonl\n- data_dir: sub\n---\n"
+    )
+    contained.check_dataset(tmp_path)

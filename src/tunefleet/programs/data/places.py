@@ -13,7 +13,7 @@ import datasets
 from datasets.exceptions import DatasetNotFoundError
 
 from tunefleet.errors import DataError
-from tunefleet.programs import assets, hub
+from tunefleet.programs import assets, contained, hub
 from tunefleet.programs.archives import opened
 from tunefleet.programs.data.readers import Rows, files_of_split, read_path, take, without_media
 from tunefleet.programs.data.streams import HubReader, Reader, TableReader, chained, open_file
@@ -113,25 +113,27 @@ def _slice(rows: Rows, split: str, name: str) -> Rows:
     return take(rows, range(instruction.from_ or 0, len(rows) if instruction.to is None else instruction.to))
 
 
+def _checked(name: str, wanted: HubSet) -> str:
+    """Return what to give to `load_dataset`, if the dataset's card names nothing outside of it."""
+    place = hub.resolve(name, "dataset", wanted.revision)
+    cached = Path(place) if place != name else None
+    contained.check_dataset(cached or hub.few_files(name, wanted.revision, contained.CARDS, kind="dataset"))
+    return place
+
+
 def _stream_from_hub(name: str, split: str, wanted: HubSet) -> Reader:
+    place = _checked(name, wanted)
     try:
-        stream = datasets.load_dataset(
-            hub.resolve(name, "dataset", wanted.revision),
-            wanted.config,
-            split=split,
-            revision=wanted.revision,
-            streaming=True,
-        )
+        stream = datasets.load_dataset(place, wanted.config, split=split, revision=wanted.revision, streaming=True)
     except (DatasetNotFoundError, ValueError, OSError) as error:
         raise DataError(f"The dataset {name} cannot be opened: {error}", detail=repr(error)) from error
     return HubReader(without_media(stream))
 
 
 def _from_hub(name: str, split: str, wanted: HubSet) -> Rows:
+    place = _checked(name, wanted)
     try:
-        loaded = datasets.load_dataset(
-            hub.resolve(name, "dataset", wanted.revision), wanted.config, split=split, revision=wanted.revision
-        )
+        loaded = datasets.load_dataset(place, wanted.config, split=split, revision=wanted.revision)
     except (DatasetNotFoundError, ValueError, OSError) as error:
         raise DataError(f"The dataset {name} cannot be loaded: {error}", detail=repr(error)) from error
     rows: Rows = without_media(loaded)
