@@ -110,9 +110,9 @@ def configuration_page() -> str:
         "Of commands, only those read `.env` that run or look after what it sets up: `up`, `worker`, `agent`,",
         "`campaign`, `db`, `backup`, `restore`, `verify-store`, `doctor` and `uninstall`. Such a file may have",
         "come with what was unpacked in the folder: to no command and not to the SDK does it name the server, its",
-        "key or a certificate, `campaign` refuses an address from it for a key of the environment, its values",
-        "refer to no other variable, and `TUNEFLEET_ALLOW_CODE` in it has no effect. With",
-        "`TUNEFLEET_DOTENV=false` in the environment none is read.\n",
+        "key or a certificate, an address in it for a key of the environment is refused, and so is a program",
+        "(`TUNEFLEET_ENVS_DIR`, `MODEL_ARCHIVE_PIGZ_BIN` and the like), its values refer to no other variable, and",
+        "`TUNEFLEET_ALLOW_CODE` in it has no effect. With `TUNEFLEET_DOTENV=false` in the environment none is read.\n",
         "Booleans take `true` or `false`; durations end in `_S` and are seconds; sizes end in `_BYTES`.\n",
     ]
     for title, own in variables():

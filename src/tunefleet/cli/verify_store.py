@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 def verify_store(
     *,
     data: Annotated[Path | None, typer.Option("--data", metavar="FOLDER", help="The server's data folder.")] = None,
+    delete_unknown: Annotated[
+        bool, typer.Option("--delete-unknown", help="Delete files of before the last start that no row knows.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Read all stored files; name what is damaged or lost.
@@ -31,8 +34,11 @@ def verify_store(
     The artifacts that have such a file are named with it. A damaged file is put aside in `quarantine`; pushing it again
     brings it back. The server may run meanwhile, and reads its files itself, more slowly. The exit code is 1 if
     anything is damaged or lost.
+
+    Files that the database does not know, as after an older copy of it was put back, stay until --delete-unknown.
     """
     from tunefleet.services.blobs import open_blobs
+    from tunefleet.services.garbage import unknown_files
     from tunefleet.store.opening import reading, target_of
 
     settings = load(ServerSettings) if data is None else load(ServerSettings, data=data)
@@ -42,15 +48,23 @@ def verify_store(
     try:
         with reading(target) as connection:
             read, bad = _read(blobs, connection, quiet=as_json)
+            unknown = unknown_files(blobs, connection)
+        if delete_unknown:
+            for digest in unknown:
+                blobs.delete(digest)
     finally:
         blobs.close()
     if as_json:
-        print_json({"files": read, "damaged": bad})
+        print_json({"files": read, "damaged": bad, "unknown": unknown})
     else:
         for each in bad:
             say(f"{each['state']}  {each['digest']}  of {', '.join(each['artifacts']) or 'no artifact'}", style="bad")
         verdict = f"{words.plural(len(bad), 'file')} of them damaged or lost." if bad else "all of them are whole."
         say(f"{words.plural(read, 'stored file')} read: {verdict}")
+        if unknown:
+            size = words.size(sum(unknown.values()))
+            done = "deleted" if delete_unknown else "kept; --delete-unknown deletes them"
+            say(f"{words.plural(len(unknown), 'file')} that the database does not know ({size}): {done}.")
     if bad:
         raise typer.Exit(ExitCode.FAILED)
 

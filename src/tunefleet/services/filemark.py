@@ -4,9 +4,9 @@
     file store          a small file that says the name
     <data>/database-id  the name
 
-What no row knows is deleted as garbage, so a server that opened the wrong database, or one that lost its rows, would
-delete every file. It is refused unless a person says that they belong together (`--adopt-files`); what the store has
-then and no row knows stays.
+A server with the wrong database, or one that lost its rows, is refused unless a person says that they belong together
+(`--adopt-files`). A mark tells nothing of age: a database that was put back as it was last week knows none of this
+week's files. So what the store has at a start and no row knows stays, until a person deletes it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def check(database: Database, name: str, blobs: BlobStore, folder: Path, *, now:
         blobs: Its files.
         folder: Its data folder.
         now: Unix time.
-        adopt: Take them as they are, and keep what no row knows.
+        adopt: Take them as they are.
 
     Raises:
         StoreError: If they do not belong together, or others serve with files somewhere else.
@@ -63,14 +63,13 @@ def check(database: Database, name: str, blobs: BlobStore, folder: Path, *, now:
             hint=f"Check TUNEFLEET_DATABASE_URL and --data; `tunefleet restore` brings a lost database back. {_ADOPT}",
         )
     if known is None or not blobs.has(_named(known)[0]):
-        known = _pair(database, name, blobs, known, adopted_at=now if adopt else None)
-    elif adopt:
-        database.write(partial(keys.keep_unknown_files, now=now)).result()
+        known = _pair(database, name, blobs, known, adopt=adopt)
+    database.write(partial(keys.keep_unknown_files, now=now)).result()
     if noted != known:
         write_private(folder / _NAME, known + "\n")
 
 
-def _pair(database: Database, name: str, blobs: BlobStore, known: str | None, *, adopted_at: float | None) -> str:
+def _pair(database: Database, name: str, blobs: BlobStore, known: str | None, *, adopt: bool) -> str:
     """Mark the file store as the database's, if it may be; returns the mark."""
     if known is not None and database.shared and _others_serve(database):
         raise StoreError(
@@ -78,12 +77,12 @@ def _pair(database: Database, name: str, blobs: BlobStore, known: str | None, *,
             hint="Give every server the same bucket in TUNEFLEET_ARTIFACTS, or the same shared folder as `artifacts` "
             "in its data folder.",
         )
-    if adopted_at is None and known is not None:
+    if not adopt and known is not None:
         raise StoreError(
             f"The files of {name} are not in {blobs.root} or the bucket named here, where this server looks for them.",
             hint=f"Check TUNEFLEET_ARTIFACTS and --data. {_ADOPT}",
         )
-    if adopted_at is None and _foreign(database, blobs):
+    if not adopt and _foreign(database, blobs):
         raise StoreError(
             f"The files in {blobs.root} or the bucket named here belong to another database than {name}, which is new, "
             "or has lost its rows.",
@@ -95,9 +94,9 @@ def _pair(database: Database, name: str, blobs: BlobStore, known: str | None, *,
     with blobs.append(digest, 0, len(body)) as upload:
         upload.write(body)
         upload.finish()
-    if adopted_at is not None:
+    if adopt:
         log.warning("%s and the files in %s belong together from now on.", name, blobs.root)
-    return database.write(lambda connection: _store(connection, made, adopted_at)).result()
+    return database.write(lambda connection: _store(connection, made)).result()
 
 
 def _foreign(database: Database, blobs: BlobStore) -> bool:
@@ -123,13 +122,11 @@ def _noted(folder: Path) -> str | None:
         return None
 
 
-def _store(connection: Connection, made: str, adopted_at: float | None) -> str:
+def _store(connection: Connection, made: str) -> str:
     """Store the mark unless another server was faster; returns the one that holds."""
     known = keys.get_meta(connection, _META)
     if known is None:
         keys.put_meta(connection, _META, made)
-    if adopted_at is not None:
-        keys.keep_unknown_files(connection, adopted_at)
     return known or made
 
 

@@ -55,6 +55,13 @@ async def collect(core: Core) -> Collected:
     return Collected(len(sizes), sum(sizes.values()), await leftovers.collect(core, PARTIAL_S))
 
 
+def unknown_files(blobs: BlobStore, connection: Connection) -> dict[str, int]:
+    """Return digest and size in bytes of each file of before the last start of a server that no row knows."""
+    old = blobs.kept_before(keys.files_kept_until(connection))
+    known = artifacts.known_anywhere(connection, list(old)) | {filemark.digest_of(connection)}
+    return {digest: size for digest, size in old.items() if digest not in known}
+
+
 def _collect(
     connection: Connection, *, blobs: BlobStore, old: dict[str, int], now: float, before: float
 ) -> dict[str, int]:

@@ -40,6 +40,11 @@ class ProcessSettings(BaseSettings):
     addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Variable with an address → those of the secrets that go there: a file `.env` does not say where a secret goes
     that is not its own."""
+    programs: ClassVar[tuple[str, ...]] = (
+        "TUNEFLEET_ENVS_DIR", "TUNEFLEET_LLAMA_CPP", "MODEL_ARCHIVE_PIGZ_BIN", "TUNEFLEET_RAY_PYTHON",
+        "TUNEFLEET_NODES_COMMAND",
+    )  # fmt: skip
+    """Variables with a program, or a folder of such, that is run: a file `.env` sets none of them."""
 
     home: Path = Field(default=Path("~/.tunefleet"), validation_alias=variable("TUNEFLEET_HOME"))
     """Where this user's client file and job endpoints lie."""

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from dotenv import dotenv_values
 
+from tunefleet.errors import MachineError
 from tunefleet.unsupported import UNSUPPORTED
 
 DOTENV: Final = ".env"
@@ -69,6 +70,27 @@ def variables_of(prefixes: Sequence[str]) -> dict[str, str]:
     """
     given = {**dotenv(), **os.environ}
     return {name: value for name, value in given.items() if value and name.startswith(tuple(prefixes))}
+
+
+def variables_for(who: str, prefixes: Sequence[str]) -> dict[str, str]:
+    """Return what `variables_of` does, for a library that may send a credential where another of them says.
+
+    Args:
+        who: What messages call the library.
+        prefixes: Of its variables.
+
+    Raises:
+        MachineError: If `.env` adds variables to a credential of the environment.
+    """
+    given = variables_of(prefixes)
+    secret = next((name for name in set(given) - set(without_credentials(given)) if is_set(name)), None)
+    added = next((name for name in given if not is_set(name)), None)
+    if secret is not None and added is not None:
+        raise MachineError(
+            f"{added} of {who} stands in .env, and {secret}, which might be sent where it says, in the environment.",
+            hint="Set both in the same place.",
+        )
+    return given
 
 
 def is_set(name: str) -> bool:

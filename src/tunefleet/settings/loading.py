@@ -41,7 +41,7 @@ def load(cls: type[S], **overrides: Any) -> S:
         logger.warning("%s in .env is not heeded: set it in the environment, or use --allow-code.", ALLOW_CODE)
         given["allow_code"] = file
     if DOTENV in (files if isinstance(files, tuple) else (files,)):
-        _refuse_foreign_addresses(cls, dotenv())
+        _refuse_what_came_along(cls, dotenv())
     try:
         return cls(**given)
     except ValidationError as error:
@@ -49,8 +49,8 @@ def load(cls: type[S], **overrides: Any) -> S:
         raise MachineError(f"A setting cannot be used: {faults}.", hint="Mend the variable or the option.") from None
 
 
-def _refuse_foreign_addresses(cls: type[ProcessSettings], said: Mapping[str, str | None]) -> None:
-    """Refuse a `.env` that says where a secret of the environment goes: it may have come with what was unpacked there.
+def _refuse_what_came_along(cls: type[ProcessSettings], said: Mapping[str, str | None]) -> None:
+    """Refuse a `.env` that says where a secret of the environment goes, or what is run: it may have been unpacked.
 
     One whose values refer to variables is refused too: it would give a secret another name.
 
@@ -62,6 +62,9 @@ def _refuse_foreign_addresses(cls: type[ProcessSettings], said: Mapping[str, str
         raise MachineError(
             f"{referring} in .env refers to another variable, which is not looked up.", hint="Write the value itself."
         )
+    run = next((name for name in cls.programs if said.get(name) and not is_set(name)), None)
+    if run is not None:
+        raise MachineError(f"{run} stands in .env, and names what is run.", hint=f"Set {run} in the environment.")
     for address, secrets in cls.addresses.items():
         taken = next((name for name in secrets if is_set(name)), None)
         if taken is not None and said.get(address) and not is_set(address):
@@ -79,6 +82,8 @@ def _code_allowed_by(files: object) -> str | None:
     named = files if isinstance(files, tuple) else (files,)
     if DOTENV not in named or not dotenv().get(ALLOW_CODE) or is_set(ALLOW_CODE):
         return None
+    if dotenv().get("TUNEFLEET_HOME") and not is_set("TUNEFLEET_HOME"):
+        return "false"  # the other files lie where it says
     others = (dotenv_values(file).get(ALLOW_CODE) for file in named if file is not None and file != DOTENV)
     return next((value for value in others if value), "false")
 

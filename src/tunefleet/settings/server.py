@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
@@ -17,6 +18,8 @@ _WEB: Final = r"^https?://[^/]"
 
 class ServerSettings(MeetingSettings, TlsSettings, ClusterSettings):
     """Settings of the server."""
+
+    addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {"TUNEFLEET_S3_ENDPOINT": ("AWS_SECRET_ACCESS_KEY",)}
 
     data: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_DATA"))
     """The server's folder: database, artifacts, first keys; default: `data` in `TUNEFLEET_HOME`. One server at a

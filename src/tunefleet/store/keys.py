@@ -37,7 +37,7 @@ def files_kept_until(connection: Connection) -> float:
 
 
 def keep_unknown_files(connection: Connection, now: float) -> None:
-    """Let files stay that no row knows: the database was restored, or took over others' files.
+    """Let files stay that no row knows: this database may be an older one than they are.
 
     Args:
         connection: Of a write.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from sqlalchemy import Connection, delete, inspect, text
 
 from tunefleet.errors import ConflictError
-from tunefleet.store import archive, keys, migrate, opening
+from tunefleet.store import archive, migrate, opening
 from tunefleet.store.archive import Manifest, Progress
 
 
@@ -51,8 +50,6 @@ def restore(
                 progress(table.name)
                 archive.fill(connection, table, part, archive.lines_of(file, table.name))
         _count_on(connection, manifest.counters)
-        # Files that came after the backup have no row, and are no garbage.
-        keys.keep_unknown_files(connection, time.time())
         if manifest.revision != migrate.HEAD:
             migrate.upgrade(connection)
     return manifest

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from tunefleet.settings import TrackingSettings, inherited_environment, variables_of, without_credentials
+from tunefleet.settings import TrackingSettings, inherited_environment, variables_for, without_credentials
 from tunefleet.tracking import catalog
 from tunefleet.tracking.contract import NotTracked, TrackedRun
 
@@ -38,7 +38,7 @@ async def post(name: str, run: TrackedRun, folder: Path, settings: TrackingSetti
         InputError: If there is no such tracker, or it lacks a key.
         MachineError: If it is not installed.
     """
-    own = variables_of((await asyncio.to_thread(catalog.check, name, settings)).variables)
+    own = variables_for(name, (await asyncio.to_thread(catalog.check, name, settings)).variables)
     given = orjson.dumps({"tracker": name, "run": asdict(run), "folder": str(folder)})
     code, said, complaint = await _run(given, environment(own), settings.timeout_s)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -77,7 +78,7 @@ class WandbTracker:
         """Open the run under its id."""
         offline = self._settings.wandb_offline
         scratch = None if offline else tempfile.TemporaryDirectory(prefix="tunefleet-wandb-")
-        root = folder / "wandb" if scratch is None else Path(scratch.name)
+        root = folder.absolute() / "wandb" if scratch is None else Path(scratch.name)
         root.mkdir(parents=True, exist_ok=True)
         if offline and (told := _told(root, run.id)) is not None:
             return _Told(told)
@@ -86,6 +87,8 @@ class WandbTracker:
         return _Run(opened, kept, scratch)
 
     def _init(self, run: TrackedRun, root: Path) -> Any:
+        # It reads `wandb/settings` of the folder that it runs in, which may say where the key is sent.
+        os.chdir(root)
         import wandb  # noqa: PLC0415 -- takes seconds, and only the child needs it
 
         # Nothing of this machine is told: no packages, load, code, console or command line.

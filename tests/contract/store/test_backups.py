@@ -42,14 +42,10 @@ def put(connection: Connection) -> None:
     connection.execute(text("DELETE FROM events WHERE kind = 'gone'"))
 
 
-KEPT = "files_kept_until"
-"""What a restored database says of itself: files that it does not know are kept for a while."""
-
-
 def everything(target: Path | str) -> dict[str, list[Any]]:
     with opening.reading(target) as connection:
         return {
-            table.name: sorted(tuple(row) for row in connection.execute(select(table)) if row[0] != KEPT)
+            table.name: sorted(tuple(row) for row in connection.execute(select(table)))
             for table in opening.tables_of(connection)
         }
 
@@ -73,7 +69,7 @@ def test_what_was_backed_up_is_there_again(
         with_server.write(lambda connection: events.append(connection, [Event("next", 3.0)])).result(30)
         assert with_server.read(events.last_id).result(30) == 3
         ordered = with_server.read(lambda c: list(c.execute(select(meta.c.name).order_by(meta.c.name)).scalars()))
-        assert ordered.result(30) == sorted([*NAMES, KEPT])
+        assert ordered.result(30) == sorted(NAMES)
     finally:
         with_server.close()
 
@@ -103,7 +99,7 @@ def test_an_older_backup_is_migrated(
     assert next_revision() != revision
     assert restoring.restore(file, new, tmp_path / "data").revision == revision
     found = opening.standing(new)
-    assert (found.current, found.tables, found.rows) == (True, len(metadata.tables) + 1, 11)
+    assert (found.current, found.tables, found.rows) == (True, len(metadata.tables) + 1, 10)
     moved, was = everything(new), everything(target)
     # The next revision has filled a column of `meta`, and made a table.
     assert moved["meta"] == [(*row, len(row[1])) for row in was["meta"]]

@@ -204,7 +204,7 @@ def test_a_child_sees_its_own_keys_only(alone: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HF_TOKEN", "hf_token_of_somebody")
     monkeypatch.setenv("S3_COMPATIBLE_SECRET_KEY", "s3-secret")
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "mlflow-token")
-    own = courier.variables_of(("WANDB_",))
+    own = courier.variables_for("wandb", ("WANDB_",))
     seen = courier.environment(own)
     assert seen["WANDB_API_KEY"] == KEY
     assert not {"HF_TOKEN", "S3_COMPATIBLE_SECRET_KEY", "MLFLOW_TRACKING_TOKEN", "GRADIENTS_API_KEY"} & set(seen)

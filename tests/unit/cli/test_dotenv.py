@@ -11,7 +11,16 @@ from tunefleet import settings
 from tunefleet.cli.main import Root, app, root
 from tunefleet.client import trust
 from tunefleet.errors import MachineError
-from tunefleet.settings import CampaignSettings, ProcessSettings, PublishSettings, TrackingSettings, load, load_agent
+from tunefleet.settings import (
+    CampaignSettings,
+    ProcessSettings,
+    PublishSettings,
+    ServerSettings,
+    TrackingSettings,
+    load,
+    load_agent,
+    load_worker,
+)
 
 HOSTILE = (
     "TUNEFLEET_URL=http://stranger.example\nTUNEFLEET_CA_FILE=/strange.pem\nTUNEFLEET_HOME=/strange\n"
@@ -68,7 +77,7 @@ def test_a_dotenv_does_not_say_where_a_secret_of_the_environment_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for cls in (CampaignSettings, TrackingSettings):
+    for cls in (CampaignSettings, PublishSettings, ServerSettings, TrackingSettings):
         for address, secrets in cls.addresses.items():
             for secret in secrets:
                 with monkeypatch.context() as change:
@@ -81,3 +90,49 @@ def test_a_dotenv_does_not_say_where_a_secret_of_the_environment_goes(
                         load(cls)
                     change.setenv(address, "http://mine.example")
                     load(cls)
+
+
+@pytest.mark.parametrize("name", ProcessSettings.programs)
+def test_a_dotenv_names_nothing_that_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(name, raising=False)
+    (tmp_path / ".env").write_text(f"{name}=./evil\n")
+    with pytest.raises(MachineError, match=f"{name} stands in .env, and names what is run"):
+        load(ProcessSettings)
+    monkeypatch.setenv(name, str(tmp_path / "mine"))
+    load(ProcessSettings)
+
+
+def test_a_dotenv_allows_no_code_through_a_home_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("TUNEFLEET_HOME", "TUNEFLEET_ALLOW_CODE", "TUNEFLEET_WORKER_KEY", "REDIS_URL"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "worker.env").write_text(
+        "TUNEFLEET_ALLOW_CODE=true\nTUNEFLEET_WORKER_KEY=k\nORCHESTRATOR_BASE_URL=http://127.0.0.1:8000\n"
+    )
+    (tmp_path / ".env").write_text("TUNEFLEET_HOME=home\nTUNEFLEET_ALLOW_CODE=true\n")
+    assert not load_worker().allow_code
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "secret", "added"),
+    [
+        (("WANDB_",), "WANDB_API_KEY", "WANDB_CONFIG_DIR"),
+        (("WANDB_",), "WANDB_API_KEY", "WANDB_BASE_URL"),
+        (("TRACKIO_", "HF_TOKEN"), "HF_TOKEN", "TRACKIO_SPACE_ID"),
+        (("MLFLOW_",), "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_URI"),
+    ],
+)
+def test_a_dotenv_adds_nothing_to_a_trackers_key_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefixes: tuple[str, ...], secret: str, added: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(added, raising=False)
+    monkeypatch.setenv(secret, "mine")
+    (tmp_path / ".env").write_text(f"{added}=./cfg\n")
+    with pytest.raises(MachineError, match=f"{added} of x stands in .env, and {secret}"):
+        settings.variables_for("x", prefixes)
+    monkeypatch.delenv(secret)
+    (tmp_path / ".env").write_text(f"{added}=./cfg\n{secret}=own\n")
+    assert settings.variables_for("x", prefixes)[added] == "./cfg"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tunefleet.artifacts import FolderStore
+from tunefleet.cli.main import run
 from tunefleet.errors import StoreError
 from tunefleet.services import artifacts, garbage, keys
 from tunefleet.services.core import Core
@@ -45,6 +47,14 @@ async def store(core: Core, data: bytes) -> str:
         upload.write(data)
         upload.finish()
     await artifacts.stored(core, Actor("key-1", "me", "admin"), digest, len(data))
+    return digest
+
+
+def unknown(folder: Path, data: bytes) -> str:
+    digest = hashlib.sha256(data).hexdigest()
+    with FolderStore(folder / "artifacts").append(digest, 0, len(data)) as upload:
+        upload.write(data)
+        upload.finish()
     return digest
 
 
@@ -140,21 +150,44 @@ async def test_who_adopts_files_keeps_those_that_no_row_knows(
 
 
 @pytest.mark.usefixtures("sqlite_only")
-async def test_what_nobody_knows_is_garbage_of_a_database_that_was_always_theirs(tmp_path: Path) -> None:
+async def test_of_what_nobody_knows_only_that_of_this_run_is_garbage(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     await filled(folder)
-    blobs = FolderStore(folder / "artifacts")
-    digest = hashlib.sha256(b"of a crash").hexdigest()
-    with blobs.append(digest, 0, 10) as upload:
-        upload.write(b"of a crash")
-        upload.finish()
+    before = unknown(folder, b"of a crash")
     age(folder)
-    core = open_core(settings(folder))
+    core = open_core(settings(folder, garbage_grace_s=0))
+    since = unknown(folder, b"refused")
     collected = await garbage.collect(core)
-    assert not blobs.has(digest)
+    assert core.blobs.has(before)
+    assert not core.blobs.has(since)
     assert collected.files >= 1
     core.close()
     open_core(settings(folder)).close()
+
+
+@pytest.mark.usefixtures("sqlite_only")
+async def test_an_older_copy_of_the_database_deletes_no_newer_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "data"
+    await filled(folder)
+    copy = (folder / "tunefleet.db").read_bytes()
+    core = open_core(settings(folder))
+    newer = await store(core, b"newer than the copy")
+    core.close()
+    age(folder)
+    (folder / "tunefleet.db").write_bytes(copy)
+    core = open_core(settings(folder))
+    await garbage.collect(core)
+    assert core.blobs.has(newer)
+    core.close()
+    assert run(["verify-store", "--data", str(folder), "--json"]) == 0
+    assert newer in json.loads(capsys.readouterr().out)["unknown"]
+    assert run(["verify-store", "--data", str(folder), "--delete-unknown"]) == 0
+    assert "1 file that the database does not know" in capsys.readouterr().out
+    core = open_core(settings(folder))
+    assert not core.blobs.has(newer)
+    core.close()
 
 
 @pytest.mark.usefixtures("sqlite_only")
