@@ -241,7 +241,7 @@ class BlobStore(ABC):
             return Upload(
                 digest=digest,
                 part=part,
-                keep=lambda part, digest: self._keep(part, digest, scope),
+                keep=lambda part, digest: self.keep_announced(part, digest, scope),
                 lock=lock,
                 total=total,
                 over=lambda: self._promise(-total),
@@ -250,7 +250,8 @@ class BlobStore(ABC):
             self._promise(-total)
             raise
 
-    def _keep(self, part: Path, digest: str, scope: str) -> None:
+    def keep_announced(self, part: Path, digest: str, scope: str) -> None:
+        """Keep a file as `keep` does; from now on its row counts, and no announcement of it."""
         self.keep(part, digest)
         with self._promising:
             self._announced.pop((scope, digest), None)

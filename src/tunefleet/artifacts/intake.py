@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from collections.abc import Callable
 from types import TracebackType
 from typing import IO
 
@@ -19,10 +20,12 @@ class Intake:
 
     Args:
         store: Where it goes.
+        check: Told how many bytes it has so far, before they are written; may raise.
     """
 
-    def __init__(self, store: BlobStore) -> None:
+    def __init__(self, store: BlobStore, check: Callable[[int], None] = lambda _: None) -> None:
         self._store = store
+        self._check = check
         # The sweep of given-up uploads finds it, should this process be killed.
         self._part = store.uploads / f"intake-{secrets.token_hex(8)}.part"
         self._lock = FileLock(self._part.with_suffix(".lock"), thread_local=False)
@@ -46,6 +49,7 @@ class Intake:
             MachineError: If the disk is full, or the server keeps as much as it may.
         """
         rest = memoryview(data)
+        self._check(self.size_bytes + len(rest))
         self._store.within_limit(self.size_bytes + len(rest))
         self._hash.update(rest)
         self.size_bytes += len(rest)
@@ -58,12 +62,16 @@ class Intake:
                 hint="Free some space or remove old artifacts.",
             ) from error
 
-    def finish(self) -> str:
-        """Put the file in its place, synced, and return its digest."""
-        digest = self._hash.hexdigest()
+    @property
+    def digest(self) -> str:
+        """What has been written so far has it."""
+        return self._hash.hexdigest()
+
+    def finish(self, scope: str = "") -> str:
+        """Put the file in its place, synced, and return its digest; for `scope` see `BlobStore.announce`."""
         os.fsync(self._file.fileno())
-        self._store.keep(self._part, digest)
-        return digest
+        self._store.keep_announced(self._part, self.digest, scope)
+        return self.digest
 
     def close(self) -> None:
         """Let go; what was not finished is deleted."""

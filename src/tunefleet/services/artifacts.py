@@ -17,7 +17,7 @@ from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFo
 from tunefleet.services import checkpoints, garbage, quotas, ration, store_verification
 from tunefleet.services.core import Core
 from tunefleet.services.garbage import Collected
-from tunefleet.services.identity import Actor, AttemptActor, Who, may_change, may_read, may_submit
+from tunefleet.services.identity import Actor, AttemptActor, Who, has_quota, may_change, may_read, may_submit
 from tunefleet.services.ids import new_id
 from tunefleet.services.metrics import refuse_ended
 from tunefleet.services.paging import before, bounded, split
@@ -56,7 +56,7 @@ async def missing(core: Core, who: Who, query: BlobQuery) -> BlobReply:
 
     def operation(connection: Connection) -> set[str]:
         known = artifacts.known(connection, who.project, digests)
-        if isinstance(who, Actor):
+        if has_quota(who):
             lacking = {entry.digest: entry.size_bytes for entry in query.blobs if entry.digest not in known}
             quotas.refuse_storing(connection, who.project, sum(lacking.values()))
         artifacts.pin(connection, sorted(known), holder=_holder(who), until=core.clock.wall() + PIN_S)
@@ -89,10 +89,13 @@ async def reserve(core: Core, who: Who, digest: str, size_bytes: int) -> None:
         ForbiddenError: If the uploader may not upload.
     """
     _may_upload(who)
-    if not isinstance(who, Actor):
-        return
+    if has_quota(who):
+        await core.read(partial(refuse_upload, core=core, project=who.project, digest=digest, size_bytes=size_bytes))
 
-    await core.read(partial(refuse_upload, core=core, project=who.project, digest=digest, size_bytes=size_bytes))
+
+async def room(core: Core, who: Who) -> int | None:
+    """Return how many bytes an upload of unknown length may have; null if nothing limits it."""
+    return await core.read(lambda connection: quotas.room_for(connection, who.project)) if has_quota(who) else None
 
 
 def refuse_upload(connection: Connection, *, core: Core, project: str, digest: str, size_bytes: int) -> None:
@@ -133,7 +136,7 @@ async def stored(core: Core, who: Who, digest: str, size_bytes: int, *, of_job: 
         if not core.blobs.has(digest):
             raise OffsetConflict(f"The file {digest[:12]}… has to be uploaded again.", cursor=0)
         now = core.clock.wall()
-        if isinstance(who, Actor) and not of_job and not artifacts.known(connection, who.project, [digest]):
+        if has_quota(who) and not of_job and not artifacts.known(connection, who.project, [digest]):
             quotas.refuse_storing(connection, who.project, size_bytes)
         ration.add(connection, core.blobs, digest, size_bytes)
         artifacts.add_blob(connection, project=who.project, digest=digest, size_bytes=size_bytes, at=now)

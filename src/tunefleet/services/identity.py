@@ -26,6 +26,8 @@ class Actor:
     project: str = DEFAULT_PROJECT
 
 
+EXTERNAL: Final = "external:"
+"""How the worker of a job is called that its own machine has registered; it has no row, so nothing is placed on it."""
 REDIS_WORKER: Final = Actor("redis", "redis", "worker")
 """Every worker on the Redis link: it has no key, and is known by its state folder."""
 
@@ -38,6 +40,11 @@ class AttemptActor:
     task_id: str
     worker_id: str
     project: str = DEFAULT_PROJECT
+
+
+def has_quota(who: Who) -> bool:
+    """Whether what is stored by whom must fit a quota: by people, and by jobs that anybody may register."""
+    return isinstance(who, Actor) or who.worker_id.startswith(EXTERNAL)
 
 
 Who = Actor | AttemptActor

@@ -5,6 +5,7 @@ Looked at in the operation that would use it, with the project's row locked wher
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -152,11 +153,26 @@ def refuse_storing(
         )
 
 
-def refuse_update(connection: Connection, federation: FederationRow, digest: str, size_bytes: int) -> None:
-    """Refuse a file that somebody uploads to a federation, as `refuse_storing` does; not what a task's parts bring.
+def room_for(connection: Connection, project: str) -> int | None:
+    """Return how many bytes a project may store beside those that it keeps; null if it has no quota of storage."""
+    row = projects.get(connection, project)
+    if row is None or row.storage_bytes is None:
+        return None
+    return max(0, row.storage_bytes - projects.stored_bytes(connection, [project]).get(project, 0))
+
+
+def refuse_update(connection: Connection, federation: FederationRow, sizes: Mapping[str, int]) -> None:
+    """Refuse files that somebody uploads to a federation, as `refuse_storing` does; not what a task's parts bring.
+
+    Args:
+        connection: Of the operation.
+        federation: Whose project keeps them.
+        sizes: Digest → length in bytes.
 
     Raises:
         QuotaError: If the federation's project would keep more than it may.
     """
-    if federation.task_seq is None and not artifacts.known(connection, federation.project, [digest]):
-        refuse_storing(connection, federation.project, size_bytes)
+    if federation.task_seq is None and sizes:
+        known = artifacts.known(connection, federation.project, list(sizes))
+        new = sum(size_bytes for digest, size_bytes in sizes.items() if digest not in known)
+        refuse_storing(connection, federation.project, new)

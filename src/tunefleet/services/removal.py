@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tunefleet.errors import ConflictError
 from tunefleet.services.federation import of_tasks
-from tunefleet.services.training.held import EXTERNAL
+from tunefleet.services.identity import EXTERNAL
 from tunefleet.store import (
     Connection,
     artifacts,

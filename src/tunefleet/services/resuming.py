@@ -11,9 +11,9 @@ from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.services import checkpoints, roster
 from tunefleet.services.checkpoints import Known
+from tunefleet.services.identity import EXTERNAL
 from tunefleet.services.ids import new_id
 from tunefleet.services.moving import Move, switch
-from tunefleet.services.training.held import EXTERNAL
 from tunefleet.store import Connection, artifacts, commands, events, journal, resumes, tasks, workers
 from tunefleet.store.attempts import OfferRow
 from tunefleet.store.rows import ArtifactRow, AttemptRow, ResumeRow, TaskRow

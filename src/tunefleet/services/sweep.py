@@ -14,10 +14,10 @@ from tunefleet.services import cancelling, endings, gangs, loads, orders, roster
 from tunefleet.services.core import Core
 from tunefleet.services.endings import Ending
 from tunefleet.services.fleet import Fleet
+from tunefleet.services.identity import EXTERNAL
 from tunefleet.services.moving import Move, switch
 from tunefleet.services.roster import Presences
 from tunefleet.services.training import agents
-from tunefleet.services.training.held import EXTERNAL
 from tunefleet.store import Connection, attempts, events, keys, queue, tasks, workers
 from tunefleet.store.attempts import OpenRow
 from tunefleet.store.events import Event

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import HTTPException, Query, Request, Response
 
 from tunefleet.artifacts import Intake
-from tunefleet.errors import InputError
+from tunefleet.errors import InputError, QuotaError
 from tunefleet.server import files
 from tunefleet.server.auth import (
     CoreDep,
@@ -20,8 +21,9 @@ from tunefleet.server.auth import (
 )
 from tunefleet.server.multipart import FilePart
 from tunefleet.server.routing import Router
-from tunefleet.services import results
+from tunefleet.services import artifacts, results
 from tunefleet.services.core import Core
+from tunefleet.services.identity import Who
 from tunefleet.services.links import Signature, Signer
 from tunefleet.wire.api import FileEntry
 from tunefleet.wire.results import OWN_NAMES, ResultEnvelope, ResultFiles, ResultStored
@@ -68,9 +70,18 @@ async def upload(request: Request, core: CoreDep, who: MemberOrAttempt, task_id:
     `POST /api/v1/results`, and the list of the files.
     """
     await results.may_store(core, who, task_id)
-    incoming = await asyncio.to_thread(Intake, core.blobs)
+    room = await artifacts.room(core, who)
+
+    def check(size_bytes: int) -> None:
+        if room is not None and size_bytes > room:
+            raise QuotaError(
+                f"The project's storage quota has room for {room:,} more bytes; the file is larger.",
+                hint="Remove artifacts or tasks, or let an admin raise it: tunefleet projects set PROJECT --storage N.",
+            )
+
+    incoming = await asyncio.to_thread(Intake, core.blobs, check)
     try:
-        entry = await _take(request, core, incoming)
+        entry = await _take(request, core, who, incoming)
         return await results.store(core, who, task_id, entry, _signer(request, core))
     except InputError as error:
         raise HTTPException(400, str(error)) from error
@@ -78,11 +89,13 @@ async def upload(request: Request, core: CoreDep, who: MemberOrAttempt, task_id:
         await files.to_the_end(asyncio.to_thread(incoming.close))
 
 
-async def _take(request: Request, core: Core, incoming: Intake) -> FileEntry:
+async def _take(request: Request, core: Core, who: Who, incoming: Intake) -> FileEntry:
     part = FilePart(request.headers.get("content-type", ""), incoming.write, reserved=OWN_NAMES)
     await files.drain(request.stream(), files.one_by_one(part.feed))
     name = part.finish()
-    digest = await files.kept(core.blobs, incoming.finish)
+    await artifacts.reserve(core, who, incoming.digest, incoming.size_bytes)
+    scope = artifacts.scope_of(who.project)
+    digest = await files.kept(core.blobs, partial(incoming.finish, scope))
     return FileEntry(path=name, digest=digest, size_bytes=incoming.size_bytes)
 
 

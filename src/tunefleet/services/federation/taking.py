@@ -193,7 +193,7 @@ async def take(
     if not digests:
         return await _accept(core, ticket, arrived, _New(kept), scratch)
     new = _New({digest: size for digest, size in sizes.values()}, f"{ticket.federation.id}-{scratch.folder.name}")
-    await core.write(partial(_hold, core=core, new=new))
+    await core.write(partial(_hold, core=core, row=ticket.federation, new=new))
     try:
         await carried(ticket.federation, partial(_keep, core, content, digests))
         return await _accept(core, ticket, arrived, new, scratch)
@@ -224,8 +224,10 @@ def refuse_unknown_base(federation: FederationRow, base_version: int | None) -> 
         )
 
 
-def _hold(connection: Connection, *, core: Core, new: _New) -> None:
+def _hold(connection: Connection, *, core: Core, row: FederationRow, new: _New) -> None:
     ration.refuse(connection, core.blobs, new.sizes)
+    # Here, before anything is kept, and again as they are recorded.
+    quotas.refuse_update(connection, row, new.sizes)
     # Before the files go into the store: the collection of garbage leaves alone what somebody holds.
     until = core.clock.wall() + _ON_ITS_WAY_S
     artifacts.pin(connection, [*new.sizes], holder=new.holder, until=until)
@@ -287,11 +289,11 @@ async def _accept(core: Core, ticket: Ticket, arrived: Arrived, new: _New, scrat
 
 def _count(connection: Connection, *, core: Core, row: FederationRow, arrived: Arrived, new: _New) -> Accepted:
     now = core.clock.wall()
+    quotas.refuse_update(connection, row, new.sizes)
     for digest, size_bytes in new.sizes.items():
         # Files are deleted in this thread only, so that the file cannot go between this look and the commit.
         if not core.blobs.has(digest):
             raise ConflictError(f"The file {digest[:12]}… was collected as an old one.", hint="Upload it again.")
-        quotas.refuse_update(connection, row, digest, size_bytes)
         ration.add(connection, core.blobs, digest, size_bytes)
         artifacts.add_blob(connection, project=row.project, digest=digest, size_bytes=size_bytes, at=now)
     accepted = accepting.accept(connection, row, arrived, now)

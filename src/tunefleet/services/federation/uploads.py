@@ -367,7 +367,7 @@ async def stored_file(core: Core, federation: FederationRow, digest: str, size_b
         if not core.blobs.has(digest):
             raise OffsetConflict(f"The file {digest[:12]}… has to be uploaded again.", cursor=0)
         now = core.clock.wall()
-        quotas.refuse_update(connection, federation, digest, size_bytes)
+        quotas.refuse_update(connection, federation, {digest: size_bytes})
         ration.add(connection, core.blobs, digest, size_bytes)
         artifacts.add_blob(connection, project=federation.project, digest=digest, size_bytes=size_bytes, at=now)
         artifacts.pin(connection, [digest], holder=federation.id, until=now + PIN_S)

@@ -14,9 +14,9 @@ from tunefleet.errors import ConflictError, ForbiddenError, InputError
 from tunefleet.services import resuming, standing
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import AGENT_SESSION, Agent, Presence
-from tunefleet.services.identity import Actor, AttemptActor
+from tunefleet.services.identity import EXTERNAL, Actor, AttemptActor
 from tunefleet.services.roster import Presences
-from tunefleet.services.training.held import EXTERNAL, TRAININGS
+from tunefleet.services.training.held import TRAININGS
 from tunefleet.store import Connection, events, tasks, training, wake, workers
 from tunefleet.store.events import Event
 from tunefleet.store.rows import TaskRow, WorkerRow

@@ -16,14 +16,13 @@ from tunefleet.services import steering
 from tunefleet.services import tasks as task_verbs
 from tunefleet.services import workflows as workflow_verbs
 from tunefleet.services.core import Core
-from tunefleet.services.identity import Actor, may_change, may_submit
+from tunefleet.services.identity import EXTERNAL, Actor, may_change, may_submit
 from tunefleet.services.ids import attempt_token
 from tunefleet.services.inputs import NAMED_POINTER
 from tunefleet.services.resuming import FromStep
 from tunefleet.services.submission import Submission
 from tunefleet.services.tasks import find
 from tunefleet.services.training import agents, jobs
-from tunefleet.services.training.held import EXTERNAL
 from tunefleet.services.training.words import settings_of, state_of
 from tunefleet.services.views import moment
 from tunefleet.spec import TrainingSpec

@@ -12,8 +12,6 @@ from tunefleet.services.moving import Move, switch
 from tunefleet.store import Connection, attempts, journal, tasks
 from tunefleet.store.rows import AttemptRow, LaunchRow, TaskRow
 
-EXTERNAL: Final = "external:"
-"""How the worker of a registered job is called; it has no row, so nothing is ever placed on it."""
 TRAININGS: Final = ("sft", "lora_sft")
 """The task kinds that are jobs of this protocol."""
 

@@ -11,12 +11,12 @@ from tunefleet.errors import ConflictError, ForbiddenError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.placement import Requirement
 from tunefleet.services.core import Core
-from tunefleet.services.identity import Actor, may_read, may_submit
+from tunefleet.services.identity import EXTERNAL, Actor, may_read, may_submit
 from tunefleet.services.ids import attempt_token, new_id, new_ordered_id
 from tunefleet.services.moving import switch
 from tunefleet.services.ranking import rank
 from tunefleet.services.training import status as states
-from tunefleet.services.training.held import EXTERNAL, TRAININGS, Held
+from tunefleet.services.training.held import TRAININGS, Held
 from tunefleet.services.training.words import dataset_of, model_of, settings_of, state_of
 from tunefleet.services.views import maybe_moment, moment
 from tunefleet.store import Connection, attempts, events, tasks, training, workflows

@@ -10,11 +10,10 @@ from typing import Final
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.services import endings, link, orders, resuming, uplink
 from tunefleet.services.core import Core
-from tunefleet.services.identity import Actor
+from tunefleet.services.identity import EXTERNAL, Actor
 from tunefleet.services.ids import attempt_token
 from tunefleet.services.training import agents, offers
 from tunefleet.services.training.agents import Introduction
-from tunefleet.services.training.held import EXTERNAL
 from tunefleet.store import Connection, attempts, tasks, training, wake, workers
 from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.wire.link import CommandOutcome, pause_id
