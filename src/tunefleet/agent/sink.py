@@ -13,7 +13,7 @@ from tunefleet.agent.job import AgentJob
 from tunefleet.agent.journal import JournalState, Point
 from tunefleet.agent.logtext import Stamper
 from tunefleet.attach.files import read_json, write_json
-from tunefleet.client.backend import BackendFault, JobClient
+from tunefleet.client.backend import BackendBusy, BackendFault, JobClient
 from tunefleet.errors import AuthError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.jobs import joblog
 
@@ -65,6 +65,7 @@ class BackendSink:
         self.refused: AuthError | None = None
         self._batches = True
         self._faults: dict[tuple[str, int], int] = {}
+        self._ailing: set[str] = set()
 
     def journal(self, launch: str, from_seq: int, lines: list[str]) -> int:
         """Report the points and predictions among records; returns the number of the next record."""
@@ -150,7 +151,10 @@ class BackendSink:
             logger.debug("job(%s): %d points are reported one by one: %s", self._job.job_id, len(points), error)
             return False  # it may fail at one of them alone
         except (UnreachableError, AuthError) as error:
-            raise _Stuck(points[0][0], self._kept(error)) from error
+            first = points[0][0]
+            if self._is_given_up("points at once", first, error):
+                return False  # it may be at one of them alone
+            raise _Stuck(first, self._kept(error)) from error
         except TunefleetError as error:
             # It knows no batches, or one of these points is not to its liking: each is reported alone.
             self._batches = not isinstance(error, NotFoundError)
@@ -192,7 +196,7 @@ class BackendSink:
         try:
             call()
         except (UnreachableError, AuthError) as error:
-            if not self._given_up(what, seq, error):
+            if not self._is_given_up(what, seq, error):
                 raise _Stuck(0 if what == "logs" else seq, self._kept(error)) from error
             settle = self._put_aside
             cause: TunefleetError = error
@@ -200,19 +204,26 @@ class BackendSink:
             settle = self._skip
             cause = error
         else:
+            self._ailing.discard(what)
             return
         if what == "logs" and len(body["logs"]) > 1:
             raise _OneByOne from cause
         settle(what, body, cause)
 
-    def _given_up(self, what: str, seq: int, error: TunefleetError) -> bool:
+    def _is_given_up(self, what: str, seq: int, error: TunefleetError) -> bool:
         """Whether the backend has failed at a record again and again, so that the others need not wait for it."""
-        if not isinstance(error, BackendFault):
+        if not isinstance(error, BackendFault | BackendBusy):
             return False
         self._faults[what, seq] = self._faults.get((what, seq), 0) + 1
-        # Of lines that it has failed at together each is tried once.
-        alone = what == "logs" and seq < self._alone_until
-        return alone or self._faults[what, seq] >= _FAULTS
+        # Of lines that it has failed at together each is tried once, and so is what comes behind what it failed at.
+        alone = (what == "logs" and seq < self._alone_until) or what in self._ailing
+        if not alone and self._faults[what, seq] < _FAULTS:
+            return False
+        if isinstance(error, BackendBusy) and not self._client.is_there(self._job.job_id, self._line):
+            self._job.add_warning(f"The backend takes nothing at the moment; it is tried again: {error}")
+            return False
+        self._ailing.add(what)
+        return True
 
     def _put_aside(self, what: str, body: Any, error: TunefleetError) -> None:
         with (self._job.folder.root / ASIDE).open("ab") as file:
@@ -235,14 +246,21 @@ class BackendSink:
             one = orjson.loads(line)
             try:
                 self._client.send(one["what"], self._job.job_id, one["body"])
-            except BackendFault as error:
+            except (BackendFault, BackendBusy) as error:
+                if isinstance(error, BackendBusy) and not self._client.is_there(self._job.job_id, self._line):
+                    self._rest_aside(file, lines[index:])
+                    raise
                 skip(self._job, one["what"], error)
             except (UnreachableError, AuthError):
-                file.write_bytes(b"".join(each + b"\n" for each in lines[index:]))
+                self._rest_aside(file, lines[index:])
                 raise
             except TunefleetError as error:
                 skip(self._job, one["what"], error)
         file.unlink(missing_ok=True)
+
+    @staticmethod
+    def _rest_aside(file: Path, lines: list[bytes]) -> None:
+        file.write_bytes(b"".join(line + b"\n" for line in lines))
 
     def _kept(self, error: UnreachableError | AuthError) -> UnreachableError:
         if isinstance(error, UnreachableError):

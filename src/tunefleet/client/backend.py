@@ -35,6 +35,10 @@ _AWAY: Final = frozenset({502, 503, 504})
 _MAX_WORDS: Final = 300
 
 
+class BackendBusy(UnreachableError):
+    """What stands before a backend answers that it cannot be asked now, which it may say of one request alone."""
+
+
 class BackendFault(UnreachableError):
     """A backend that answers, and fails at what it was sent: as well its own trouble as what it cannot store."""
 
@@ -79,6 +83,16 @@ class JobClient:
         """Report lines of the log; `offset` is the number of the first. Raises as `metrics` does."""
         body = LogLines(logs=list(lines), offset=offset)
         self._send("POST", f"/api/training/local/{job_id}/logs", body.model_dump(mode="json"))
+
+    def is_there(self, job_id: str, offset: int) -> bool:
+        """Whether the backend takes or refuses log lines, none in this case, behind so many."""
+        try:
+            self.logs(job_id, [], offset)
+        except UnreachableError:
+            return False
+        except TunefleetError:
+            return True
+        return True
 
     def predictions(self, job_id: str, predictions: Sequence[dict[str, Any]]) -> None:
         """Report sample answers; raises as `metrics` does."""
@@ -211,7 +225,7 @@ def _refusal(response: httpx.Response, what: str) -> TunefleetError:
     if status >= 500 and status not in _AWAY:
         return BackendFault(message)
     if status >= 500 or status in _TRANSIENT or status < 400:
-        return UnreachableError(message)
+        return BackendBusy(message)
     kinds: dict[int, type[TunefleetError]] = {401: AuthError, 404: NotFoundError, 409: ConflictError}
     return kinds.get(status, InputError)(message)
 

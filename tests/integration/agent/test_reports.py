@@ -151,20 +151,29 @@ def test_what_the_backend_will_never_take_is_skipped_and_said(written: Written, 
 
 
 @pytest.mark.parametrize(
-    ("heals", "batches"),
-    [pytest.param(False, False, marks=pytest.mark.story), (True, False), (False, True), (True, True)],
+    ("heals", "batches", "status"),
+    [
+        pytest.param(False, False, 500, marks=pytest.mark.story),
+        (True, False, 500),
+        (False, True, 500),
+        (True, True, 500),
+        (False, False, 503),
+        (True, True, 504),
+        (False, True, 429),
+        (False, False, 307),
+    ],
 )
 def test_a_record_that_the_backend_fails_at_keeps_no_other_waiting(
-    written: Written, stub: StubBackend, batches: bool, heals: bool
+    written: Written, stub: StubBackend, batches: bool, heals: bool, status: int
 ) -> None:
-    """Its database cannot hold step 2, or one of the lines: a 500 each time, as of the original."""
+    """Its database cannot hold step 2, or one of the lines: a 500 each time, as of the original, or its gateway's."""
     broken = threading.Event()
     broken.set()
     stub.batches = batches
 
     def fails(call: Call) -> tuple[int, dict[str, Any]]:
         bad = '"step": 2,' in json.dumps(call.body) or "poison" in json.dumps(call.body)
-        return (500, {"error": "invalid input syntax"}) if bad and broken.is_set() else (200, {})
+        return (status, {"error": "invalid input syntax"}) if bad and broken.is_set() else (200, {})
 
     stub.answer = fails
     written.steps(1, 3)
