@@ -54,22 +54,33 @@ def get(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Download an artifact; what is there already is checked and kept. `TASK/NAME` names the output of a task, too."""
+    """Download an artifact; what is there already is checked and kept. `TASK/NAME` names the output of a task, too.
+
+    A file that is there and differs is replaced only where you name the FOLDER.
+    """
     if task is None and artifact.startswith("task-") and "/" in artifact:
         task, _, artifact = artifact.partition("/")
     with connect(patience_s=10.0, refused_s=None) as client, transfer_bar() as on_progress:
+        named = dest is not None
         if task:
-            folder = dest or Path(artifact)
-            where = client.tasks.fetch_output(one_task(client, task), artifact, folder, on_progress=on_progress)
+            folder = dest or _folder_for(artifact, "artifact")
+            where = client.tasks.fetch_output(
+                one_task(client, task), artifact, folder, overwrite=named, on_progress=on_progress
+            )
         else:
             detail = client.artifacts.get(artifact)
-            name = Path(detail.name).name  # whoever has named it does not say where it goes
-            folder = dest or Path(detail.id if name in {"", ".."} else name)
-            where = client.artifacts.fetch(detail.id, folder, on_progress=on_progress)
+            folder = dest or _folder_for(detail.name, detail.id)
+            where = client.artifacts.fetch(detail.id, folder, overwrite=named, on_progress=on_progress)
     if as_json:
         print_json({"path": str(where.resolve())})
     else:
         say(f"Fetched {artifact} to {where}.")
+
+
+def _folder_for(name: str, otherwise: str) -> Path:
+    """Return the folder for an artifact; whoever has named it chooses neither `.git` nor a path."""
+    last = Path(name).name
+    return Path(last if last[:1].isalnum() else otherwise)
 
 
 @examples(

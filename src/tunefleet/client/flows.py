@@ -335,6 +335,7 @@ def fetch_output(
     name: str,
     dest: Path | str,
     *,
+    overwrite: bool = True,
     on_progress: transfer.OnProgress = transfer.ignore_progress,
 ) -> Flow[Path]:
     """Download an artifact of a task.
@@ -343,10 +344,12 @@ def fetch_output(
         task_id: The task.
         name: Name or kind of the artifact, such as `adapter`; the newest one of that name.
         dest: The folder to put its files into.
+        overwrite: Replace files that are there and differ.
         on_progress: Told how far it is.
 
     Raises:
         NotFoundError: If the task has none of that name; the message lists what it has.
+        ConflictError: If a file is there, differs, and is not to be replaced.
     """
     present = yield from task_artifacts(task_id)
     chosen = next((a for a in present if name in {a.name, a.id, a.digest}), None)
@@ -354,4 +357,4 @@ def fetch_output(
     if chosen is None:
         names = ", ".join(sorted({artifact.name for artifact in present})) or "none"
         raise NotFoundError(f"{task_id} has no artifact {name!r}.", hint=f"It has: {names}.")
-    return (yield from transfer.fetch(chosen.id, dest, on_progress=on_progress))
+    return (yield from transfer.fetch(chosen.id, dest, overwrite=overwrite, on_progress=on_progress))

@@ -220,12 +220,15 @@ def _reader(file: LocalFile, offset: int, size: int, meter: _Meter) -> Callable[
     return read
 
 
-def fetch(artifact: str, dest: Path | str, *, on_progress: OnProgress = ignore_progress) -> Flow[Path]:
+def fetch(
+    artifact: str, dest: Path | str, *, overwrite: bool = True, on_progress: OnProgress = ignore_progress
+) -> Flow[Path]:
     """Download an artifact.
 
     Args:
         artifact: Its id, digest or name.
         dest: The folder to put its files into; made if need be. Files that are there already are checked and kept.
+        overwrite: Replace files that are there and differ.
         on_progress: Called often, from the thread that writes the file.
 
     Returns:
@@ -233,16 +236,22 @@ def fetch(artifact: str, dest: Path | str, *, on_progress: OnProgress = ignore_p
 
     Raises:
         NotFoundError: If there is no such artifact.
+        ConflictError: If a file is there, differs, and is not to be replaced; nothing is written then.
         ArtifactError: If what arrives does not match its digest, or a path would leave `dest`.
     """
     detail = yield from ask(routes.get_artifact(artifact))
-    return (yield from fetch_files(detail, Path(dest).expanduser(), on_progress=on_progress))
+    folder = Path(dest).expanduser()
+    return (yield from fetch_files(detail, folder, overwrite=overwrite, on_progress=on_progress))
 
 
-def fetch_files(detail: ArtifactDetail, dest: Path, *, on_progress: OnProgress = ignore_progress) -> Flow[Path]:
+def fetch_files(
+    detail: ArtifactDetail, dest: Path, *, overwrite: bool = True, on_progress: OnProgress = ignore_progress
+) -> Flow[Path]:
     """Download the files of an artifact that was looked up already; see `fetch`."""
     meter = _Meter("downloading", detail.name, detail.size_bytes, on_progress)
     targets = [(entry, target_path(dest, entry.path)) for entry in detail.files]
+    if not overwrite:
+        yield from work(lambda: _refuse_others(targets))
     dest.mkdir(parents=True, exist_ok=True)
     for entry, target in targets:
         base = meter.done
@@ -252,6 +261,15 @@ def fetch_files(detail: ArtifactDetail, dest: Path, *, on_progress: OnProgress =
         meter.at(base + entry.size_bytes)
     single = len(targets) == 1 and bool(detail.metadata.get(SINGLE_FILE))
     return targets[0][1] if single else dest
+
+
+def _refuse_others(targets: Sequence[tuple[FileEntry, Path]]) -> None:
+    for entry, target in targets:
+        if target.exists() and not _is_there(target, entry):
+            raise ConflictError(
+                f"{target} is there and differs from the artifact's; nothing was written.",
+                hint="Name the folder to put the files into: then what is there is replaced.",
+            )
 
 
 def _is_there(target: Path, entry: FileEntry) -> bool:

@@ -172,6 +172,35 @@ def test_artifacts_of_a_task(cli: Cli, hand: HandWorker, take: Callable[..., Pla
     assert cli("artifacts", "get", "nothing").code == 4
 
 
+@pytest.mark.parametrize("name", [".git", ".ssh", "~", "-rf", "..."])
+def test_whoever_names_an_artifact_does_not_choose_the_folder(
+    cli: Cli, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "config").write_text("theirs")
+    made = client.artifacts.push(tmp_path / "files", name=name)
+    assert Path(cli("artifacts", "get", made.id, "--json").json["path"]) == tmp_path / made.id
+
+
+def test_a_fetch_replaces_only_where_the_folder_was_named(
+    cli: Cli, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "config").write_text("theirs")
+    (tmp_path / "theirs" / "more").write_text("more")
+    made = client.artifacts.push(tmp_path / "theirs", name="mine")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config").write_text("mine")
+    refused = cli("artifacts", "get", made.id)
+    assert (refused.code, "is there and differs" in refused.err) == (5, True)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["config"]
+    assert cli("artifacts", "get", made.id, "mine").code == 0
+    assert (tmp_path / "mine" / "config").read_text() == "theirs"
+    assert cli("artifacts", "get", made.id).code == 0  # the same files are no others
+
+
 def test_data(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
     assert "data: {artifact: rows}" in cli("data", "push", tmp_path / "rows.jsonl", "--name", "rows").out
