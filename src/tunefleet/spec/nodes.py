@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
@@ -88,7 +88,7 @@ def read_tasks(source: Source, name: str, faults: list[Fault]) -> tuple[TaskNode
         waits.setdefault(edge.task, []).append(edge)
     faults.extend(_told(found[: len(looked.wrong)], looked.wrong))
     if not faults:  # of a document that is wrong otherwise, the kinds may be meant otherwise
-        faults.extend(_valueless(found, looked.placeholders))
+        faults.extend(_valueless(found, looked))
     if faults:
         return ()
     return tuple(
@@ -97,15 +97,22 @@ def read_tasks(source: Source, name: str, faults: list[Fault]) -> tuple[TaskNode
     )
 
 
-def _valueless(found: Sequence[Draft], placeholders: Mapping[str, Sequence[Found]]) -> list[Fault]:
+def _valueless(found: Sequence[Draft], looked: _Looked) -> list[Fault]:
     """Tell the references that can have no value, whatever the tasks before them do."""
     specs = {draft.name: draft.source.data["spec"] for draft in found}
     told = []
     for draft in found:
-        for each in placeholders.get(draft.name, ()):
+        decides = looked.conditions.get(draft.name)
+        if decides is not None and decides.node in specs:
+            wrong = result_keys.fault_of(decides.reference, specs[decides.node])
+            if wrong is not None:
+                told.append(fault_at((*SPEC, "condition", "field"), wrong[0], draft.source, hint=wrong[1]))
+        for each in looked.placeholders.get(draft.name, ()):
             if not isinstance(each.piece, Reference) or each.piece.node not in specs:
                 continue
-            wrong = result_keys.fault_of(each.piece, specs[each.piece.node])
+            wrong = result_keys.fault_of(each.piece, specs[each.piece.node]) or result_keys.misplaced(
+                each.where, each.piece, each.before, specs[each.piece.node]
+            )
             if wrong is not None:
                 told.append(fault_at((*SPEC, *each.where), wrong[0], draft.source, hint=wrong[1]))
     return told[:MAX_FAULTS]

@@ -41,11 +41,13 @@ class Found:
         where: Path below `spec`.
         piece: What stands there.
         alone: Whether the value consists of it; then the value's type is what it names.
+        before: The text before it in the value, up to another placeholder.
     """
 
     where: Path
     piece: Reference | Secret | Stray
     alone: bool
+    before: str = ""
 
 
 def find(spec: Any, names: Collection[str] = ()) -> Iterator[Found]:
@@ -57,9 +59,11 @@ def find(spec: Any, names: Collection[str] = ()) -> Iterator[Found]:
     """
     for where, text in texts_with("${", spec):
         alone = whole(text, names) is not None
+        before = ""
         for piece in pieces(text, names):
             if isinstance(piece, Reference | Secret | Stray):
-                yield Found(where, piece, alone)
+                yield Found(where, piece, alone, before.lstrip())
+            before = piece if isinstance(piece, str) else "${"
     for index, entry in _entries(spec, names):
         if isinstance(spec["data"]["items"][index], Mapping):  # as a text it was found already
             yield Found(("data", "items", index), entry, alone=True)

@@ -77,6 +77,25 @@ _ONLY_WITH: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("inference", "jsonl_export_path"): ("postprocess", "jsonl_export"),
 }
 """Kind and key → the block without which the key has no value."""
+_SINGLE: Final = frozenset({
+    "count", "task_id", "model_name", "training_time_seconds", "dataset_size", "output_dir", "checkpoints_dir",
+    "epochs", *_PRODUCTS,
+})  # fmt: skip
+"""Keys whose value has nothing below it, whatever the kind."""
+_LOSSES: Final = frozenset({"train_first", "train_last", "held_out_before", "held_out_after", "held_out_best"})
+_BELOW: Final[Mapping[tuple[str, str], frozenset[str]]] = {
+    ("echo", "items"): frozenset({"index", "output"}),
+    ("sft", "losses"): _LOSSES,
+    ("lora_sft", "losses"): _LOSSES,
+    ("inference", "items"): frozenset({
+        "index", "prompt", "output", "finish_reason", "messages", "metadata", "error", "choices", "logprobs", "parsed",
+    }),
+    ("inference", "usage"): frozenset({
+        "prompt_tokens", "completion_tokens", "total_tokens", "latency_sec", "num_requests", "computed", "resumed",
+        "deduplicated", "failed", "aborted", "invalid",
+    }),
+}  # fmt: skip
+"""Kind and key → the keys below it, of each entry where it is a list."""
 _SAVES: Final = frozenset({"sft", "lora_sft", "dpo", "kto", "orpo", "reward", "grpo", "rloo", "ppo"})
 
 
@@ -105,7 +124,54 @@ def fault_of(reference: Reference, upstream: Mapping[str, Any]) -> tuple[str, st
     if wanted is not None and _within(upstream, *wanted) is None:
         block = ".".join(wanted)
         return f"{reference.text} has no value: {reference.node} has no {block}", f"add {block} to {reference.node}"
-    return _product_fault(reference, key, str(kind), upstream)
+    return _fault_below(reference, str(kind)) or _product_fault(reference, key, str(kind), upstream)
+
+
+def _fault_below(reference: Reference, kind: str) -> tuple[str, str] | None:
+    key, *rest = reference.path[1:]
+    below = next((part for part in rest if not part.isdecimal()), None)
+    if rest and key in _SINGLE:
+        return f"{reference.text} has no value: {key} is a single value", f"write {reference.node}.{key}"
+    known = _BELOW.get((kind, key))
+    if below is None or known is None or below in known:
+        return None
+    guess = nearest(below, sorted(known))
+    hint = f"did you mean {guess}?" if guess else f"it has {', '.join(sorted(known))}"
+    return f"{reference.text} has no value: {key} of {_article(kind)} {kind} task has no {show(below)}", hint
+
+
+def misplaced(
+    where: Sequence[str | int], reference: Reference, before: str, upstream: Mapping[str, Any]
+) -> tuple[str, str] | None:
+    """Return why a value is not what its key takes, and what to write instead; None if it may be.
+
+    Args:
+        where: Path of the key below `spec`.
+        reference: What stands there, into the result of `upstream`.
+        before: The text before it in the same value.
+        upstream: The mapping below `spec` of that task, as written.
+    """
+    kind = upstream.get("taskType")
+    loads = tuple(where[:2]) == ("checkpoint", "load") or tuple(where[:2]) == ("model", "adapters")
+    named = reference.path == ("task_id",) or (len(reference.path) == 2 and reference.path[0] == "result")
+    if not loads or not named or kind not in RESULT_KEYS:
+        return None
+    key, product = reference.path[-1], _made(str(kind), upstream) or "final_model"
+    is_address = key.endswith(("_archive", "_archive_url"))
+    match str(where[-1]):
+        case "url" if before.startswith(("http://", "https://")):
+            return None
+        case "url" if before or not is_address:
+            return (
+                f"{before}{reference.text} is no address: url must be one that starts with http:// or https://",
+                f"write ${{{reference.node}.{product}_archive}}, or load it with taskId: ${{{reference.node}.task_id}}",
+            )
+        case "taskId" | "task_id" if key != "task_id" or kind not in {*_SAVES, "merge", "verify"}:
+            what = "leaves no model" if key == "task_id" else "is no id of a task"
+            return f"{reference.text} {what}", "name a stage that trains or merges: taskId: ${STAGE.task_id}"
+        case "path" if is_address or key == "task_id" or key.endswith("_bytes"):
+            return f"{reference.text} is no path", f"write ${{{reference.node}.{product}_path}}, or use url or taskId"
+    return None
 
 
 def _article(kind: str) -> str:

@@ -151,3 +151,73 @@ def test_the_keys_are_those_of_the_page_of_results(kind: str) -> None:
     assert {name for name in listed if not name.startswith(("final_", "…"))} <= RESULT_KEYS[kind] | {"into", "passed"}
     unlisted = {key for key in RESULT_KEYS[kind] if f"`{key}" not in sections()[kind] and not key.startswith("final_")}
     assert not unlisted
+
+
+LOADS = "taskType: lora_sft, model: {source: {identifier: m}}, data: {prompts: [a]}, checkpoint: {load: {LOAD}}"
+ADAPTS = "taskType: inference, model: {source: {identifier: m}, adapters: [{LOAD}]}, data: {type: list, items: [a]}"
+
+
+def second(first: str, task: str) -> list[str]:
+    """Return what is said of the second of two stages."""
+    text = document(first, "x").replace('taskType: echo, data: {type: list, items: ["x"]}', task)
+    try:
+        parse_workflow(text)
+    except SpecError as error:
+        return [each.message for each in error.faults]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("task", "load", "said"),
+    [
+        (LOADS, "url: '${one.final_lora_archive}'", None),
+        (LOADS, "url: '${one.final_lora_archive_url}'", None),
+        (LOADS, "url: 'https://host/${one.task_id}.tar.gz'", None),
+        (LOADS, "url: '${one.final_lora_path}'", "is no address"),
+        (LOADS, "url: '${one.task_id}'", "is no address"),
+        (LOADS, "url: '${one.final_lora_archive_bytes}'", "is no address"),
+        (LOADS, "url: '${one.final_lora_archive_path}'", "is no address"),
+        (LOADS, "url: 'x${one.final_lora_archive}'", "x${one.final_lora_archive} is no address"),
+        (LOADS, "taskId: '${one.task_id}'", None),
+        (LOADS, "taskId: '${one.final_lora_path}'", "is no id of a task"),
+        (LOADS, "path: '${one.final_lora_path}'", None),
+        (LOADS, "path: '${one.final_lora_archive}'", "is no path"),
+        (LOADS, "path: '${one.task_id}'", "is no path"),
+        (ADAPTS, "url: '${one.final_lora_archive}'", None),
+        (ADAPTS, "url: '${one.final_lora_path}'", "is no address"),
+        (ADAPTS, "taskId: '${one.final_lora_archive}'", "is no id of a task"),
+        (ADAPTS, "path: '${one.final_lora_archive_bytes}'", "is no path"),
+    ],
+)
+def test_a_value_that_its_key_does_not_take_is_refused(task: str, load: str, said: str | None) -> None:
+    found = second(f"{LORA}, {PACKED}", task.replace("LOAD", load))
+    assert (said in found[0]) if said else not found, found
+
+
+@pytest.mark.parametrize("task", [LOADS, ADAPTS])
+def test_a_task_that_leaves_no_model_is_not_loaded(task: str) -> None:
+    (said,) = second(KINDS["echo"], task.replace("LOAD", "taskId: '${one.task_id}'"))
+    assert "leaves no model" in said or "has no" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "said"),
+    [
+        ("lora_sft", "loss", "has no 'loss'"),
+        ("lora_sft", "losses.after", "losses of a lora_sft task has no 'after'"),
+        ("lora_sft", "losses.held_out_after", None),
+        ("inference", "items[0].outptu", "has no 'outptu'"),
+        ("inference", "items[0].metadata.anything", None),
+        ("inference", "items.output", None),
+        ("inference", "usage.foo", "usage of an inference task has no 'foo'"),
+        ("inference", "count.x", "count is a single value"),
+    ],
+)
+def test_a_condition_that_can_never_be_judged_is_refused(kind: str, key: str, said: str | None) -> None:
+    one, two = KINDS[kind], KINDS["echo"]
+    for task in (
+        f"{two}, condition: {{node: one, field: '{key}', equals: 1}}",
+        two.replace("[a]", f"['${{one.{key}}}']"),
+    ):
+        found = second(one, task)
+        assert (said in found[0]) if said else not found, found
