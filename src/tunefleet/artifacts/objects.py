@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from tunefleet import extras
 from tunefleet.artifacts.s3 import ABSENT, PART_BYTES, Bucket, entries, error_code
 from tunefleet.errors import MachineError, NotFoundError, UnreachableError
 
@@ -15,7 +16,9 @@ try:
     from boto3.s3.transfer import TransferConfig
     from botocore.exceptions import BotoCoreError, ClientError
 except ImportError as missing:  # `artifacts.s3` says it first
-    raise MachineError("An object store needs the package boto3.", hint="pip install 'tunefleet[s3]'") from missing
+    raise MachineError(
+        "An object store needs the package boto3.", hint=f"Install it: {extras.install('s3')}"
+    ) from missing
 
 __all__ = ["LONGEST_LINK_S", "Bucket", "ObjectStore"]
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tunefleet import extras
 from tunefleet.artifacts.files import CHUNK_BYTES
 from tunefleet.artifacts.refusals import in_our_words
 from tunefleet.artifacts.remote import LINK_S, SENDERS, TYPE, Found, RemoteStore, attachment, check, read_pieces
@@ -30,7 +31,7 @@ try:
     from tunefleet.artifacts.s3_direct import S3Arrivals
 except ImportError as missing:
     raise MachineError(
-        "Artifacts in S3 need the package boto3.", hint="Install it: pip install 'tunefleet[s3]'."
+        "Artifacts in S3 need the package boto3.", hint=f"Install it: {extras.install('s3')}"
     ) from missing
 
 _log = logging.getLogger(__name__)

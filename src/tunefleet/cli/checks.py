@@ -15,6 +15,7 @@ from typing import Final
 
 import psutil
 
+from tunefleet import extras
 from tunefleet.artifacts import disk_free
 from tunefleet.cli import words
 from tunefleet.cli.check_clusters import ray, slurm
@@ -50,7 +51,7 @@ def training_libraries() -> Finding:
         return warning(
             "Training libraries",
             f"{', '.join(missing)} missing: this machine can run server, CLI and SDK, but no training",
-            "pip install 'tunefleet[train]'",
+            extras.install("train"),
         )
     return good("Training libraries", ", ".join(f"{name} {_version(name)}" for name in _TRAINING))
 

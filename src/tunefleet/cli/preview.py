@@ -16,6 +16,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from tunefleet import extras
 from tunefleet.cli import words
 from tunefleet.cli.console import Json, facts, out, print_json, say
 from tunefleet.cli.lazy import examples
@@ -102,7 +103,9 @@ def ask(program: str, arguments: list[str]) -> dict[str, Any]:
     except (IndexError, ValueError):
         if "No module named" in done.stderr:
             raise MachineError(
-                "The training libraries are not installed.", hint="pip install 'tunefleet[train]'", detail=done.stderr
+                "The training libraries are not installed.",
+                hint=f"Install them: {extras.install('train')}",
+                detail=done.stderr,
             ) from None
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise MachineError(f"The preview failed: {last[0]}", detail=done.stderr) from None

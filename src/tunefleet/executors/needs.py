@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from tunefleet import extras
+
 
 def missing(*names: str, extra: str, what: str = "The libraries that it needs") -> str | None:
     """Return why a kind cannot run here, with the way out; `None` if all packages are installed.
@@ -16,4 +18,4 @@ def missing(*names: str, extra: str, what: str = "The libraries that it needs") 
     absent = [name for name in names if find_spec(name) is None]
     if not absent:
         return None
-    return f"{what} are not installed ({', '.join(absent)} missing): pip install 'tunefleet[{extra}]'."
+    return f"{what} are not installed ({', '.join(absent)} missing): {extras.install(extra)}"

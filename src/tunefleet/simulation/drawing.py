@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tunefleet import extras
 from tunefleet.errors import InputError, MachineError
 from tunefleet.simulation.curves import Series
 from tunefleet.simulation.report import Report
@@ -24,7 +25,9 @@ def check(file: Path) -> None:
         InputError: If the file cannot be written as SVG.
     """
     if find_spec("matplotlib") is None:
-        raise MachineError("A plot needs matplotlib, which is not installed.", hint="pip install 'tunefleet[examples]'")
+        raise MachineError(
+            "A plot needs matplotlib, which is not installed.", hint=f"Install it: {extras.install('examples')}"
+        )
     if file.suffix.lower() != ".svg":
         raise InputError(f"{file} is no name of an SVG file.", hint="Let it end in .svg.")
     if not file.absolute().parent.is_dir():

@@ -13,6 +13,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import QueuePool
 
+from tunefleet import extras
 from tunefleet.errors import StoreError
 from tunefleet.store import migrate
 from tunefleet.store.postgres_faults import cannot_be_used
@@ -69,7 +70,7 @@ def address(target: str) -> URL:
     except ImportError as error:
         raise StoreError(
             "A PostgreSQL database needs the package psycopg.",
-            hint="pip install 'tunefleet[postgres]'",
+            hint=f"Install it: {extras.install('postgres')}",
             detail=repr(error),
         ) from error
     return url

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tunefleet import extras
 from tunefleet.executors import needs, sft
 from tunefleet.executors.base import JobExecutor, LightExecutor, ResultError
 from tunefleet.executors.registry import GROUP, installed
@@ -55,7 +56,7 @@ def test_a_fine_tuning_names_the_trainers_that_packages_bring(monkeypatch: pytes
 def test_each_kind_says_whether_its_results_can_go_to_a_bucket(monkeypatch: pytest.MonkeyPatch, *, there: bool) -> None:
     monkeypatch.setattr(needs, "find_spec", lambda name: object() if there or name != "boto3" else None)
     said = {offer.features["s3"] for offer in installed().offers() if offer.available}
-    lacking = "The packages that write to a bucket are not installed (boto3 missing): pip install 'tunefleet[s3]'."
+    lacking = "The packages that write to a bucket are not installed (boto3 missing): " + extras.install("s3")
     assert said == {None if there else lacking}
     wanted = {"type": "s3", "url": "s3://bucket/a", "access_key": "${secret:A}", "secret_key": "${secret:B}"}
     need = requirements.of(load_task_spec({"taskType": "echo", "output": {"destination": wanted}}))
@@ -149,7 +150,7 @@ def test_missing_training_libraries_are_a_reason_with_the_way_out(monkeypatch: p
     reason = sft.SftExecutor().unavailable_reason()
     assert reason is not None
     assert "trl" in reason
-    assert "tunefleet[train]" in reason
+    assert "[train]" in reason
 
 
 @pytest.mark.parametrize("content", [None, "{torn", "[1]"])

@@ -70,7 +70,7 @@ def test_a_plot_that_cannot_be_drawn_is_refused_first(tmp_path: Path, monkeypatc
     monkeypatch.setattr(drawing, "find_spec", lambda _: None)
     with pytest.raises(MachineError) as caught:
         drawing.check(tmp_path / "a.svg")
-    assert "tunefleet[examples]" in str(caught.value.hint)
+    assert "[examples]" in str(caught.value.hint)
 
 
 def test_without_a_redis_server_the_error_names_the_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 import tunefleet
+from tunefleet import extras
 from tunefleet.attach.files import write_json
 from tunefleet.errors import ConflictError, MachineError
 from tunefleet.jobs.envs.families import Machine, digest, pins
@@ -95,7 +96,7 @@ def _check_machine(found: Environment) -> None:
     if lacking:
         raise MachineError(
             f"The environment {found.name!r} lies over the training libraries, and {', '.join(lacking)} is missing.",
-            hint="pip install 'tunefleet[train]'",
+            hint=f"Install it: {extras.install('train')}",
         )
 
 

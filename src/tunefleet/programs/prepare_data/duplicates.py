@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from tunefleet import extras
 from tunefleet.errors import MachineError
 from tunefleet.programs.prepare_data.rows import Row, value_of
 from tunefleet.spec.data_steps import DedupeSpec, NearSpec
@@ -79,7 +80,7 @@ class _Near:
         if find_spec("datasketch") is None:
             raise MachineError(
                 "Near duplicates are found by datasketch, which is not installed here.",
-                hint="pip install 'tunefleet[data]' on the worker, or leave `near` out.",
+                hint=f"Install it on the worker: {extras.install('data')}; or leave `near` out.",
             )
         from datasketch import MinHashLSH
 
