@@ -19,7 +19,7 @@ from .files import read_json, write_json
 
 logger = logging.getLogger(__name__)
 
-FINAL_STATES = frozenset({"completed", "stopped", "paused", "aborted", "failed"})
+FINAL_STATES = frozenset({"completed", "stopped", "paused", "aborted", "failed", "killed"})
 INTERVAL_S = 1.0
 
 

@@ -217,9 +217,9 @@ class ForegroundRun:
         """Write the end that the training did not live to write."""
         fields = read_json(self._folder.status_json) or {}
         how = f"by {signal.Signals(-returncode).name}" if returncode < 0 else f"with exit code {returncode}"
-        proper = returncode == 0
-        changes: dict[str, Any] = {"state": "completed" if proper else "failed", "at": time.time()}
-        if not proper:
+        state = "completed" if returncode == 0 else "killed" if returncode < 0 else "failed"
+        changes: dict[str, Any] = {"state": state, "at": time.time()}
+        if returncode != 0:
             changes |= {"error": f"The command was ended {how} during its training.", "error_kind": "bug"}
         write_json(self._folder.status_json, {**fields, **changes}, sync=True)
         return status.model_copy(update=changes)

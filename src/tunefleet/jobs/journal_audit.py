@@ -60,8 +60,11 @@ def losses(folder: JobFolder) -> tuple[str, ...]:
         folder: The job folder.
     """
     files = sorted(folder.journal_dir.glob("*.jsonl"))
+    status = read_status(folder)
     found = [sentence for file in files for sentence in left_out(file)]
     found += [gap.sentence for file in files for gap in gaps(file, folder)]
+    if status is not None and status.records and status.launch not in {None, *(file.stem for file in files)}:
+        found.append(Gap(str(status.launch), 0, status.records, None).sentence)
     if len(found) > _MOST:
         return (*found[:_MOST], f"{len(found) - _MOST:,} more gaps of its journals are not named.")
     return tuple(found)

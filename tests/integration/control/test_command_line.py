@@ -348,3 +348,24 @@ def test_watch_tells_lines_until_the_end(start: Start, control: Control) -> None
     assert code == 0
     assert "running training 7/20  loss 1.5" in said
     assert said.splitlines()[-1].startswith("Job run-1 ") or "has ended" in said
+
+
+@pytest.mark.parametrize(
+    ("left", "status", "code"),
+    [
+        ({"state": "running"}, "killed", ExitCode.FAILED),
+        ({"state": "killed", "error": "The command was ended by SIGKILL."}, "killed", ExitCode.FAILED),
+        ({"state": "failed", "error": "ValueError: no"}, "failed", ExitCode.FAILED),
+        ({"state": "stopped"}, "stopped", ExitCode.OK),
+        ({"state": "completed"}, "completed", ExitCode.OK),
+    ],
+)
+def test_how_a_job_that_is_gone_has_ended(
+    tmp_path: Path, home: Path, control: Control, left: dict[str, Any], status: str, code: ExitCode
+) -> None:
+    folder = dead(home, "gone")
+    write_json(folder / "status.json", {"at": 1.0, "pid": 1, "step": 3, "max_steps": 9, "eta_s": 5.0, **left})
+    found, said = control("status", "gone", "--json")
+    shown = json.loads(said)
+    assert (found, shown["status"], shown["eta_s"], shown["live"]) == (code, status, None, False)
+    assert "left" not in control("status", "gone")[1] or "left no word" in control("status", "gone")[1]

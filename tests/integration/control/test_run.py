@@ -77,6 +77,12 @@ class Runs:
             out, err = process.communicate(timeout=100)
         return process.returncode, out, err
 
+    def control(self, *args: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", "from tunefleet.cli.main import main; main()", "control", *args]
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
     def file(self, job_id: str, name: str) -> Any:
         return json.loads((self.folder / "tunefleet-runs" / job_id / name).read_text())
 
@@ -122,7 +128,9 @@ def test_a_script_is_killed_and_paused_and_goes_on_to_the_same_weights(runs: Run
     assert process.returncode == 128 + signal.SIGKILL
     assert "tunefleet run --resume one" in err
     assert "the script's own control begins" not in out
-    assert runs.file("one", "status.json")["state"] == "failed"
+    assert runs.file("one", "status.json")["state"] == "killed"
+    told = runs.control("status", "one", "--json")
+    assert (told.returncode, json.loads(told.stdout)["status"], json.loads(told.stdout)["eta_s"]) == (1, "killed", None)
     paused(runs)
     code, out, err = runs.run("--resume", "one")
     reference, why = straight.communicate(timeout=100)

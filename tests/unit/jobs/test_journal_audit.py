@@ -123,3 +123,9 @@ def test_points_that_were_left_out_for_their_room_are_a_loss_too(
     writer.close()
     (said,) = losses(JobFolder(tmp_path))
     assert said.startswith("l1: Points are missing from step ")
+
+
+def test_a_journal_that_is_gone_is_named(folder: JobFolder) -> None:
+    (folder.journal_dir / "l1.jsonl").unlink()
+    (sentence,) = losses(folder)
+    assert sentence.startswith(f"{STEPS + 2:,} records from number 0 of the journal of l1 were lost")
