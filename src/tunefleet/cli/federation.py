@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from tunefleet.cli import federation_view as view
-from tunefleet.cli.console import Json, err, print_json, say
+from tunefleet.cli.console import Json, err, print_json, say, show_warnings
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Set, Yes, complete_federation, confirm, parse_duration, parse_sets
 from tunefleet.cli.session import connect
@@ -95,6 +95,7 @@ def create(
     with connect() as client:
         made = client.federations.create(spec, start=not hold)
         url = client.url
+    show_warnings(spec.remarks)
     if as_json:
         print_json(made)
         return

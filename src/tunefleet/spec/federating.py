@@ -151,6 +151,10 @@ class StrategySpec(Block):
         return self.name in {"fedadam", "fedyogi", "diloco"}
 
 
+ROBUST: Final = frozenset({"median", "trimmed_mean", "krum", "multi_krum"})
+"""Strategies that withstand workers that send nonsense, as long as those are few."""
+
+
 class _OrName:
     """Lets the JSON Schema of a strategy take its name alone, as the validator does."""
 
@@ -205,6 +209,16 @@ class FederationSpec(Block):
     """Rows of one chunk."""
     callback_secret: Text | None = Field(default=None, repr=False, exclude=True)
     """Signs what is posted to the workers' callback addresses; never read back."""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is valid and probably not what is meant, in sentences."""
+        if self.strategy.name not in ROBUST or self.own_tokens:
+            return ()
+        return (
+            f"With one token for all, one worker may send under several names and be the majority, which "
+            f"{self.strategy.name} does not withstand: own_tokens (--own-tokens) proves who sends.",
+        )
 
     @model_validator(mode="after")
     def _consistent(self) -> FederationSpec:

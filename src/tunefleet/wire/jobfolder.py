@@ -223,7 +223,8 @@ class JobStatus(Message):
     """`status.json`: where the trainer stands; the last one stays.
 
     `state` is final once it is `completed`, `stopped`, `paused`, `aborted`, `failed` or, as its runner says of a
-    process that a signal has ended, `killed`. `intent` is written before a deliberate end, so that an end without it is known to be a crash.
+    process that a signal has ended, `killed`. `intent` is written before a deliberate end, so that an end without it is
+    known to be a crash.
     """
 
     state: Literal["starting", "running", "completed", "stopped", "paused", "aborted", "failed", "killed"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
 
-from tunefleet.spec.federating import FederationSpec, StrategySpec
+from tunefleet.spec.federating import FederationSpec, StrategyName, StrategySpec
 
 
 def test_each_strategy_gets_its_own_defaults() -> None:
@@ -92,3 +92,11 @@ def test_defaults_are_those_of_the_documents() -> None:
     spec = FederationSpec()
     assert (spec.min_workers, spec.sync_every_steps, spec.strategy.name) == (2, 100, "fedavg")
     assert spec.max_update_bytes == 2 << 30
+
+
+@pytest.mark.parametrize("name", get_args(StrategyName))
+def test_a_robust_strategy_with_one_token_for_all_is_remarked_on(name: StrategyName) -> None:
+    robust = name in {"median", "trimmed_mean", "krum", "multi_krum"}
+    spec = FederationSpec(strategy=StrategySpec(name=name))
+    assert ["be the majority" in each for each in spec.remarks] == [True] * robust
+    assert spec.model_copy(update={"own_tokens": True}).remarks == ()
