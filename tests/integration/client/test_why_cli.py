@@ -120,3 +120,14 @@ def test_workers_show_how_busy_they_are(cli: Cli, client: Client, hand: HandWork
     assert (told.memory_free_bytes, told.load_1m) == (3 << 30, 1.25)
     assert "1.2" in cli("workers").out
     assert "1.25 0.50" in cli("workers", "show", "by-hand").out
+
+
+def test_what_a_task_fetches_is_said_wherever_it_is_shown(cli: Cli, client: Client, hand: HandWorker) -> None:
+    task_id = client.submit(ECHO).task_id
+    token = hand.take(task_id)
+    words = "etching model (37 of 90 MB)"
+    hand.exchange(fetching={token: f"f{words}"})
+    assert words in cli("why", task_id).out
+    assert words in cli("show", task_id).out
+    assert words in " ".join(cli("ls").out.split())
+    hand.finish(token)
