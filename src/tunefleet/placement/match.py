@@ -194,7 +194,7 @@ def _lacks_gpus(need: Requirement, worker: WorkerState) -> str | None:
 
 def _away(need: Requirement, worker: WorkerState) -> str | None:
     if worker.pulls:
-        return "takes tasks by itself, when it polls"
+        return "takes tasks of its key's owner by itself, when it polls"
     if not worker.present:
         return "does not answer"
     if worker.closed is not None:

@@ -122,7 +122,7 @@ def test_a_model_that_names_a_file_elsewhere_is_refused(
 def test_notes_and_tokens_that_look_like_paths_are_no_paths(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     folder.mkdir()
-    (folder / "config.json").write_text('{"_name_or_path": "/home/somebody/llama", "model_type": "opt"}')
+    (folder / "config.json").write_text('{"_name_or_path": "/models/llama", "model_type": "opt"}')
     (folder / "tokenizer_config.json").write_text(
         json.dumps({
             "tokenizer_file": "/root/.cache/tokenizer.json", "name_or_path": "../llama", "eos_token": "//",

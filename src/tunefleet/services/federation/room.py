@@ -30,7 +30,10 @@ def shortage(spec: Mapping[str, Any], need: Requirement, fleet: Sequence[WorkerS
         return None
     least = federation.get("min_workers", 2)
     few = isinstance(least, int) and room < least
-    then = f"a round needs {least}" if few else "the others join when there is room"
+    more = f"a round needs {least}, and each waits for the others in vain; let {parts} run at a time"
+    then = (
+        f"{more} (`tunefleet up --workers {parts}`, or more machines)" if few else "the others join when there is room"
+    )
     return f"a federation of {parts} parts, of which this fleet runs {room} at a time: {then}.", few
 
 
