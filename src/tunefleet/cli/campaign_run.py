@@ -64,6 +64,7 @@ def run(
         err().print("A server is there: campaigns go on without this command; its own settings count.")
         with connect(patience_s=30.0, refused_s=None) as client, ending(None) as asked:
             _follow(client, specs, folder, asked, as_json=as_json)
+        err().print("The server goes on with them; `tunefleet campaign stop NAME` ends one.")
         return
     catalog.refuse_faults(specs.values(), load(TrackingSettings))
     fleet = LocalFleet(data, port=port, workers=workers)

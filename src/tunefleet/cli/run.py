@@ -200,7 +200,9 @@ def _say(text: str) -> None:
 
 def _greet(job: Job, *, resumed: bool) -> None:
     again = f", attempt {job.attempt}" if resumed else ""
-    _say(f"run {job.job_id}{again}. From another terminal: tunefleet control watch|save|pause|stop {job.job_id}")
+    _say(
+        f"run {job.job_id}{again}. From another terminal, once it trains: tunefleet control watch|save|pause|stop {job.job_id}"
+    )
 
 
 def _part(job: Job, folder: JobFolder, end: RunEnd, *, as_json: bool) -> None:

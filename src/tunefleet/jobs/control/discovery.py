@@ -118,7 +118,10 @@ def find_job(endpoints_dir: Path, wanted: str, *, runs_dir: Path = RUNS_DIR) -> 
             f"{wanted} is the start of {len(chosen)} jobs: {_names(chosen)}.", hint="Type more of the one you mean."
         )
     if not chosen:
-        raise NotFoundError(f"There is no job {wanted}.", hint="See the jobs with `tunefleet control list`.")
+        raise NotFoundError(
+            f"There is no job {wanted}.",
+            hint="See the jobs with `tunefleet control list`; one that still loads is not there yet.",
+        )
     return chosen[0]
 
 
