@@ -239,3 +239,29 @@ def test_a_paused_loop_goes_on_to_the_same_weights(jobs: Path, tmp_path: Path, k
     assert (process.returncode, name) == (0, "straight")
     assert start("loop", "0").communicate(timeout=100)[0].split() == ["loop", straight]
     assert (status().state, status("tunefleet-runs/straight").state) == ("completed", "completed")
+
+
+TERMINATED = """
+import pathlib, time, tunefleet
+with tunefleet.control("loop") as c:
+    for step in range(1, 600):
+        if c.step(step).save:
+            folder = pathlib.Path(f"out/checkpoint-{step}")
+            folder.mkdir(parents=True)
+            (folder / "weights").write_text("1 2 3")
+            c.saved(folder)
+        time.sleep(0.05)
+"""
+
+
+def test_a_sigterm_saves_at_the_end_of_a_step_and_ends_as_paused(jobs: Path, home: Path) -> None:
+    environment = {**os.environ, "TUNEFLEET_HOME": str(home)}
+    with subprocess.Popen([sys.executable, "-c", TERMINATED], env=environment) as process:
+        deadline = time.monotonic() + 60
+        while find_endpoint(jobs, "loop") is None:
+            assert time.monotonic() < deadline, "it does not begin"
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(60) == 0
+    assert (status().state, status().intent) == ("paused", "preempt")
+    assert fault_of(Path(f"out/checkpoint-{status().step}")) is None

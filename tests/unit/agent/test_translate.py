@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from tunefleet.agent.translate import Defaults, translate
+from tunefleet.client import local_data
 from tunefleet.errors import SpecError
 from tunefleet.spec import TASK_KINDS, load_task_spec
+from tunefleet.wire.training import PolledJob
 
 SOURCE = {"path": "rows.jsonl"}
 GPU = Defaults(gpu=True, bf16=True)
@@ -397,3 +399,15 @@ def test_several_gpus() -> None:
         assert found.warnings == ()
     odd = config(training={"distributed": {"enabled": True, "strategy": "pipeline", "num_gpus": 2}})
     assert "'pipeline' has no effect" in translate(odd, SOURCE, GPU).warnings[0]
+
+
+def test_the_usual_columns_of_alpaca_are_usual_for_a_job_of_an_agent(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"instruction": "Add.", "input": "1 2", "output": "3"}\n')
+    found = translate(config(), {"path": str(rows)}, GPU)
+    local_data.check_file(load_task_spec(found.spec), "data.path", rows)
+
+
+def test_a_job_without_a_time_is_taken() -> None:
+    job = PolledJob.model_validate({"id": "j", "model_name": "m", "dataset_path": "d", "config": {}})
+    assert job.created_at is None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import logging
 from pathlib import Path
 
 import pytest
 
 from tests.unit.services.lab import Lab
+from tunefleet.cli.main import run
 from tunefleet.services import artifacts, store_verification
 from tunefleet.wire.api import BlobQuery, FileEntry
 
@@ -87,3 +89,20 @@ async def test_no_speed_means_no_reading(lab: Lab, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(store_verification, "is_whole", lambda *_: pytest.fail("it is read"))
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(store_verification.run_for_a_while(lab.core), 0.3)
+
+
+async def test_the_command_names_damaged_and_lost_files(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    await lab.publish(lab.admin, "model", DATA)
+    await lab.publish(lab.admin, "gone", b"gone")
+    damaged, lost = (hashlib.sha256(data).hexdigest() for data in (DATA, b"gone"))
+    folder = str(lab.core.settings.data_dir)
+    assert run(["verify-store", "--data", folder, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"files": 2, "damaged": [], "unknown": {}}
+    flip(place(lab, damaged))
+    place(lab, lost).unlink()
+    assert run(["verify-store", "--data", folder, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["damaged"]
+    assert {each["digest"]: each["state"] for each in found} == {damaged: "damaged", lost: "lost"}
+    assert not place(lab, damaged).exists()
+    assert run(["verify-store", "--data", folder]) == 1
+    assert "2 of them damaged or lost" in " ".join(capsys.readouterr().out.split()).replace("2 files of", "2 of")
