@@ -124,7 +124,7 @@ check: $(DEV_READY) ## run all static checks; a failing one does not hide the ne
 	run "ruff check" $(BIN)/ruff check --quiet .; \
 	run "ruff format" $(BIN)/ruff format --quiet --check .; \
 	run "import-linter" imports; \
-	run "sizes" $(BIN)/python -m scripts.check_sizes; \
+	run "layout" $(BIN)/python -m scripts.check_layout; \
 	run "documents" $(BIN)/python -m scripts.check_docs; \
 	run "web page" $(BIN)/python -m scripts.web check; \
 	typed() { local found=0; wait $$types || found=1; cat "$$said"; return $$found; }; \
