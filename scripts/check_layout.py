@@ -42,7 +42,7 @@ KNOWN: Final[dict[str, int]] = {
     "functions that are too long": 0,
     "names that are no things": 179,
     "stems that repeat": 41,
-    "modules in circles": 33,
+    "modules in circles": 0,
 }
 """How many faults of each kind there are still: `make check` fails where there are more, and where there are fewer, so
 that the number here is lowered."""

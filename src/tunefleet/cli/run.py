@@ -201,7 +201,8 @@ def _say(text: str) -> None:
 def _greet(job: Job, *, resumed: bool) -> None:
     again = f", attempt {job.attempt}" if resumed else ""
     _say(
-        f"run {job.job_id}{again}. From another terminal, once it trains: tunefleet control watch|save|pause|stop {job.job_id}"
+        f"run {job.job_id}{again}. From another terminal, once it trains: "
+        f"tunefleet control watch|save|pause|stop {job.job_id}"
     )
 
 

@@ -17,7 +17,7 @@ from tunefleet.server.auth import NOTED
 from tunefleet.server.measured import request_id_of
 from tunefleet.services import audit
 from tunefleet.services.core import Core
-from tunefleet.services.leading import fenced
+from tunefleet.services.leadership import fenced
 from tunefleet.store.audit import AuditRow
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -22,7 +22,8 @@ from tunefleet.links.forward import FORWARDED_FOR, PEER, Answer, NotSentError, P
 from tunefleet.server import mirror, problems
 from tunefleet.server.measured import HEADER, request_id_of
 from tunefleet.services.core import Core
-from tunefleet.services.leading import SEEN, fenced
+from tunefleet.services.leadership import fenced
+from tunefleet.services.leading import SEEN
 
 log = logging.getLogger(__name__)
 

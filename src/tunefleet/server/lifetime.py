@@ -25,7 +25,8 @@ from tunefleet.services.core import Core
 from tunefleet.services.fanout import JOINING
 from tunefleet.services.federation.keeper import RoundKeeper
 from tunefleet.services.federation.status import SETTLING
-from tunefleet.services.leading import Election, fenced, keep_place
+from tunefleet.services.leadership import fenced
+from tunefleet.services.leading import Election, keep_place
 from tunefleet.services.notify.courier import Courier
 
 if TYPE_CHECKING:

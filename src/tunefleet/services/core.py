@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from tunefleet.artifacts import BlobStore
@@ -18,9 +18,8 @@ from tunefleet.services.clusters.engines import Engines
 from tunefleet.services.configurations import Configurations
 from tunefleet.services.fleet import Fleet
 from tunefleet.services.identity import Actor
-from tunefleet.services.leading import Leading, fence
+from tunefleet.services.leadership import Leading, fence
 from tunefleet.services.observing.meters import Meters
-from tunefleet.services.shares import Ledger
 from tunefleet.services.signals import Signals
 from tunefleet.services.talks import Talks
 from tunefleet.services.tries import Tries
@@ -29,13 +28,8 @@ from tunefleet.store import Connection, Database, servers
 from tunefleet.store.federation_tokens import TokenRow
 from tunefleet.store.folderlock import FolderLock
 
-if TYPE_CHECKING:
-    from tunefleet.services.curves import Curves
-    from tunefleet.services.live import RunningTasks
-    from tunefleet.services.observing.gauges import Gauges
-    from tunefleet.services.upkeep import Count
-
 T = TypeVar("T")
+S = TypeVar("S")
 KEYS: Final = "keys"
 """Woken when a key or a federation's token is taken back: no server may know it any more."""
 _LOOKERS: Final = 2
@@ -142,24 +136,14 @@ class Core:
     tries: Tries = field(default_factory=Tries)
     records: OrderedDict[str, tuple[int, int]] = field(default_factory=OrderedDict)
     """Task → how many records of its journals are kept, and their characters; of those that this server heard last."""
-    curves: Curves | None = None
-    """Made when somebody first looks at a chart."""
-    count: Count | None = None
-    """Made when somebody first asks how much room the data takes."""
     reading: set[str] = field(default_factory=set)
     """Names of the arriving files that this server reads back now."""
     direct_again_at: float = 0.0
     """Until then, on the monotonic clock, no worker sends to the store itself, whose service refuses what it takes."""
-    running: dict[str, RunningTasks] = field(default_factory=dict)
-    """By project; made when somebody first watches."""
-    ledger: Ledger = field(default_factory=partial(Ledger, 6 * 3600.0))
-    """What projects have used lately, for the fair share."""
     streams: Counter[str] = field(default_factory=Counter)
     """How many of the page's streams are open, by key."""
     meters: Meters | None = None
     """What is counted; null where nobody is to ask."""
-    gauges: Gauges | None = None
-    """What is looked up when somebody asks."""
     engines: Engines = field(default_factory=Engines)
     """What gives nodes to tasks that ask for them."""
     spans: Spans | None = None
@@ -168,7 +152,24 @@ class Core:
     """Which stored files were read lately, and are whole."""
     looking: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, _LOOKERS, "look"))
     """Where files of rows are looked through."""
+    _states: dict[type[Any], Any] = field(default_factory=dict)
     _locks: Sequence[FolderLock] = ()
+
+    def state(self, kind: type[S], make: Callable[[], S] | None = None) -> S:
+        """Return what a domain remembers of this server, which only the domain looks into.
+
+        Args:
+            kind: Its class, one for each domain.
+            make: Makes it when it is first asked for; by default the class without arguments.
+        """
+        if kind not in self._states:
+            self._states[kind] = (make or kind)()
+        found: S = self._states[kind]
+        return found
+
+    def has(self, kind: type[Any]) -> bool:
+        """Whether somebody has asked for that state yet."""
+        return kind in self._states
 
     async def write(self, operation: Callable[[Connection], T]) -> T:
         """Run an operation in the writer thread; it is committed when this returns.

@@ -11,21 +11,16 @@ import asyncio
 import logging
 import secrets
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import tunefleet
 from tunefleet.errors import StoreError, TunefleetError
+from tunefleet.services.core import Core
 from tunefleet.services.fleet import Fleet
 from tunefleet.store import servers
 from tunefleet.store.servers import LeaderRow, ServerRow
-
-if TYPE_CHECKING:
-    from tunefleet.services.core import Core
 
 log = logging.getLogger(__name__)
 
@@ -41,48 +36,6 @@ _PRESENT_S: Final = 2.0
 _FORGET_S: Final = 3600.0
 SEEN: Final = "leader:seen"
 """Notified once this server knows of another leader."""
-
-_fence: ContextVar[int | None] = ContextVar("tunefleet_epoch", default=None)
-
-
-def fence() -> int | None:
-    """Return the epoch under which the current task writes; null if it writes as any server may."""
-    return _fence.get()
-
-
-@contextmanager
-def fenced(epoch: int | None) -> Iterator[None]:
-    """Let what this block writes, and every task that begins in it, be written only while the epoch lasts."""
-    token = _fence.set(epoch)
-    try:
-        yield
-    finally:
-        _fence.reset(token)
-
-
-@dataclass(slots=True)
-class Leading:
-    """What a server knows of who leads.
-
-    Args:
-        shared: Whether other servers may be there; else this one leads always.
-        server_id: This server's name.
-        epoch: The epoch that this server leads in; null while it follows.
-        until: When that ends unless it is renewed, on the monotonic clock.
-        row: Who leads, as was last seen.
-        seen: When each server was last seen to be alive, on the monotonic clock.
-    """
-
-    shared: bool = False
-    server_id: str | None = None
-    epoch: int | None = None
-    until: float = 0.0
-    row: LeaderRow = field(default_factory=lambda: LeaderRow(0))
-    seen: dict[str, tuple[int, float]] = field(default_factory=dict)
-
-    def leads(self, now: float) -> bool:
-        """Whether this server leads; `now` is the monotonic clock."""
-        return not self.shared or (self.epoch is not None and now < self.until)
 
 
 class TwinError(StoreError):

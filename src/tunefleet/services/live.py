@@ -157,10 +157,15 @@ class RunningTasks:
             return self._known
 
 
+class Watched(dict[str, RunningTasks]):
+    """By project, what of it was shown lately."""
+
+
 async def progress(core: Core, actor: Actor) -> Mapping[str, TaskProgress]:
     """Return where the running tasks stand; of one that has not moved it is the same object as before."""
     may_read(actor)
-    return await core.running.setdefault(actor.project, RunningTasks()).get(core, actor.project)
+    watched = core.state(Watched)
+    return await watched.setdefault(actor.project, RunningTasks()).get(core, actor.project)
 
 
 async def _progress(core: Core, project: str, told: Mapping[str, TaskProgress]) -> dict[str, TaskProgress]:

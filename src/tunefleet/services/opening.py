@@ -76,15 +76,15 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None, adopt_fil
         undone.pop_all()
     core = Core(
         settings, database, blobs, signals, secret, clock,
-        engines=engines, keys=cache, ledger=Ledger(settings.share_half_life_s), meters=meters, spans=spans,
+        engines=engines, keys=cache, meters=meters, spans=spans,
         _locks=locks,
     )  # fmt: skip
+    core.state(Ledger, lambda: Ledger(settings.share_half_life_s))
     if meters is not None:
         # It knows the core, so it is made when there is one.
         from tunefleet.services.observing.gauges import Gauges  # noqa: PLC0415
 
-        core.gauges = Gauges(meters.kind)
-        meters.registry.register(core.gauges)
+        meters.registry.register(core.state(Gauges, lambda: Gauges(meters.kind)))
         database.observe(meters.group.observe, meters.commit_s.observe)
     return core
 

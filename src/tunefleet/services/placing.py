@@ -84,7 +84,7 @@ async def run_once(core: Core) -> int:
     settings = core.settings
     largest = settings.merge_largest if settings.merge else 1
     work = partial(
-        _pass, here=here, policy=policy, sticky=settings.stickiness, largest=largest, ledger=core.ledger,
+        _pass, here=here, policy=policy, sticky=settings.stickiness, largest=largest, ledger=core.state(Ledger),
         patience_s=settings.nodes_patience_s,
     )  # fmt: skip
     done = await core.write(partial(_timed, work=work))

@@ -10,6 +10,7 @@ from tunefleet.services import garbage, removal
 from tunefleet.services.core import Core
 from tunefleet.services.federation import of_tasks
 from tunefleet.services.garbage import Collected
+from tunefleet.services.upkeep import Count
 from tunefleet.store import DEFAULT_PROJECT, Connection, edges, models, tasks, workflows
 from tunefleet.store import artifacts as artifact_rows
 from tunefleet.store.rows import WorkflowRow
@@ -40,8 +41,7 @@ async def run(core: Core, older_than_s: float, dry_run: bool = False, *, project
             rows += gone
             made += theirs
         freed = await garbage.collect(core)
-        if core.count is not None:
-            core.count.forget()
+        core.state(Count).forget()
     return PruneReply(
         workflows=tuple(row.id for row in rows),
         artifacts=tuple(made),

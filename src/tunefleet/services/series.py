@@ -104,13 +104,28 @@ async def names_of(core: Core, actor: Actor, task_id: str) -> list[SeriesView]:
     return await core.read(operation)
 
 
+@dataclass(slots=True)
+class _Charts:
+    """The curves that somebody looks at; none until somebody first does."""
+
+    curves: Curves | None = None
+
+
+def forget_unseen(core: Core) -> None:
+    """Let go of curves that nobody looks at any more."""
+    curves = core.state(_Charts).curves
+    if curves is not None:
+        curves.expire()
+
+
 def _curves(core: Core) -> Curves:
-    if core.curves is None:
+    charts = core.state(_Charts)
+    if charts.curves is None:
         # NumPy is a tenth of a second and 30 MB: a server that nobody looks at does without.
         from tunefleet.services.curves import Curves  # noqa: PLC0415
 
-        core.curves = Curves(clock=core.clock.monotonic, series_points=core.settings.series_points)
-    return core.curves
+        charts.curves = Curves(clock=core.clock.monotonic, series_points=core.settings.series_points)
+    return charts.curves
 
 
 def values_of(text: str) -> dict[str, Any]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tunefleet.placement import BARE_SHARE, QUANTUM_S, Decayed, Share
 from tunefleet.services import quotas
+from tunefleet.services.core import Core
 from tunefleet.store import Connection, after_commit, projects, usage
 from tunefleet.store.projects import ProjectRow, RunningRow
-
-if TYPE_CHECKING:
-    from tunefleet.services.core import Core
 
 _HALF_LIVES: Final = 8.0
 """Use that is older by so many half-lives counts for nothing."""
@@ -107,4 +105,4 @@ async def catch_up(core: Core) -> None:
     """Read what has ended since the last look, so that a pass has little to read."""
     now = core.clock.wall()
     # In the writer's thread, as the passes: one thread at a time uses the ledger.
-    await core.write(lambda connection: core.ledger.catch_up(connection, now))
+    await core.write(lambda connection: core.state(Ledger).catch_up(connection, now))

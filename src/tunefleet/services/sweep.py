@@ -10,7 +10,7 @@ from typing import Final
 import orjson
 
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.services import cancelling, endings, gangs, loads, orders, roster, shares, usage
+from tunefleet.services import cancelling, endings, gangs, loads, orders, roster, series, shares, usage
 from tunefleet.services.core import Core
 from tunefleet.services.endings import Ending
 from tunefleet.services.fleet import Fleet
@@ -200,5 +200,4 @@ async def flush_keys(core: Core) -> None:
     used, core.keys.used_at = core.keys.used_at, {}
     if used:
         await core.write(lambda connection: keys.set_used(connection, used.items()))
-    if core.curves is not None:
-        core.curves.expire()
+    series.forget_unseen(core)

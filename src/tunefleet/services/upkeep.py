@@ -82,9 +82,7 @@ async def storage(core: Core, actor: Actor) -> StorageView:
             f"The server's room is shown to keys of the project {DEFAULT_PROJECT}.",
             hint=f"`tunefleet projects show {actor.project}` says what yours takes.",
         )
-    if core.count is None:
-        core.count = Count()
-    return await core.count.get(core)
+    return await core.state(Count).get(core)
 
 
 async def server(core: Core, actor: Actor) -> ServerView:

@@ -20,6 +20,7 @@ from tests.integration.server.test_campaigns import Engine, apply
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.server import live
 from tunefleet.services.campaigns.activity import Activity
+from tunefleet.services.live import Watched
 
 Message = tuple[str, str, dict[str, Any]]
 """Kind, id and data."""
@@ -186,7 +187,7 @@ def test_a_hundred_running_tasks_are_one_message(running: Running, admin: httpx.
     for number, job in enumerate(jobs):
         progress = {"type": "progress", "phase": "training", "step": number + 1, "max_steps": 200, "eta_s": 5.0}
         job.tell("l1", _launch("l1"), _point(number + 1, loss=float(number)), progress)
-    running.core.running.clear()  # what others were shown a moment ago is shown again
+    running.core.state(Watched).clear()  # what others were shown a moment ago is shown again
     with watching(admin, after=str(before)) as messages:
         _, _, data = _first(messages, "progress")
         mine = {job.id: number for number, job in enumerate(jobs)}

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.server.support import ECHO, HandWorker, Running, submit, until
 from tunefleet.services.observing import gauges
+from tunefleet.services.observing.gauges import Gauges
 
 TEXT = "text/plain;version=0.0.4"
 
@@ -180,11 +181,10 @@ def test_an_answer_has_the_id_of_its_request(running: Running) -> None:
 
 
 def test_a_look_is_shared_for_some_seconds(running: Running, admin: httpx.Client) -> None:
-    assert running.core.gauges is not None
     until(lambda: scrape(running))
-    first = running.core.gauges._at
+    first = running.core.state(Gauges)._at
     scrape(running)
-    assert running.core.gauges._at == first
+    assert running.core.state(Gauges)._at == first
 
 
 def test_what_has_never_happened_is_told_as_zero(start: Callable[..., Running], tmp_path: Path) -> None:

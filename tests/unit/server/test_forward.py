@@ -15,7 +15,8 @@ from tests.unit.services.lab import FakeClock
 from tunefleet.links.forward import epoch_of, proof
 from tunefleet.server.forward import Forward, needs_leader
 from tunefleet.services.core import Clock
-from tunefleet.services.leading import SEEN, Leading
+from tunefleet.services.leadership import Leading
+from tunefleet.services.leading import SEEN
 from tunefleet.services.signals import Signals
 from tunefleet.store.servers import LeaderRow
 

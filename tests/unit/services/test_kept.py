@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab
 from tests.unit.services.test_journals import launch, metric, read, steps
-from tunefleet.services import live, upkeep
+from tunefleet.services import live, series, upkeep
 from tunefleet.services.curves import KEPT_S, Curves
 from tunefleet.services.federation import files
 from tunefleet.store import task_list
@@ -45,7 +45,7 @@ async def test_curves_that_nobody_looks_at_any_more_are_let_go_of(lab: Lab, runn
     worker, offer = running
     await lab.journal(offer.token, "l1", [launch("l1"), metric(1)])
     await read(lab, offer.task_id, max_points=10)
-    curves = lab.core.curves
+    curves = lab.core.state(series._Charts).curves
     assert curves is not None
     await lab.sweep(15.0, alive=(worker,))
     assert offer.task_id in curves._tasks

@@ -15,7 +15,8 @@ from tunefleet.server import mirror
 from tunefleet.services import roster
 from tunefleet.services.core import Core, JoinWait
 from tunefleet.services.fleet import Fleet
-from tunefleet.services.leading import LEASE_S, PATIENCE_S, RENEW_S, Election, TwinError, fenced
+from tunefleet.services.leadership import fenced
+from tunefleet.services.leading import LEASE_S, PATIENCE_S, RENEW_S, Election, TwinError
 from tunefleet.store import keys, servers
 from tunefleet.store.servers import LeaderRow
 

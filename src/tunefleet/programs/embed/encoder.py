@@ -3,71 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
-import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from tunefleet.errors import InputError, ModelError
 from tunefleet.programs import base_model, contained
 from tunefleet.programs.base_model import Source
+from tunefleet.programs.embed.model import Loading, Model, Vectors
 from tunefleet.spec.base import is_written_as_path
 from tunefleet.spec.retrieval import VectorSpec
 
-Vectors = npt.NDArray[np.float32]
 MODULES = "modules.json"
 """What a folder of sentence-transformers has and no other model."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loading:
-    """How weights are loaded; by default as the machine is best at.
-
-    Args:
-        dtype: Type of the weights, or `auto`.
-        attention: Name of the kernel.
-        device: `auto`, `cpu` or `cuda`.
-    """
-
-    dtype: str = "auto"
-    attention: str | None = None
-    device: str = "auto"
-
-    def place(self) -> str:
-        """Return the device to compute on."""
-        if self.device == "auto":
-            return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-        return self.device
-
-    def arguments(self) -> dict[str, Any]:
-        """Return what `from_pretrained` is told."""
-        exact = "bfloat16" if self.place() == "cuda" and torch.cuda.is_bf16_supported() else "float32"
-        dtype = getattr(torch, exact if self.dtype == "auto" else self.dtype)
-        return {"dtype": dtype} | ({"attn_implementation": self.attention} if self.attention else {})
-
-
-class Model(Protocol):
-    """A loaded model."""
-
-    library: str
-    """`sentence-transformers` or `transformers`."""
-    dimension: int
-    """Numbers of a vector."""
-    longest: int | None
-    """Tokens that it can take; null if there is no limit."""
-
-    def vectors(self, texts: Sequence[str], batch_size: int) -> Vectors:
-        """Return one row for each text, as the model gives it."""
-        ...
-
-    def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return where the tokens of a text begin and end, in characters."""
-        ...
 
 
 class Encoder:

@@ -16,7 +16,8 @@ import numpy as np
 import orjson
 
 from tunefleet.attach.files import read_json, write_json
-from tunefleet.programs.embed.encoder import Encoder, Vectors
+from tunefleet.programs.embed.encoder import Encoder
+from tunefleet.programs.embed.model import Vectors
 
 
 def fingerprint(texts: Iterable[str], *about: Any) -> str:

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModel
 
 from tunefleet.programs.base_model import Source, context_length, load_tokenizer, unloadable
-from tunefleet.programs.embed.encoder import Loading, Vectors
+from tunefleet.programs.embed.model import Loading, Vectors
 from tunefleet.programs.embed.tokens import offsets_of
 
 

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 from tunefleet.artifacts import hash_file
 from tunefleet.attach.files import write_json
 from tunefleet.errors import InputError
-from tunefleet.programs.embed.encoder import Encoder, Loading, Vectors, open_encoder
+from tunefleet.programs.embed.encoder import Encoder, open_encoder
 from tunefleet.programs.embed.kept import KeptVectors, encoded, fingerprint
+from tunefleet.programs.embed.model import Loading, Vectors
 from tunefleet.programs.embed.telling import Teller
 from tunefleet.programs.heeding import Heeding
 from tunefleet.programs.infer.items import Item, read_items

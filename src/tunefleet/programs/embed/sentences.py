@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 from tunefleet.errors import ModelError
 from tunefleet.programs.base_model import Source
-from tunefleet.programs.embed.encoder import Loading, Vectors
+from tunefleet.programs.embed.model import Loading, Vectors
 from tunefleet.programs.embed.tokens import offsets_of
 
 _NO_LIMIT: Final = 1 << 24

@@ -22,7 +22,7 @@ from tunefleet.programs.outputs import write_file
 from tunefleet.spec.evaluating import EvaluationSpec
 
 if TYPE_CHECKING:
-    from tunefleet.programs.evaluate.recipe import Run
+    from tunefleet.programs.evaluate.launch import Run
 
 _OFFLINE: Final = ("Offline", "ConnectionError", "ConnectTimeout", "LocalEntryNotFound", "MaxRetryError")
 

@@ -9,55 +9,24 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tunefleet.evaluation.statistics import Wanted
 from tunefleet.programs import quieten
 from tunefleet.programs.evaluate import fingerprint, loss, result, rows
 from tunefleet.programs.evaluate.kept import KeptItems
+from tunefleet.programs.evaluate.launch import WORK, Run
 from tunefleet.programs.evaluate.reporting import PHASE, Progress
 from tunefleet.programs.evaluate.result import Measured
 from tunefleet.programs.evaluate.subject import Subject
 from tunefleet.programs.heeding import Heeding
 from tunefleet.programs.infer.weights import engine_model
-from tunefleet.programs.opening import Opened, open_task
+from tunefleet.programs.opening import open_task
 from tunefleet.programs.outputs import write_file
 from tunefleet.spec import EvaluateTaskSpec
-from tunefleet.spec.evaluating import ITEMS_FOLDER, EvaluationSpec
+from tunefleet.spec.evaluating import EvaluationSpec
 
 logger = logging.getLogger(__name__)
-
-_WORK: Final = "evaluations"
-
-
-@dataclass(frozen=True, slots=True)
-class Run(Opened[EvaluateTaskSpec]):
-    """One process start of an evaluation.
-
-    Args:
-        subject: What is evaluated.
-        progress: How far it is.
-    """
-
-    subject: Subject
-    progress: Progress
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def wanted(self) -> Wanted:
-        """How sure intervals are to be."""
-        asked = self.spec.interval
-        return Wanted(asked.confidence, asked.resamples, asked.seed)
-
-    def kept(self, name: str, mark: str) -> KeptItems:
-        """Open what is kept of an evaluation, by its fingerprint."""
-        return KeptItems(self.folder.root / _WORK / f"{name}-{mark[:16]}.jsonl")
-
-    def items(self, name: str) -> Path:
-        """Return where the items of an evaluation are delivered."""
-        return self.folder.root / ITEMS_FOLDER / f"{name}.jsonl"
 
 
 def run(folder: Path) -> None:
@@ -72,7 +41,7 @@ def run(folder: Path) -> None:
     quieten.libraries()
     session.status.write(state="running", phase=PHASE)
     subject = Subject(engine_model(spec, job.inputs, task.workspace, "transformers"))
-    with Heeding(session, kept=_WORK) as heeding:
+    with Heeding(session, kept=WORK) as heeding:
         this = Run(job, spec, task.folder, session, subject, Progress(session, heeding.heed))
         measured = [_measured(this, index, each) for index, each in enumerate(spec.evaluations)]
     report = result.build(job, spec, this.subject, measured)

@@ -20,7 +20,7 @@ from tunefleet import settings
 from tunefleet.client.guarded import Guarded, failure
 from tunefleet.errors import InputError, UnreachableError
 from tunefleet.programs import secrets
-from tunefleet.programs.embed.encoder import Vectors
+from tunefleet.programs.embed.model import Vectors
 from tunefleet.settings import TransferSettings
 from tunefleet.spec.retrieval import ServerSpec
 

@@ -16,8 +16,9 @@ from typing import Any, Final
 from tunefleet.attach.files import read_json, write_json
 from tunefleet.attach.session import JobSession
 from tunefleet.errors import InputError
-from tunefleet.programs.embed.encoder import Encoder, Vectors, open_encoder
+from tunefleet.programs.embed.encoder import Encoder, open_encoder
 from tunefleet.programs.embed.kept import KeptVectors, encoded, fingerprint
+from tunefleet.programs.embed.model import Vectors
 from tunefleet.programs.embed.telling import Teller
 from tunefleet.programs.heeding import Heeding
 from tunefleet.programs.infer.items import read_items

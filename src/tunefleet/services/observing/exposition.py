@@ -8,6 +8,7 @@ from prometheus_client.exposition import choose_encoder
 
 from tunefleet.errors import NotFoundError
 from tunefleet.services.core import Core
+from tunefleet.services.observing.gauges import Gauges
 
 
 async def written(core: Core, accept: str) -> tuple[bytes, str]:
@@ -20,11 +21,11 @@ async def written(core: Core, accept: str) -> tuple[bytes, str]:
     Raises:
         NotFoundError: If nothing is counted here.
     """
-    if core.meters is None or core.gauges is None:
+    if core.meters is None:
         raise NotFoundError(
             "This server counts nothing.", hint="Its operator has set TUNEFLEET_METRICS=off; leave that variable out."
         )
-    await core.gauges.refresh(core)
+    await core.state(Gauges).refresh(core)
     encode, kind = choose_encoder(accept)
     # A thousand series are some milliseconds of pure Python.
     return await asyncio.to_thread(encode, core.meters.registry), kind

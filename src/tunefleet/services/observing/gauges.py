@@ -9,7 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 from prometheus_client.core import GaugeMetricFamily
@@ -18,13 +18,11 @@ from prometheus_client.registry import Collector
 
 from tunefleet.placement import Requirement, WorkerState, explain
 from tunefleet.services import roster
+from tunefleet.services.core import Core
 from tunefleet.services.observing.meters import OTHER, Bounded
 from tunefleet.services.roster import Presences
 from tunefleet.store import Connection, standing, workers
 from tunefleet.wire.link import GpuLoad
-
-if TYPE_CHECKING:
-    from tunefleet.services.core import Core
 
 FRESH_S: Final = 5.0
 """So long a look is good."""

@@ -15,8 +15,9 @@ from tunefleet.spec.retrieval import VectorSpec
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
     global Encoder, KeptVectors, Vectors, encoded
-    from tunefleet.programs.embed.encoder import Encoder, Vectors
+    from tunefleet.programs.embed.encoder import Encoder
     from tunefleet.programs.embed.kept import KeptVectors, encoded
+    from tunefleet.programs.embed.model import Vectors
 
 
 class Characters:

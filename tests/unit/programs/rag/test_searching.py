@@ -21,7 +21,8 @@ def libraries() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("qdrant_client")
 
-    from tunefleet.programs.embed.encoder import Encoder, Vectors
+    from tunefleet.programs.embed.encoder import Encoder
+    from tunefleet.programs.embed.model import Vectors
     from tunefleet.programs.infer.items import Item
     from tunefleet.programs.rag import searching
     from tunefleet.programs.rag.chunks import chunks
