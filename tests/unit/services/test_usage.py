@@ -153,7 +153,7 @@ async def test_what_a_pass_that_was_undone_had_read_is_not_taken_for_used(lab: L
         offer = await worker.start()
         lab.clock.advance(seconds)
         await worker.finish(offer.token)
-    now, ledger = lab.clock.wall, lab.core.ledger
+    now, ledger = lab.clock.wall, lab.core.state(shares.Ledger)
 
     def stand(connection: Connection) -> dict[str, float]:
         found = shares.standing(connection, ledger, {"red", "blue"}, now) or {}
