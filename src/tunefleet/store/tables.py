@@ -105,7 +105,9 @@ workflow_documents = Table(
     Column("workflow_seq", SERIAL, primary_key=True, autoincrement=False),
     Column("document", Text, nullable=False),
     Column("warnings", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
 )
+"""`size_bytes`: of the document, and of what is stored of it once more with each of its tasks."""
 
 tasks = Table(
     "tasks",
