@@ -107,8 +107,9 @@ def _points(core: Core, task_id: str, count: int) -> None:
         for start in range(0, count, AT_ONCE):
             rows = []
             for step in range(start, min(count, start + AT_ONCE)):
-                at, values = began + step * SECONDS_A_STEP, orjson.dumps(_values(step, count, noise)).decode()
-                rows.append((task_id, 1, step, "train", step + 1, step / count, at, None, None, values))
+                at, said = began + step * SECONDS_A_STEP, _values(step, count, noise)
+                curve, values = journal.curve_of("train", said), orjson.dumps(said).decode()
+                rows.append((task_id, 1, step, "train", step + 1, step / count, at, None, None, curve, values))
             journal.add_records(connection, rows, [])
         journal.advance(connection, launch, cursor=count, progress=None)
 

@@ -15,7 +15,10 @@ from tunefleet.store.tables import metadata
 T: Mapping[str, Table] = metadata.tables
 Rows = list[Row[Any]]
 OPEN = ("offered", "accepted")
-_OF_TASKS = ("resumes", "void_offers", "commands", "task_inputs", "launches", "task_notices", "task_traces")
+_OF_TASKS = (
+    "resumes", "void_offers", "commands", "task_inputs", "launches", "task_notices", "task_traces", "journal_room",
+    "reported_predictions",
+)  # fmt: skip
 """Tables whose rows belong to a task and go with it."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -140,8 +140,6 @@ class Core:
     configurations: Configurations = field(default_factory=Configurations)
     talks: Talks = field(default_factory=Talks)
     tries: Tries = field(default_factory=Tries)
-    records: OrderedDict[str, tuple[int, int]] = field(default_factory=OrderedDict)
-    """Task → how many records of its journals are kept, and their characters; of those that this server heard last."""
     curves: Curves | None = None
     """Made when somebody first looks at a chart."""
     count: Count | None = None

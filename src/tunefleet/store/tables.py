@@ -359,9 +359,11 @@ metric_points = Table(
     Column("at", Double, nullable=False),
     Column("window_from", BigInteger),
     Column("window_to", BigInteger),
+    Column("curve", BigInteger, nullable=False),
     Column("values_json", Text, nullable=False),
     sqlite_with_rowid=False,
 )
+"""`curve`: the same for points with the same names in the same series; see `journal.curve_of`."""
 
 journal_records = Table(
     "journal_records",
