@@ -63,7 +63,7 @@ def _tasks(core: Core, count: int, now: float) -> list[str]:
             "open_tasks": count, "failed_tasks": 0, "cancelled_tasks": 0, "created_at": now, "idempotency_key": None,
             "request_hash": None,
         }  # fmt: skip
-        return workflow_rows.insert_one(connection, row, document="", warnings="[]")
+        return workflow_rows.insert_one(connection, row, document="", warnings="[]", size_bytes=0)
 
     seq = core.db.write(workflow).result()
     new = _new(id_, seq, need, range(count), now)

@@ -143,6 +143,17 @@ def _orphans(connection: Connection, read: Mapping[str, Rows]) -> Iterator[str]:
             yield f"a document belongs to the task {row.task_seq}, which is gone"
 
 
+def _documents(connection: Connection, read: Mapping[str, Rows]) -> Iterator[str]:
+    """What a project stores of documents is counted where it is stored and where it is removed."""
+    sizes = {row.workflow_seq: row.size_bytes for row in connection.execute(select(T["workflow_documents"]))}
+    kept: Counter[str] = Counter()
+    for flow in read["workflows"]:
+        kept[flow.project] += sizes[flow.seq]
+    for row in connection.execute(select(T["projects"].c.name, T["projects"].c.document_bytes)):
+        if row.document_bytes != kept[row.name]:
+            yield f"{row.name} counts {row.document_bytes} bytes of documents and has {kept[row.name]}"
+
+
 def _results(connection: Connection, read: Mapping[str, Rows]) -> Iterator[str]:
     documents = T["task_documents"]
     has = {
@@ -154,5 +165,6 @@ def _results(connection: Connection, read: Mapping[str, Rows]) -> Iterator[str]:
 
 
 _LAWS: tuple[Callable[[Connection, Mapping[str, Rows]], Iterator[str]], ...] = (
-    _statuses, _workflows, _attempts, _accounts, _waiting, _commands, _events, _orphans, _results,
+    _statuses, _workflows, _attempts, _accounts, _waiting, _commands, _events, _orphans, _documents,
+    _results,
 )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
+from tunefleet.store.bulk import Bulk
 from tunefleet.store.tables_journal import journal_room
 
 
@@ -21,11 +22,12 @@ class RoomRow(NamedTuple):
 
 
 _ONE: Final = select(journal_room).where(journal_room.c.task_id == bindparam("task_id"))
-_INSERT: Final = insert(journal_room)
-_UPDATE: Final = (
+_INSERT: Final = Bulk(insert(journal_room), RoomRow._fields)
+_UPDATE: Final = Bulk(
     update(journal_room)
     .where(journal_room.c.task_id == bindparam("b_task_id"))
-    .values({name: bindparam(name) for name in RoomRow._fields[1:]})
+    .values({name: bindparam(name) for name in RoomRow._fields[1:]}),
+    ["b_task_id", *RoomRow._fields[1:]],
 )
 
 
@@ -37,8 +39,4 @@ def get(connection: Connection, task_id: str) -> RoomRow | None:
 
 def put(connection: Connection, row: RoomRow, *, new: bool) -> None:
     """Store what is kept of a task."""
-    values = row._asdict()
-    if new:
-        connection.execute(_INSERT, values)
-    else:
-        connection.execute(_UPDATE, {"b_task_id": values.pop("task_id"), **values})
+    (_INSERT if new else _UPDATE).run(connection, [row])
