@@ -63,7 +63,7 @@ def _tasks(core: Core, count: int, now: float) -> list[str]:
             "open_tasks": count, "failed_tasks": 0, "cancelled_tasks": 0, "created_at": now, "idempotency_key": None,
             "request_hash": None,
         }  # fmt: skip
-        return workflow_rows.insert_one(connection, row, document="", warnings="[]")
+        return workflow_rows.insert_one(connection, row, document="", warnings="[]", size_bytes=0)
 
     seq = core.db.write(workflow).result()
     new = _new(id_, seq, need, range(count), now)
@@ -107,8 +107,9 @@ def _points(core: Core, task_id: str, count: int) -> None:
         for start in range(0, count, AT_ONCE):
             rows = []
             for step in range(start, min(count, start + AT_ONCE)):
-                at, values = began + step * SECONDS_A_STEP, orjson.dumps(_values(step, count, noise)).decode()
-                rows.append((task_id, 1, step, "train", step + 1, step / count, at, None, None, values))
+                at, said = began + step * SECONDS_A_STEP, _values(step, count, noise)
+                curve, values = journal.curve_of("train", said), orjson.dumps(said).decode()
+                rows.append((task_id, 1, step, "train", step + 1, step / count, at, None, None, curve, values))
             journal.add_records(connection, rows, [])
         journal.advance(connection, launch, cursor=count, progress=None)
 

@@ -201,7 +201,7 @@ def fill_queue(core: Core, count: int) -> None:
             "open_tasks": count, "failed_tasks": 0, "cancelled_tasks": 0, "created_at": now, "idempotency_key": None,
             "request_hash": None,
         }  # fmt: skip
-        return workflow_rows.insert_one(connection, row, document="", warnings="[]")
+        return workflow_rows.insert_one(connection, row, document="", warnings="[]", size_bytes=0)
 
     seq = core.db.write(workflow).result()
     new = _new_tasks((id_, seq), range(count), now)

@@ -15,7 +15,10 @@ from tunefleet.store.tables import metadata
 T: Mapping[str, Table] = metadata.tables
 Rows = list[Row[Any]]
 OPEN = ("offered", "accepted")
-_OF_TASKS = ("resumes", "void_offers", "commands", "task_inputs", "launches", "task_notices", "task_traces")
+_OF_TASKS = (
+    "resumes", "void_offers", "commands", "task_inputs", "launches", "task_notices", "task_traces", "journal_room",
+    "reported_predictions",
+)  # fmt: skip
 """Tables whose rows belong to a task and go with it."""
 
 
@@ -140,6 +143,17 @@ def _orphans(connection: Connection, read: Mapping[str, Rows]) -> Iterator[str]:
             yield f"a document belongs to the task {row.task_seq}, which is gone"
 
 
+def _documents(connection: Connection, read: Mapping[str, Rows]) -> Iterator[str]:
+    """What a project stores of documents is counted where it is stored and where it is removed."""
+    sizes = {row.workflow_seq: row.size_bytes for row in connection.execute(select(T["workflow_documents"]))}
+    kept: Counter[str] = Counter()
+    for flow in read["workflows"]:
+        kept[flow.project] += sizes[flow.seq]
+    for row in connection.execute(select(T["projects"].c.name, T["projects"].c.document_bytes)):
+        if row.document_bytes != kept[row.name]:
+            yield f"{row.name} counts {row.document_bytes} bytes of documents and has {kept[row.name]}"
+
+
 def _results(connection: Connection, read: Mapping[str, Rows]) -> Iterator[str]:
     documents = T["task_documents"]
     has = {
@@ -151,5 +165,6 @@ def _results(connection: Connection, read: Mapping[str, Rows]) -> Iterator[str]:
 
 
 _LAWS: tuple[Callable[[Connection, Mapping[str, Rows]], Iterator[str]], ...] = (
-    _statuses, _workflows, _attempts, _accounts, _waiting, _commands, _events, _orphans, _results,
+    _statuses, _workflows, _attempts, _accounts, _waiting, _commands, _events, _orphans, _documents,
+    _results,
 )  # fmt: skip

@@ -29,7 +29,7 @@ GpuHours = Annotated[
     typer.Option("--gpu-hours", metavar="HOURS", help="GPU hours a calendar month (UTC), at most; `none` for any."),
 ]
 Storage = Annotated[
-    str | None, typer.Option("--storage", metavar="SIZE", help="Stored files, such as 500GB; `none` for any.")
+    str | None, typer.Option("--storage", metavar="SIZE", help="Files and documents, such as 500GB; `none` for any.")
 ]
 
 
@@ -136,7 +136,7 @@ def _told(found: ProjectView, *, as_json: bool) -> None:
     listing.add_row("tasks running", str(found.uses.running), _quota(found.max_running))
     listing.add_row("GPU hours this month", f"{found.uses.gpu_hours:.1f}", _quota(found.gpu_hours))
     kept = "any" if found.storage_bytes is None else _size(found)
-    listing.add_row("stored files", words.size(found.uses.storage_bytes), kept)
+    listing.add_row("files and documents", words.size(found.uses.storage_bytes), kept)
     about = f" ({found.description})" if found.description else ""
     state = "archived" if found.archived_at else f"{found.uses.waiting} tasks wait"
     say(f"{found.name}{about}: weight {found.weight:g}, {state}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -134,8 +134,6 @@ class Core:
     configurations: Configurations = field(default_factory=Configurations)
     talks: Talks = field(default_factory=Talks)
     tries: Tries = field(default_factory=Tries)
-    records: OrderedDict[str, tuple[int, int]] = field(default_factory=OrderedDict)
-    """Task → how many records of its journals are kept, and their characters; of those that this server heard last."""
     reading: set[str] = field(default_factory=set)
     """Names of the arriving files that this server reads back now."""
     direct_again_at: float = 0.0

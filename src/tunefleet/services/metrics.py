@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
+from itertools import islice
 from typing import Any, Final, TypeGuard
 
 import orjson
 
-from tunefleet.errors import ConflictError, OffsetConflict
-from tunefleet.services import thinning
+from tunefleet.errors import ConflictError, InputError, OffsetConflict
+from tunefleet.services import allotment, thinning
+from tunefleet.services.allotment import Allotment
 from tunefleet.services.core import Core
 from tunefleet.services.identity import AttemptActor
 from tunefleet.services.scrub import scrub
@@ -25,7 +27,11 @@ from tunefleet.store.rows import LaunchRow
 from tunefleet.wire.link import Cursor, JournalBatch
 
 _MANY_LINES: Final = 200
+_MANY_CHARACTERS: Final = 1 << 16
 """A longer batch is parsed in a thread."""
+_KIND_CHARACTERS: Final = 64
+_MANY_NAMES: Final = 64
+"""Of a point with more, the number of its curve is not remembered."""
 _TOO_GREAT: Final = 1 << 63
 SYSTEM: Final = "system"
 """The series of what a job's own processes take."""
@@ -34,10 +40,6 @@ _SAMPLE_S: Final = 15.0
 """A job says each second where it stands; of so many seconds the first such record is kept for the charts."""
 _VALUES: Final = frozenset({int, float, bool, str, type(None)})
 """What a value may be; some log a null."""
-RECORDS: Final = 50_000
-RECORD_CHARACTERS: Final = 64 << 20
-"""So much is kept of a task's journals beside points: events, predictions, checkpoints, and what cannot be read."""
-_REMEMBERED: Final = 1024
 _TOLD: Final = {"event": "task.message", "checkpoint": "checkpoint.saved"}
 
 
@@ -50,9 +52,11 @@ class _Parsed:
     told: list[tuple[int, str, float | None, dict[str, Any]]] = field(default_factory=list)
     launch: dict[str, Any] | None = None
     progress: tuple[int, str] | None = None
-    samples: list[tuple[int, int, float, str]] = field(default_factory=list)
+    samples: list[tuple[int, int, float, int, str]] = field(default_factory=list)
     oldest_at: float | None = None
     """When the first record that says so was written, by its host's clock."""
+    narrowed: bool = False
+    """Whether values of a point were left out."""
 
 
 async def ingest(core: Core, attempt: AttemptActor, batch: JournalBatch) -> Cursor:
@@ -61,12 +65,16 @@ async def ingest(core: Core, attempt: AttemptActor, batch: JournalBatch) -> Curs
     Raises:
         OffsetConflict: If records before the batch are missing; it carries the cursor to go on from.
         ConflictError: If the attempt has ended, and there is something new in the batch.
+        InputError: If the launch has a name that no file could have.
     """
+    if len(batch.launch) > allotment.NAME_CHARACTERS:
+        raise InputError(f"The name of a launch has {allotment.NAME_CHARACTERS} characters at most.")
     parse = partial(_parse, batch.lines, batch.from_seq)
-    parsed = await asyncio.to_thread(parse) if len(batch.lines) > _MANY_LINES else parse()
+    is_long = len(batch.lines) > _MANY_LINES or sum(map(len, batch.lines)) > _MANY_CHARACTERS
+    parsed = await asyncio.to_thread(parse) if is_long else parse()
     now = core.clock.wall()
     keep = core.settings.series_points
-    cursor = await core.write(partial(_store, core, attempt=attempt, batch=batch, parsed=parsed, now=now, keep=keep))
+    cursor = await core.write(partial(_store, attempt=attempt, batch=batch, parsed=parsed, now=now, keep=keep))
     if core.meters is not None and batch.lines:
         core.meters.records.inc(len(batch.lines))
         core.meters.batch.observe(len(batch.lines))
@@ -92,24 +100,30 @@ def _sort(parsed: _Parsed, seq: int, line: str, record: dict[str, Any]) -> None:
     kind = record["type"]
     if kind == "metric":
         window = record.get("window") or (None, None)
+        series, values = str(record.get("series", "train")), _values(parsed, record["values"])
         parsed.points.append(
             (
                 seq,
-                str(record.get("series", "train")),
+                series,
                 _integer(record["step"]),
                 None if record.get("epoch") is None else float(record["epoch"]),
                 _time(record["at"]),
                 None if window[0] is None else _integer(window[0]),
                 None if window[1] is None else _integer(window[1]),
-                orjson.dumps(_values(record["values"])).decode(),
+                _curve(series, values),
+                orjson.dumps(values).decode(),
             )
         )
     elif kind == "progress":
+        _refuse_longer(line, allotment.PROGRESS_CHARACTERS)
         _sample(parsed, seq, record)
         _check(record)
         parsed.progress = (seq, line)
     else:
+        _refuse_longer(str(kind), _KIND_CHARACTERS)
         if kind == "launch" and seq == 0:
+            # It is kept whatever there is no room for: which points count follows from it.
+            _refuse_longer(line, allotment.LAUNCH_CHARACTERS)
             checkpoint = record.get("checkpoint")
             parsed.launch = {
                 "from_step": _integer(record.get("from_step", 0)),
@@ -126,7 +140,7 @@ def _sample(parsed: _Parsed, seq: int, record: dict[str, Any]) -> None:
     at, step = record.get("at"), record.get("step", 0)
     values = {name: value for name in _TAKEN if isinstance(value := record.get(name), int | float)}
     if values and _is_time(at) and isinstance(step, int) and abs(step) < _TOO_GREAT:
-        parsed.samples.append((seq, step, float(at), orjson.dumps(values).decode()))
+        parsed.samples.append((seq, step, float(at), _curve(SYSTEM, values), orjson.dumps(values).decode()))
 
 
 def _check(record: dict[str, Any]) -> None:
@@ -136,12 +150,39 @@ def _check(record: dict[str, Any]) -> None:
         _integer(number)
 
 
-def _values(given: Any) -> dict[str, Any]:
-    """Return the values of a point; refuse a list or a mapping among them with `TypeError`."""
-    values = dict(given)
-    if not _VALUES.issuperset(map(type, values.values())):
+def _refuse_longer(text: str, most: int) -> None:
+    """Refuse a record of which more would be kept than it needs with `ValueError`."""
+    if len(text) > most:
+        raise ValueError(len(text))
+
+
+def _values(parsed: _Parsed, given: Any) -> dict[str, Any]:
+    """Return as many values of a point as are kept; refuse a list or a mapping among them with `TypeError`."""
+    values: dict[str, Any] = dict(given)
+    types = set(map(type, values.values()))
+    if not types <= _VALUES:
         raise TypeError(values)
-    return values
+    longest = max(map(len, values), default=0)
+    if str in types:
+        longest = max(longest, *(len(value) for value in values.values() if isinstance(value, str)))
+    if longest <= allotment.NAME_CHARACTERS and len(values) <= allotment.VALUES:
+        return values
+    parsed.narrowed = True
+    fit = ((name, value) for name, value in values.items() if _fits(name) and _fits(value))
+    return dict(islice(fit, allotment.VALUES))
+
+
+def _fits(said: object) -> bool:
+    return not isinstance(said, str) or len(said) <= allotment.NAME_CHARACTERS
+
+
+def _curve(series: str, values: dict[str, Any]) -> int:
+    return journal.curve_of(series, values) if len(values) > _MANY_NAMES else _known_curve(series, tuple(values))
+
+
+@lru_cache(maxsize=256)
+def _known_curve(series: str, names: tuple[str, ...]) -> int:
+    return journal.curve_of(series, names)
 
 
 def _is_time(at: object) -> TypeGuard[float]:
@@ -165,7 +206,6 @@ def _integer(value: Any) -> int:
 
 
 def _store(
-    core: Core,
     connection: Connection,
     *,
     attempt: AttemptActor,
@@ -184,66 +224,40 @@ def _store(
     if end <= stored:
         return stored
     refuse_ended(connection, attempt)
+    room = Allotment.of(connection, attempt.task_id)
+    if launch is None and journal.newest_number(connection, attempt.task_id) >= allotment.LAUNCHES:
+        # As if all of it were there: whoever ships it must come to its end.
+        room.lost.add("journal.launches")
+        room.store(connection, keep, now)
+        return end
     if launch is None:
         launch = journal.add_launch(
             connection, task_id=attempt.task_id, launch_id=batch.launch, attempt_id=attempt.attempt_id, at=now
         )
-    if parsed.records:
-        _hold_to_limit(core, connection, attempt, parsed, stored, now)
-    _store_new(connection, launch, parsed, stored, end)
-    thinning.thin(connection, launch, end, keep, now)
+    _store_new(connection, launch, parsed, stored, end, room, keep)
+    room.give_back(thinning.thin(connection, launch, end, keep, now))
+    room.store(connection, keep, now)
     _tell(connection, attempt, parsed, stored, now)
     wake(connection, f"task:{attempt.task_id}")
     return end
 
 
-def _hold_to_limit(
-    core: Core, connection: Connection, attempt: AttemptActor, parsed: _Parsed, stored: int, now: float
+def _store_new(
+    connection: Connection, launch: LaunchRow, parsed: _Parsed, stored: int, end: int, room: Allotment, keep: int
 ) -> None:
-    """Leave out the records for which a task has no room any more; once there is none, append an event that says so."""
-    task_id = attempt.task_id
-    known = core.records.pop(task_id) if task_id in core.records else journal.records_kept(connection, task_id)
-    count, characters = known
-    was_full = is_full(count, characters)
-    left_out: set[int] = set()
-    for seq, kind, line in parsed.records:
-        if seq < stored or kind == "launch":
-            continue
-        if is_full(count, characters):
-            left_out.add(seq)
-        else:
-            count, characters = count + 1, characters + len(line)
-    core.records[task_id] = count, characters
-    if len(core.records) > _REMEMBERED:
-        core.records.popitem(last=False)
-    if left_out:
-        parsed.records = [record for record in parsed.records if record[0] not in left_out]
-        parsed.told = [told for told in parsed.told if told[0] not in left_out]
-    if not was_full and is_full(count, characters):
-        tell_full(connection, task_id, now)
-
-
-def is_full(count: int, characters: int) -> bool:
-    """Whether a task has as many records beside its points as are kept."""
-    return count >= RECORDS or characters >= RECORD_CHARACTERS
-
-
-def tell_full(connection: Connection, task_id: str, now: float) -> None:
-    """Append the event that no more records of a task are kept."""
-    message = (
-        f"No more events, predictions and checkpoint records are kept: the server keeps {RECORDS:,} of a task, of "
-        f"{RECORD_CHARACTERS >> 20} million characters together. The worker's journal has them all; points go on."
-    )
-    row = tasks.by_ids(connection, [task_id])[task_id]
-    data = {"name": "journal.full", "message": message, "level": "warning"}
-    events.append(connection, [events.of_task(row, "task.message", now, data)])
-
-
-def _store_new(connection: Connection, launch: LaunchRow, parsed: _Parsed, stored: int, end: int) -> None:
-    points = [(launch.task_id, launch.number, *point) for point in parsed.points if point[0] >= stored]
-    records = [(launch.task_id, launch.number, *record) for record in parsed.records if record[0] >= stored]
+    points = [point for point in parsed.points if point[0] >= stored]
     points += _kept(launch, [each for each in parsed.samples if each[0] >= stored])
-    journal.add_records(connection, points, records)
+    points = room.take_points(points, keep)
+    if parsed.narrowed:
+        room.lost.add("metrics.narrowed")
+    new = [record for record in parsed.records if record[0] >= stored]
+    first = [record for record in new if parsed.launch is not None and record[0] == 0]
+    records = room.take_records(new[len(first) :])
+    if len(first) + len(records) < len(new):
+        left_out = {record[0] for record in new[len(first) + len(records) :]}
+        parsed.told = [told for told in parsed.told if told[0] not in left_out]
+    mine = launch.task_id, launch.number
+    journal.add_records(connection, [(*mine, *each) for each in points], [(*mine, *each) for each in first + records])
     if parsed.launch is not None and stored == 0:
         lineage.resume_from(connection, launch, **parsed.launch)
     fresh = parsed.progress is not None and parsed.progress[0] >= stored
@@ -251,15 +265,15 @@ def _store_new(connection: Connection, launch: LaunchRow, parsed: _Parsed, store
     journal.advance(connection, launch, cursor=end, progress=progress)
 
 
-def _kept(launch: LaunchRow, samples: Sequence[tuple[int, int, float, str]]) -> list[tuple[Any, ...]]:
-    """Return the rows of the first sample of each while; `launch` still has the progress before them."""
+def _kept(launch: LaunchRow, samples: Sequence[tuple[int, int, float, int, str]]) -> list[tuple[Any, ...]]:
+    """Return the points of the first sample of each while; `launch` still has the progress before them."""
     before = orjson.loads(launch.progress).get("at") if launch.progress else None
     slot = before // _SAMPLE_S if isinstance(before, int | float) else None
     rows: list[tuple[Any, ...]] = []
-    for seq, step, at, values in samples:
+    for seq, step, at, curve, values in samples:
         if at // _SAMPLE_S != slot:
             slot = at // _SAMPLE_S
-            rows.append((launch.task_id, launch.number, seq, SYSTEM, step, None, at, None, None, values))
+            rows.append((seq, SYSTEM, step, None, at, None, None, curve, values))
     return rows
 
 

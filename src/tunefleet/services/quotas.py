@@ -1,6 +1,7 @@
-"""What a project may still use: tasks that run at once, GPU hours a calendar month (UTC), bytes of stored files.
+"""What a project may still use: tasks that run at once, GPU hours a month, bytes of files and documents.
 
-Looked at in the operation that would use it, with the project's row locked where two servers could count at once.
+A month is the calendar's, in UTC. Looked at in the operation that would use it, with the project's row locked where two
+servers could count at once.
 """
 
 from __future__ import annotations
@@ -128,12 +129,12 @@ def limits_storage(connection: Connection, project: str) -> bool:
 def refuse_storing(
     connection: Connection, project: str, size_bytes: int, *, reserved_bytes: int = 0, lock: bool = True
 ) -> None:
-    """Refuse a file that would take a project over its quota of storage; the caller is about to store it.
+    """Refuse a file or document that would take a project over its quota of storage; the caller is about to store it.
 
     Args:
         connection: Of the operation.
         project: Whose.
-        size_bytes: Of the file.
+        size_bytes: Of the file or document.
         reserved_bytes: Of uploads that are on their way.
         lock: Whether to lock the project's row until the end of this transaction; false only reads.
 
@@ -149,7 +150,8 @@ def refuse_storing(
         raise QuotaError(
             f"The project {project} keeps {kept:,} of the {row.storage_bytes:,} bytes of its storage quota{reserved}; "
             f"{size_bytes:,} more are over it.",
-            hint=f"Remove artifacts or tasks, or let an admin raise it: tunefleet projects set {project} --storage N.",
+            hint=f"Remove artifacts or workflows, or let an admin raise it: "
+            f"tunefleet projects set {project} --storage N.",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -14,7 +15,7 @@ from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.observing import context
 from tunefleet.observing.traceparent import Place
 from tunefleet.placement import Requirement, WorkerState, explain, is_able
-from tunefleet.services import descent, inputs, merging, moving, policies, retried, upstreams
+from tunefleet.services import descent, inputs, merging, moving, policies, quotas, retried, upstreams
 from tunefleet.services.clusters import engines
 from tunefleet.services.clusters.engines import Engines
 from tunefleet.services.federation import room
@@ -82,7 +83,7 @@ class Submission:
         return hashlib.sha256(orjson.dumps([self.document, self.inputs], option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Planned:
     """A task on its way into the store, and what is known of its spec and its needs."""
 
@@ -92,6 +93,11 @@ class _Planned:
     need: Requirement
     written: Mapping[str, Any]
     named: Sequence[NamedTask]
+
+    @cached_property
+    def body(self) -> bytes:
+        """Its spec as it is stored."""
+        return orjson.dumps(self.written)
 
     @property
     def waits(self) -> bool:
@@ -113,6 +119,7 @@ def store(connection: Connection, submission: Submission, now: float, fleet: Seq
         NotFoundError: If an input is not known to the server.
         SpecError: If the submit is strict and a task could never run, or a task that one depends on, or whose files
             it loads, is not there or has ended otherwise than well.
+        QuotaError: If the project would keep more than it may.
     """
     first = _first_with_key(connection, submission)
     if first is not None:
@@ -125,7 +132,11 @@ def store(connection: Connection, submission: Submission, now: float, fleet: Seq
     _refuse_unable(submission, planned)
     warnings = _warnings(submission, planned, fleet)
     row = _workflow_row(submission, workflow_id, now)
-    seq = workflows.insert_one(connection, row, document=submission.document, warnings=orjson.dumps(warnings).decode())
+    size_bytes = len(submission.document.encode()) + sum(len(each.body) for each in planned)
+    quotas.refuse_storing(connection, submission.actor.project, size_bytes)
+    seq = workflows.insert_one(
+        connection, row, document=submission.document, warnings=orjson.dumps(warnings).decode(), size_bytes=size_bytes
+    )
     if submission.retry_of is not None:
         workflows.set_retried(connection, submission.retry_of, workflow_id)
     told = {"name": row["name"]}
@@ -226,7 +237,7 @@ def _store_tasks(
         if not each.waits and each.spec.engine is None:
             refs = orjson.loads(inputs.dump(found))
             values["merge_key"] = merging.key_of(values["owner"], values["project"], each.written, refs)
-        new.append(New(values, orjson.dumps(each.written).decode(), inputs.dump(found), each.waits))
+        new.append(New(values, each.body.decode(), inputs.dump(found), each.waits))
         left = inputs.left_by(connection, values["project"], each.named)
         used += [(values["id"], artifact_id) for artifact_id in left | {one.artifact_id for one in found.values()}]
     for need in {each.need.key: each.need for each in planned}.values():

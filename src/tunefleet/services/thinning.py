@@ -20,7 +20,7 @@ def times(cursor: int, limit: int) -> int:
     return max(0, cursor // (limit // 4) - 3)
 
 
-def thin(connection: Connection, launch: LaunchRow, cursor: int, limit: int, now: float) -> None:
+def thin(connection: Connection, launch: LaunchRow, cursor: int, limit: int, now: float) -> int:
     """Thin the points of a launch if it is time for that; the first time, append an event that says so.
 
     Args:
@@ -29,12 +29,15 @@ def thin(connection: Connection, launch: LaunchRow, cursor: int, limit: int, now
         cursor: Where its journal stands now.
         limit: How many points of a series are kept.
         now: Unix time.
+
+    Returns:
+        How many characters the points had that are gone.
     """
     before = times(launch.cursor, limit)
     if times(cursor, limit) == before:
-        return
+        return 0
     # From the beginning: the limit may have been another one when its older points came.
-    journal.thin(connection, launch, before_seq=cursor - limit // 4, apart=_apart(cursor, limit))
+    gone = journal.thin(connection, launch, before_seq=cursor - limit // 4, apart=_apart(cursor, limit))
     if not before:
         row = tasks.by_ids(connection, [launch.task_id])[launch.task_id]
         message = (
@@ -43,6 +46,7 @@ def thin(connection: Connection, launch: LaunchRow, cursor: int, limit: int, now
         )
         data = {"name": "metrics.thinned", "message": message, "level": "info"}
         events.append(connection, [events.of_task(row, "task.message", now, data)])
+    return gone
 
 
 def _apart(cursor: int, limit: int) -> int:

@@ -15,6 +15,7 @@ from tunefleet.store import (  # noqa: F401 - part of the schema
     tables_federation,
     tables_fleet,
     tables_joining,
+    tables_journal,
     tables_observing,
     tables_servers,
     tables_tenancy,

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from hashlib import blake2b
+from typing import Any, Final
 
-import orjson
 from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
 
 from tunefleet.store.bulk import Bulk
 from tunefleet.store.rows import LaunchRow, PointRow
 from tunefleet.store.tables import journal_records, launches, metric_points
+from tunefleet.store.tables_journal import journal_room, reported_predictions
 
 _OF_TASK = select(launches).where(launches.c.task_id == bindparam("task_id")).order_by(launches.c.number)
 _OF_TASKS = select(launches).where(launches.c.task_id.in_(bindparam("ids", expanding=True)))
 _ONE = select(launches).where(launches.c.task_id == bindparam("task_id"), launches.c.launch == bindparam("launch"))
 _POINT = Bulk(insert(metric_points), [column.name for column in metric_points.c])
+POINT_CHARACTERS: Final = 100
+"""What a point takes beside its values and the name of its series."""
 _AT_ONCE = 500
 """Points that are asked for by number in one query."""
 _ROWS = 1000
@@ -43,9 +46,14 @@ def launches_of_all(connection: Connection, task_ids: Sequence[str]) -> dict[str
     return found
 
 
+def newest_number(connection: Connection, task_id: str) -> int:
+    """Return how many launches a task has: the number of the newest."""
+    return connection.execute(select(func.max(launches.c.number)).where(launches.c.task_id == task_id)).scalar() or 0
+
+
 def add_launch(connection: Connection, *, task_id: str, launch_id: str, attempt_id: str, at: float) -> LaunchRow:
     """Store a launch that is heard of for the first time; the newest has the greatest number."""
-    last = connection.execute(select(func.max(launches.c.number)).where(launches.c.task_id == task_id)).scalar() or 0
+    last = newest_number(connection, task_id)
     row = LaunchRow(task_id, launch_id, last + 1, attempt_id, None, None, None, 0, None, at)
     connection.execute(
         insert(launches).values(
@@ -71,41 +79,43 @@ def add_records(connection: Connection, points: Sequence[Sequence[Any]], records
     _RECORD.run(connection, records)
 
 
-def records_kept(connection: Connection, task_id: str) -> tuple[int, int]:
-    """Return how many records of a task are kept beside points and launches, and how many characters they have."""
-    at = journal_records.c
-    query = select(func.count(), func.coalesce(func.sum(func.length(at.body)), 0)).where(
-        at.task_id == task_id, at.type != "launch"
-    )
-    count, characters = connection.execute(query).one()
-    return count, characters
+def curve_of(series: str, names: Collection[str]) -> int:
+    """Return the number that points with the same names in the same series have in common."""
+    text = "\0".join([series, *sorted(names)])
+    return int.from_bytes(blake2b(text.encode(errors="replace"), digest_size=8).digest(), signed=True)
 
 
-def thin(connection: Connection, launch: LaunchRow, *, before_seq: int, apart: int) -> None:
+def thin(connection: Connection, launch: LaunchRow, *, before_seq: int, apart: int) -> int:
     """Delete older points of a launch: of each curve, the first point of each stretch of its journal stays.
 
     Points with the same names in the same series are a curve; what is measured seldom is counted apart from what is
-    measured often.
+    measured often. Their values are not looked at: there may be very much of them.
 
     Args:
         connection: Of the operation.
         launch: Whose points.
         before_seq: Points from this record on stay.
         apart: How many records a stretch has.
+
+    Returns:
+        How many characters the deleted points had.
     """
     at = metric_points.c
     old = (at.task_id == launch.task_id) & (at.launch_number == launch.number) & (at.seq < before_seq)
-    last: dict[tuple[str, frozenset[str]], int] = {}
+    last: dict[int, int] = {}
     surplus = []
-    for seq, series, values in connection.execute(
-        select(at.seq, at.series, at.values_json).where(old).order_by(at.seq)
-    ):
-        curve, stretch = (series, frozenset(orjson.loads(values))), seq // apart
+    for seq, curve in connection.execute(select(at.seq, at.curve).where(old).order_by(at.seq)):
+        stretch = seq // apart
         if last.get(curve) == stretch:
             surplus.append(seq)
         last[curve] = stretch
+    each = POINT_CHARACTERS + func.length(at.series) + func.length(at.values_json)
+    characters = 0
     for start in range(0, len(surplus), _AT_ONCE):
-        connection.execute(delete(metric_points).where(old, at.seq.in_(surplus[start : start + _AT_ONCE])))
+        some = old & at.seq.in_(surplus[start : start + _AT_ONCE])
+        characters += int(connection.execute(select(func.sum(each)).where(some)).scalar() or 0)
+        connection.execute(delete(metric_points).where(some))
+    return characters
 
 
 def records_of(connection: Connection, task_id: str, kind: str) -> list[tuple[int, str]]:
@@ -213,5 +223,5 @@ def visible_points(
 
 def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
     """Forget the journals of removed tasks."""
-    for table in (metric_points, journal_records, launches):
+    for table in (metric_points, journal_records, launches, journal_room, reported_predictions):
         connection.execute(delete(table).where(table.c.task_id.in_(list(task_ids))))

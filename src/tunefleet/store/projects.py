@@ -35,6 +35,7 @@ class ProjectRow(NamedTuple):
     created_by: str
     created_at: float
     archived_at: float | None = None
+    document_bytes: int = 0
 
     @property
     def limited(self) -> bool:
@@ -126,10 +127,11 @@ def waiting(connection: Connection) -> dict[str, int]:
 
 
 def stored_bytes(connection: Connection, names: Sequence[str] | None = None) -> dict[str, int]:
-    """Return how much projects keep, by name; a file that two of them keep counts for both."""
-    query = select(blobs.c.project, func.sum(blobs.c.size_bytes)).group_by(blobs.c.project)
+    """Return how much projects keep of files and documents, by name; a file that two of them keep counts for both."""
+    files = select(func.sum(blobs.c.size_bytes)).where(blobs.c.project == projects.c.name).scalar_subquery()
+    query = select(projects.c.name, projects.c.document_bytes + func.coalesce(files, 0))
     if names is not None:
-        query = query.where(blobs.c.project.in_(list(names)))
+        query = query.where(projects.c.name.in_(list(names)))
     return {name: int(size) for name, size in connection.execute(query)}
 
 

@@ -105,7 +105,9 @@ workflow_documents = Table(
     Column("workflow_seq", SERIAL, primary_key=True, autoincrement=False),
     Column("document", Text, nullable=False),
     Column("warnings", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
 )
+"""`size_bytes`: of the document, and of what is stored of it once more with each of its tasks."""
 
 tasks = Table(
     "tasks",
@@ -357,9 +359,11 @@ metric_points = Table(
     Column("at", Double, nullable=False),
     Column("window_from", BigInteger),
     Column("window_to", BigInteger),
+    Column("curve", BigInteger, nullable=False),
     Column("values_json", Text, nullable=False),
     sqlite_with_rowid=False,
 )
+"""`curve`: the same for points with the same names in the same series; see `journal.curve_of`."""
 
 journal_records = Table(
     "journal_records",

@@ -24,10 +24,12 @@ projects = Table(
     Column("created_by", String, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("archived_at", Double),
+    Column("document_bytes", BigInteger, nullable=False, server_default="0"),
     sqlite_with_rowid=False,
 )
 """`weight`: its part of a fleet that several want. Quotas, each null for none: tasks that run at once, GPU hours a
-calendar month (UTC), bytes of stored files."""
+calendar month (UTC), bytes of stored files and of workflows' documents. `document_bytes`: of the latter, all that are
+stored now."""
 
 usage = Table(
     "usage",

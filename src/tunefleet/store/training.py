@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, delete, func, insert, select, text, update
 
+from tunefleet.store.bulk import Bulk
 from tunefleet.store.rows import LaunchRow, PointRow, TaskRow
 from tunefleet.store.tables import (
     attempts,
@@ -20,7 +21,11 @@ from tunefleet.store.tables import (
     tasks,
     training_jobs,
 )
+from tunefleet.store.tables_journal import reported_predictions
 
+_AT_ONCE: Final = 500
+"""Digests that are asked for in one query."""
+_REPORTED: Final = Bulk(insert(reported_predictions), ["task_id", "launch_number", "digest"])
 _QUEUED: Final = text("tasks.status = 'queued'")
 _ENDED: Final = ("completed", "failed", "cancelled", "skipped")
 
@@ -97,8 +102,8 @@ def last_points(connection: Connection, task_id: str, *, limit: int, with_value:
 
 def predictions(
     connection: Connection, task_id: str, *, after: tuple[int, int] | None = None, limit: int | None = None
-) -> list[tuple[int, int, str]]:
-    """Return launch number, sequence number and JSON of a task's predictions, in the order in which they came.
+) -> Iterator[tuple[int, int, str]]:
+    """Yield launch number, sequence number and JSON of a task's predictions, in the order in which they came.
 
     Args:
         connection: To read with.
@@ -116,7 +121,25 @@ def predictions(
         query = query.where((columns[0] > after[0]) | ((columns[0] == after[0]) & (columns[1] > after[1])))
     if limit is not None:
         query = query.limit(limit)
-    return [tuple(row) for row in connection.execute(query)]
+    with connection.execute(query, execution_options={"yield_per": 100}) as found:
+        for row in found:
+            yield row[0], row[1], row[2]
+
+
+def reported_predictions_of(connection: Connection, launch: LaunchRow, digests: Sequence[str]) -> set[str]:
+    """Return which of these predictions a launch has reported."""
+    at = reported_predictions.c
+    mine = (at.task_id == launch.task_id) & (at.launch_number == launch.number)
+    found: set[str] = set()
+    for start in range(0, len(digests), _AT_ONCE):
+        query = select(at.digest).where(mine, at.digest.in_(digests[start : start + _AT_ONCE]))
+        found.update(connection.execute(query).scalars())
+    return found
+
+
+def add_reported_predictions(connection: Connection, launch: LaunchRow, digests: Sequence[str]) -> None:
+    """Store that a launch has reported predictions."""
+    _REPORTED.run(connection, [(launch.task_id, launch.number, digest) for digest in digests])
 
 
 def records(connection: Connection, task_id: str, kind: str) -> list[str]:

@@ -5,21 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from tunefleet.store.rows import WorkflowRow
 from tunefleet.store.tables import workflow_documents, workflows
+from tunefleet.store.tables_tenancy import projects
 
 _INSERT = insert(workflows).returning(workflows.c.seq)
 _INSERT_DOCUMENT = insert(workflow_documents)
 _DOCUMENT = select(workflow_documents.c.document).where(workflow_documents.c.workflow_seq == bindparam("seq"))
 
 
-def insert_one(connection: Connection, row: Mapping[str, Any], *, document: str, warnings: str) -> int:
-    """Store a workflow with its document and return its `seq`; the row lacks that only."""
+def insert_one(connection: Connection, row: Mapping[str, Any], *, document: str, warnings: str, size_bytes: int) -> int:
+    """Store a workflow with its document and return its `seq`.
+
+    Args:
+        connection: Of the operation.
+        row: The workflow; it lacks its `seq` only.
+        document: Its text.
+        warnings: What was remarked at its submit, as JSON.
+        size_bytes: What its project keeps of it: the document, and what its tasks have of it.
+    """
     seq: int = connection.execute(_INSERT, dict(row)).scalar_one()
-    connection.execute(_INSERT_DOCUMENT, {"workflow_seq": seq, "document": document, "warnings": warnings})
+    told = {"workflow_seq": seq, "document": document, "warnings": warnings, "size_bytes": size_bytes}
+    connection.execute(_INSERT_DOCUMENT, told)
+    _count(connection, row["project"], size_bytes)
     return seq
+
+
+def grow(connection: Connection, seq: int, project: str, size_bytes: int) -> None:
+    """Count more of a workflow for its project, or less: what is stored of it beside its document has changed."""
+    here = workflow_documents.c.workflow_seq == seq
+    grown = workflow_documents.c.size_bytes + size_bytes
+    connection.execute(update(workflow_documents).where(here).values(size_bytes=grown))
+    _count(connection, project, size_bytes)
 
 
 def document(connection: Connection, seq: int) -> str:
@@ -108,6 +127,20 @@ def set_retried(connection: Connection, workflow_id: str, newer_id: str) -> None
 
 
 def delete_rows(connection: Connection, seqs: Sequence[int]) -> None:
-    """Forget workflows and their documents."""
+    """Forget workflows and their documents, which count for their projects no more."""
+    sizes = (
+        select(workflows.c.project, func.sum(workflow_documents.c.size_bytes))
+        .join(workflow_documents, workflow_documents.c.workflow_seq == workflows.c.seq)
+        .where(workflows.c.seq.in_(list(seqs)))
+        .group_by(workflows.c.project)
+    )
+    for project, size_bytes in connection.execute(sizes).all():
+        _count(connection, project, -int(size_bytes))
     connection.execute(delete(workflows).where(workflows.c.seq.in_(list(seqs))))
     connection.execute(delete(workflow_documents).where(workflow_documents.c.workflow_seq.in_(list(seqs))))
+
+
+def _count(connection: Connection, project: str, size_bytes: int) -> None:
+    # Counted, not summed up at each submit: a project may have very many workflows.
+    counted = projects.c.document_bytes + size_bytes
+    connection.execute(update(projects).where(projects.c.name == project).values(document_bytes=counted))

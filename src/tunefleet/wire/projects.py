@@ -27,7 +27,7 @@ class ProjectCreate(Body):
         weight: Its part of a fleet that several projects want; one with 2 gets twice what one with 1 gets.
         max_running: Tasks that run at once, at most; null for any number.
         gpu_hours: GPU hours a calendar month (UTC), at most; null for any number.
-        storage_bytes: Bytes of stored files, at most; null for any number.
+        storage_bytes: Bytes of stored files and of workflows' documents, at most; null for any number.
     """
 
     name: ProjectName
@@ -46,7 +46,7 @@ class ProjectChange(Body):
         weight: Its part of a fleet that several projects want.
         max_running: Tasks that run at once, at most.
         gpu_hours: GPU hours a calendar month (UTC), at most.
-        storage_bytes: Bytes of stored files, at most.
+        storage_bytes: Bytes of stored files and of workflows' documents, at most.
         archived: Whether it rests: its keys are refused, and its tasks wait.
     """
 
@@ -70,7 +70,7 @@ class ProjectUse(Message):
         running: Tasks that were offered or run.
         waiting: Tasks that wait for a worker, or for a quota.
         gpu_hours: In this calendar month (UTC), with what runs.
-        storage_bytes: Of stored files.
+        storage_bytes: Of stored files, and of workflows' documents with what their tasks have of them.
     """
 
     running: int = 0

@@ -37,7 +37,7 @@ def put(connection: Connection) -> None:
     connection.execute(insert(meta), [{"name": name, "value": f"{name} \U0001f600\n"} for name in NAMES])
     connection.execute(insert(log_chunks).values(task_id="t", end=3, data=b"\x00\xff\x01"))
     point = {"task_id": "t", "launch_number": 1, "seq": 1, "series": "train", "step": 1 << 40, "at": 0.1 + 0.2}
-    connection.execute(insert(metric_points).values(**point, values_json='{"loss": 1e-300}'))
+    connection.execute(insert(metric_points).values(**point, curve=1, values_json='{"loss": 1e-300}'))
     events.append(connection, [Event("made", 1.5), Event("gone", 2.5)])
     connection.execute(text("DELETE FROM events WHERE kind = 'gone'"))
 

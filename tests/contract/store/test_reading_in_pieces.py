@@ -19,7 +19,7 @@ def _log(connection: Connection) -> bytes:
 
 def _points(connection: Connection) -> list[int]:
     launch = journal.add_launch(connection, task_id="task-1", launch_id="launch-1", attempt_id="attempt-1", at=1.0)
-    points = [("task-1", launch.number, seq, "train", seq + 1, None, 1.0, None, None, "{}") for seq in range(200)]
+    points = [("task-1", launch.number, seq, "train", seq + 1, None, 1.0, None, None, 0, "{}") for seq in range(200)]
     journal.add_records(connection, points, [])
     # Whoever has seen enough stops before the end.
     return [point.step for point, _ in zip(training.newest_points(connection, launch), range(3), strict=False)]

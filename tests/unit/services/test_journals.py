@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.unit.services.journalled import launch, metric, read
 from tests.unit.services.lab import FakeWorker, Lab
 from tunefleet.errors import ConflictError, NotFoundError, OffsetConflict
-from tunefleet.services import events, live, logs, metrics, series, tasks
+from tunefleet.services import allotment, events, live, logs, metrics, series, tasks
 from tunefleet.services.curves import Curves
 from tunefleet.services.downsample import Column, downsample
 from tunefleet.services.scrub import scrub, scrub_bytes
-from tunefleet.store import Connection, journal
+from tunefleet.store import Connection, journal, journal_room
 from tunefleet.wire.link import JournalBatch, Offer
 
 
@@ -67,23 +67,21 @@ async def test_whatever_is_delivered_twice_or_out_of_turn_is_stored_once(
 
 
 @pytest.mark.parametrize("limit", ["RECORDS", "RECORD_CHARACTERS"])
-@pytest.mark.parametrize("restarted", [False, True])
 async def test_of_other_records_so_many_are_kept_and_an_event_says_so(
-    lab: Lab, running: tuple[FakeWorker, Offer], monkeypatch: pytest.MonkeyPatch, limit: str, restarted: bool
+    lab: Lab, running: tuple[FakeWorker, Offer], monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     _, offer = running
     record = {"type": "event", "name": "x", "message": "m", "level": "info"}
-    monkeypatch.setattr(metrics, limit, {"RECORDS": 11, "RECORD_CHARACTERS": 10 * len(json.dumps(record))}[limit])
+    monkeypatch.setattr(allotment, limit, {"RECORDS": 11, "RECORD_CHARACTERS": 10 * len(json.dumps(record))}[limit])
     records = [launch("l1"), *([record] * 8), metric(1), *([record] * 8), metric(2), record]
     cursor = 0
     while cursor < len(records):
         cursor = await lab.journal(offer.token, "l1", records[cursor : cursor + 3], from_seq=cursor)
-        if restarted:
-            lab.core.records.clear()
     assert cursor == len(records)
     assert await steps(lab, offer.task_id) == [1, 2]
-    kept, _ = await lab.core.read(partial(journal.records_kept, task_id=offer.task_id))
-    assert 8 <= kept <= 12
+    kept = await lab.core.read(partial(journal_room.get, task_id=offer.task_id))
+    assert kept is not None
+    assert 8 <= kept.records <= 12
     page = await events.after(lab.core, lab.admin, 0)
     told = [each.data for each in page if each.kind == "task.message" and each.task_id == offer.task_id]
     assert sum(each["name"] == "journal.full" for each in told) == 1
@@ -424,7 +422,7 @@ async def test_what_was_stored_before_it_was_checked_hides_nothing_else(
     def store(connection: Connection) -> None:
         (row,) = journal.launches_of(connection, offer.task_id)
         odd = '{"loss":[1.0],"eval_loss":2.0}'
-        point = (row.task_id, row.number, row.cursor, "train", 2, None, 1.0, None, None, odd)
+        point = (row.task_id, row.number, row.cursor, "train", 2, None, 1.0, None, None, 0, odd)
         journal.add_records(connection, [point], [])
         journal.advance(connection, row, cursor=row.cursor + 1, progress='{"type":"progress","step":"x"}')
 

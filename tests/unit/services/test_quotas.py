@@ -25,9 +25,11 @@ from tunefleet.services import (
     workflows,
 )
 from tunefleet.services.identity import Actor
+from tunefleet.services.training import jobs
 from tunefleet.wire.api import BlobQuery, FileEntry, KeyCreate, SubmitRequest
 from tunefleet.wire.link import Gpu
 from tunefleet.wire.projects import ProjectChange, ProjectCreate
+from tunefleet.wire.training_jobs import JobRegistration
 
 GPUS = tuple(Gpu(index=number, uuid=f"GPU-{number}", name="L40", memory_total_bytes=48 << 30) for number in range(2))
 ON_GPU = TRAIN.replace("spec:\n", "spec:\n  resources: {hardware: {gpu: {count: 2}}}\n")
@@ -100,19 +102,59 @@ async def test_gpu_hours_of_the_month_are_counted_while_a_task_runs_and_when_it_
 
 
 async def test_files_over_the_quota_are_refused_and_what_a_job_brings_is_kept(lab: Lab) -> None:
-    red, worker = await member(lab, "red", storage_bytes=10), await lab.online()
+    red, worker = await member(lab, "red"), await lab.online()
+    await submit(lab, red)
+    used = (await projects.get(lab.core, red, "red")).uses.storage_bytes
+    await projects.change(lab.core, lab.admin, "red", ProjectChange(storage_bytes=used + 10))
     await lab.upload(red, b"12345678")
     await lab.upload(red, b"12345678")  # what is there costs nothing
-    with pytest.raises(QuotaError, match="keeps 8 of the 10 bytes of its storage quota; 3 more") as refused:
+    with pytest.raises(QuotaError, match=f"keeps {used + 8} of the {used + 10} bytes of .* quota; 3 more") as refused:
         await lab.upload(red, b"abc")
     assert "tunefleet projects set red --storage" in str(refused.value)
     query = BlobQuery(blobs=(FileEntry(path="x", digest="0" * 64, size_bytes=3),))
     with pytest.raises(QuotaError):
         await artifacts.missing(lab.core, red, query)
-    await submit(lab, red)
     offer = await worker.start()
     await lab.upload(await lab.attempt(offer.token), b"a result")
-    assert (await projects.get(lab.core, red, "red")).uses.storage_bytes == 16
+    assert (await projects.get(lab.core, red, "red")).uses.storage_bytes == used + 16
+
+
+async def test_documents_count_with_what_their_tasks_have_of_them_until_they_are_removed(lab: Lab) -> None:
+    red = await member(lab, "red", storage_bytes=40_000)
+    long = ECHO.replace("[a, b]", f"[{'x' * 8_000}]")
+
+    async def used() -> int:
+        return (await projects.get(lab.core, red, "red")).uses.storage_bytes
+
+    first = await workflows.submit(lab.core, red, SubmitRequest(document=long), idempotency_key="k")
+    one = await used()
+    assert one > 2 * 8_000, "the document, and its task's spec"
+    await submit(lab, red, long)
+    with pytest.raises(QuotaError, match=f"keeps {2 * one:,} of the 40,000 bytes"):
+        await submit(lab, red, long)
+    assert await used() == 2 * one, "what is refused counts nothing"
+    again = await workflows.submit(lab.core, red, SubmitRequest(document=long), idempotency_key="k")
+    assert again.id == first.id, "what is there already is told, whatever the quota"
+    with pytest.raises(QuotaError):
+        await jobs.register(lab.core, red, JobRegistration(job_id="job-000001", config={"x": "y" * 9_000}))
+    await workflows.cancel(lab.core, red, first.id)
+    await workflows.remove(lab.core, red, first.id)
+    assert await used() == one
+    await submit(lab, lab.admin, long)
+    assert await used() == one, "each project has its own"
+
+
+async def test_what_a_registered_job_is_told_anew_counts_as_it_is_now(lab: Lab) -> None:
+    red = await member(lab, "red", storage_bytes=10_000)
+
+    async def used(**config: str) -> int:
+        await jobs.register(lab.core, red, JobRegistration(job_id="job-000001", config=config))
+        return (await projects.get(lab.core, red, "red")).uses.storage_bytes
+
+    short, long = await used(x="y"), await used(x="y" * 1_001)
+    assert (long - short, await used(x="y")) == (1_000, short)
+    with pytest.raises(QuotaError):
+        await used(x="y" * 20_000)
 
 
 async def test_an_archived_project_rests_until_it_is_restored(lab: Lab) -> None:

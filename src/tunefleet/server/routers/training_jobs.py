@@ -126,7 +126,8 @@ async def _follow(core: Core, who: Actor, job_id: str, mark: predictions.Mark | 
         if final:
             yield ServerSentEvent("{}", event="eos")
             return
-        await core.signals.wait(topic, _LOOK_S, seen)
+        if len(found) < predictions.PIECE:
+            await core.signals.wait(topic, _LOOK_S, seen)
 
 
 @router.post("/local/start", openapi_extra=documented(StartJob))

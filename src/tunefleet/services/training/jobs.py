@@ -10,6 +10,7 @@ import orjson
 from tunefleet.errors import ConflictError, ForbiddenError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.placement import Requirement
+from tunefleet.services import quotas
 from tunefleet.services.core import Core
 from tunefleet.services.identity import EXTERNAL, Actor, may_read, may_submit
 from tunefleet.services.ids import attempt_token, new_id, new_ordered_id
@@ -40,6 +41,7 @@ async def register(core: Core, actor: Actor, body: JobRegistration) -> JobRegist
         ForbiddenError: If the actor may not make rows, or the job belongs to somebody else.
         ConflictError: If the id is a task's that was submitted, or the status cannot be reached.
         InputError: If the status is none.
+        QuotaError: If the project would keep more than it may.
     """
     may_submit(actor)
     now = core.clock.wall()
@@ -63,7 +65,11 @@ def _register(
         row = training.job(connection, before.id)
         assert row is not None
         merged = {**orjson.loads(row.body), **_given(body)}
-        training.put_job(connection, row._replace(body=orjson.dumps(merged).decode()))
+        text = orjson.dumps(merged).decode()
+        grown = len(text) - len(row.body)
+        quotas.refuse_storing(connection, before.project, max(0, grown))
+        training.put_job(connection, row._replace(body=text))
+        workflows.grow(connection, held.task.workflow_seq, before.project, grown)
     if body.status is not None and body.status not in _WAITING:
         states.apply(connection, held, StatusPatch(status=body.status), core=core, now=now)
     return held.task, held.attempt.id
@@ -90,12 +96,20 @@ def make(
     resumed_from: str | None = None,
     checkpoint: str | None = None,
 ) -> Held:
-    """Store a registered job: a workflow of one task, with an attempt that its reporter holds."""
+    """Store a registered job: a workflow of one task, with an attempt that its reporter holds.
+
+    Raises:
+        QuotaError: If the project would keep more than it may.
+    """
     spec = _spec(body)
     kind = spec["taskType"]
     name = "".join(each if each.isprintable() else " " for each in body.name or "").strip() or body.job_id
     document = {"apiVersion": "tunefleet/v1", "metadata": {"name": name}, "spec": spec}
     workflow_id = new_id("wf")
+    text, stored = orjson.dumps(document, option=orjson.OPT_INDENT_2), orjson.dumps(spec)
+    given = orjson.dumps(_given(body)).decode()
+    size_bytes = len(text) + len(stored) + len(given)
+    quotas.refuse_storing(connection, actor.project, size_bytes)
     seq = workflows.insert_one(
         connection,
         {
@@ -103,8 +117,9 @@ def make(
             "open_tasks": 1, "failed_tasks": 0, "cancelled_tasks": 0, "created_at": now, "idempotency_key": None,
             "request_hash": None,
         },
-        document=orjson.dumps(document, option=orjson.OPT_INDENT_2).decode(),
+        document=text.decode(),
         warnings="[]",
+        size_bytes=size_bytes,
     )  # fmt: skip
     told = Event("workflow.submitted", now, None, workflow_id, seq, data={"name": name}, project=actor.project)
     events.append(connection, [told])
@@ -116,8 +131,8 @@ def make(
         "rank": rank(now, 0), "requirement_key": need.key, "max_attempts": 1, "backoff_s": 0.0, "retry_on": "",
         "on_lost": "wait", "max_runtime_s": None, "queue_deadline": None, "created_at": now,
     }  # fmt: skip
-    row = enter(connection, [New(values, orjson.dumps(spec).decode(), "{}")], now)[0]
-    training.put_job(connection, JobRow(row.id, orjson.dumps(_given(body)).decode(), resumed_from, checkpoint, "[]"))
+    row = enter(connection, [New(values, stored.decode(), "{}")], now)[0]
+    training.put_job(connection, JobRow(row.id, given, resumed_from, checkpoint, "[]"))
     return _hold(connection, row, now)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.services import thinning
+from tunefleet.services.allotment import Allotment
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, AttemptActor, may_read
 from tunefleet.services.tasks import find
@@ -44,17 +45,20 @@ def _store(
     launch = holding.launch_of(connection, held, now)
     new = _new(connection, launch, reported)
     rows = [
-        (launch.task_id, launch.number, seq, "train", point.step, point.epoch, translate.time_of(point, now), None,
-         None, orjson.dumps(values).decode())
+        (seq, "train", point.step, point.epoch, translate.time_of(point, now), None, None,
+         journal.curve_of("train", values), orjson.dumps(values).decode())
         for seq, (point, values) in enumerate(new, launch.cursor)
     ]  # fmt: skip
-    journal.add_records(connection, rows, [])
+    room = Allotment.of(connection, held.task.id)
+    kept = [(launch.task_id, launch.number, *row) for row in room.take_points(rows, keep)]
+    journal.add_records(connection, kept, [])
     if launch.cursor == 0 and launch.number > 1 and new:
         # Reports do not say where they begin; what an earlier attempt had reported beyond that is done again.
         lineage.resume_from(connection, launch, from_step=_begins_after(new), checkpoint=None)
     cursor = launch.cursor + len(rows)
     journal.advance(connection, launch, cursor=cursor, progress=_progress(launch, reported, now))
-    thinning.thin(connection, launch, cursor, keep, now)
+    room.give_back(thinning.thin(connection, launch, cursor, keep, now))
+    room.store(connection, keep, now)
     wake(connection, f"task:{held.task.id}")
 
 

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from hashlib import blake2b
 from statistics import fmean
 from typing import Any, Final
 
 import orjson
 
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.services import metrics
+from tunefleet.services.allotment import Allotment
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, AttemptActor, may_read
 from tunefleet.services.tasks import find
 from tunefleet.services.training import agents
 from tunefleet.services.training import held as holding
 from tunefleet.store import Connection, journal, training, wake
+from tunefleet.store.rows import TaskRow
 from tunefleet.wire.training_reports import Done, PredictionEpochs, PredictionItem, PredictionPage, PredictionTrends
 
 _OURS: Final = {"sample_index": "index", "prediction": "output", "ground_truth": "reference"}
 """Field of a reported prediction → field of a journal record."""
 _NOT_KEPT: Final = frozenset({"job_id", "user_id", "type", "seq", "at"})
 _NOT_MEASURES: Final = frozenset({"step", "epoch", "sample_index"})
+PIECE: Final = 200
+"""So many are read at once by who follows them."""
 Mark = tuple[int, int]
 """Launch number and sequence number."""
 
@@ -34,44 +41,42 @@ async def report(core: Core, who: AttemptActor, reported: Sequence[PredictionIte
         ConflictError: If the job is no longer held with this token.
     """
     await agents.touch(core, who)
-    await core.write(partial(_store, who=who, reported=reported, now=core.clock.wall()))
+    # In a thread: texts may be long, and the writer is everybody's.
+    given = await asyncio.to_thread(_given, reported)
+    keep = core.settings.series_points
+    await core.write(partial(_store, who=who, given=given, now=core.clock.wall(), keep=keep))
     return Done(count=len(reported))
 
 
-def _store(connection: Connection, *, who: AttemptActor, reported: Sequence[PredictionItem], now: float) -> None:
+def _given(reported: Sequence[PredictionItem]) -> dict[str, dict[str, Any]]:
+    """Return the records of predictions by the digest of what makes each one; a repetition is left out."""
+    found: dict[str, dict[str, Any]] = {}
+    for item in reported:
+        said: dict[str, Any] = orjson.loads(item.model_dump_json(exclude_none=True, exclude=set(_NOT_KEPT)))
+        record = {_OURS.get(name, name): value for name, value in said.items()}
+        identity = orjson.dumps([record.get(name) for name in ("step", "index", "prompt", "output")])
+        found.setdefault(blake2b(identity, digest_size=16).hexdigest(), record)
+    return found
+
+
+def _store(
+    connection: Connection, *, who: AttemptActor, given: Mapping[str, dict[str, Any]], now: float, keep: int
+) -> None:
     held = holding.of_reporter(connection, who, now)
     launch = holding.launch_of(connection, held, now)
-    known = {
-        _identity(orjson.loads(body))
-        for number, _, body in training.predictions(connection, held.task.id)
-        if number == launch.number
-    }
-    rows: list[tuple[Any, ...]] = []
-    for item in reported:
-        record = _record(item)
-        if _identity(record) in known:
-            continue
-        known.add(_identity(record))
-        seq = launch.cursor + len(rows)
-        body = orjson.dumps({**record, "type": "prediction", "seq": seq, "at": now}).decode()
-        rows.append((launch.task_id, launch.number, seq, "prediction", body))
-    count, characters = journal.records_kept(connection, held.task.id)
-    if metrics.is_full(count, characters):
-        return
-    if metrics.is_full(count + len(rows), characters + sum(len(row[-1]) for row in rows)):
-        metrics.tell_full(connection, held.task.id, now)
-    journal.add_records(connection, [], rows)
-    journal.advance(connection, launch, cursor=launch.cursor + len(rows), progress=None)
+    known = training.reported_predictions_of(connection, launch, list(given))
+    fresh = [digest for digest in given if digest not in known]
+    rows = [
+        (seq, "prediction", orjson.dumps({**given[digest], "type": "prediction", "seq": seq, "at": now}).decode())
+        for seq, digest in enumerate(fresh, launch.cursor)
+    ]
+    room = Allotment.of(connection, held.task.id)
+    kept = room.take_records(rows)
+    journal.add_records(connection, [], [(launch.task_id, launch.number, *row) for row in kept])
+    training.add_reported_predictions(connection, launch, fresh[: len(kept)])
+    journal.advance(connection, launch, cursor=launch.cursor + len(kept), progress=None)
+    room.store(connection, keep, now)
     wake(connection, f"task:{held.task.id}")
-
-
-def _record(item: PredictionItem) -> dict[str, Any]:
-    said: dict[str, Any] = orjson.loads(item.model_dump_json(exclude_none=True, exclude=set(_NOT_KEPT)))
-    return {_OURS.get(name, name): value for name, value in said.items()}
-
-
-def _identity(record: dict[str, Any]) -> tuple[Any, ...]:
-    return record.get("step"), record.get("index"), record.get("prompt"), record.get("output")
 
 
 async def page(
@@ -90,13 +95,22 @@ async def page(
     Raises:
         NotFoundError: If there is no such job.
     """
-    job_id, found = await _all(core, actor, task_id)
-    epochs = {each["epoch"] for each in found}
-    wanted = [each for each in found if epoch is None or each["epoch"] == epoch]
-    return PredictionPage(
-        job_id=job_id, predictions=wanted[offset : offset + limit], total_count=len(wanted), epoch_count=len(epochs),
-        limit=limit, offset=offset,
-    )  # fmt: skip
+    may_read(actor)
+
+    def operation(connection: Connection) -> PredictionPage:
+        row = find(connection, actor, task_id)
+        epochs, wanted, total = set(), [], 0
+        for _, view in _views(connection, row):
+            epochs.add(view["epoch"])
+            if epoch is None or view["epoch"] == epoch:
+                if offset <= total < offset + limit:
+                    wanted.append(view)
+                total += 1
+        return PredictionPage(
+            job_id=row.id, predictions=wanted, total_count=total, epoch_count=len(epochs), limit=limit, offset=offset
+        )
+
+    return await core.read(operation)
 
 
 async def epochs(core: Core, actor: Actor, task_id: str) -> PredictionEpochs:
@@ -105,13 +119,15 @@ async def epochs(core: Core, actor: Actor, task_id: str) -> PredictionEpochs:
     Raises:
         NotFoundError: If there is no such job.
     """
-    job_id, found = await _all(core, actor, task_id)
-    counts: dict[tuple[float | None, int], int] = {}
-    for each in found:
-        key = (each["epoch"], each["step"])
-        counts[key] = counts.get(key, 0) + 1
-    listed = [{"epoch": epoch, "step": step, "prediction_count": count} for (epoch, step), count in counts.items()]
-    return PredictionEpochs(job_id=job_id, epochs=listed)
+    may_read(actor)
+
+    def operation(connection: Connection) -> PredictionEpochs:
+        row = find(connection, actor, task_id)
+        counts = Counter((view["epoch"], view["step"]) for _, view in _views(connection, row))
+        listed = [{"epoch": epoch, "step": step, "prediction_count": count} for (epoch, step), count in counts.items()]
+        return PredictionEpochs(job_id=row.id, epochs=listed)
+
+    return await core.read(operation)
 
 
 async def trends(core: Core, actor: Actor, task_id: str) -> PredictionTrends:
@@ -120,27 +136,46 @@ async def trends(core: Core, actor: Actor, task_id: str) -> PredictionTrends:
     Raises:
         NotFoundError: If there is no such job.
     """
-    job_id, found = await _all(core, actor, task_id)
-    steps: dict[int, list[dict[str, Any]]] = {}
-    for each in found:
-        steps.setdefault(each["step"], []).append(each)
-    return PredictionTrends(job_id=job_id, trends=[_trend(step, rows) for step, rows in steps.items()])
+    may_read(actor)
+
+    def operation(connection: Connection) -> PredictionTrends:
+        row = find(connection, actor, task_id)
+        steps: dict[int, _Trend] = {}
+        for _, view in _views(connection, row):
+            steps.setdefault(view["step"], _Trend(view["step"], view["epoch"])).add(view)
+        return PredictionTrends(job_id=row.id, trends=[trend.view() for trend in steps.values()])
+
+    return await core.read(operation)
 
 
-def _trend(step: int, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    values: dict[str, list[float]] = {}
-    for row in rows:
-        for name, value in row.items():
+@dataclass(slots=True)
+class _Trend:
+    """The measures of a step's predictions, so far."""
+
+    step: int
+    epoch: float | None
+    count: int = 0
+    values: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, view: Mapping[str, Any]) -> None:
+        """Take in a prediction."""
+        self.count += 1
+        for name, value in view.items():
             if isinstance(value, bool | int | float) and name not in _NOT_MEASURES:
-                values.setdefault(name, []).append(float(value))
-    means = {f"avg_{name}": fmean(found) for name, found in values.items()}
-    return {"step": step, "epoch": rows[0]["epoch"], "sample_count": len(rows), **means}
+                self.values.setdefault(name, []).append(float(value))
+
+    def view(self) -> dict[str, Any]:
+        """Return the means."""
+        means = {f"avg_{name}": fmean(found) for name, found in self.values.items()}
+        return {"step": self.step, "epoch": self.epoch, "sample_count": self.count, **means}
 
 
 async def after(
     core: Core, actor: Actor, task_id: str, mark: Mark | None
 ) -> tuple[str, list[tuple[Mark, dict[str, Any]]], bool]:
-    """Return the job's id, its predictions behind a mark, each with its own, and whether no more will come.
+    """Return the job's id, its next predictions behind a mark, each with its own, and whether no more will come.
+
+    Of so many as `PIECE`, more may be there already.
 
     Raises:
         NotFoundError: If there is no such job.
@@ -149,16 +184,18 @@ async def after(
 
     def operation(connection: Connection) -> tuple[str, list[tuple[Mark, dict[str, Any]]], bool]:
         row = find(connection, actor, task_id)
-        found = training.predictions(connection, row.id, after=mark)
-        views = [((launch, seq), _view(row.id, row.owner, orjson.loads(body))) for launch, seq, body in found]
-        return row.id, views, TaskStatus(row.status).final
+        found = list(_views(connection, row, after=mark, limit=PIECE))
+        return row.id, found, TaskStatus(row.status).final and len(found) < PIECE
 
     return await core.read(operation)
 
 
-async def _all(core: Core, actor: Actor, task_id: str) -> tuple[str, list[dict[str, Any]]]:
-    job_id, found, _ = await after(core, actor, task_id, None)
-    return job_id, [view for _, view in found]
+def _views(
+    connection: Connection, row: TaskRow, *, after: Mark | None = None, limit: int | None = None
+) -> Iterator[tuple[Mark, dict[str, Any]]]:
+    """Yield predictions one by one: of a job that has very many, not all are held at once."""
+    for launch, seq, body in training.predictions(connection, row.id, after=after, limit=limit):
+        yield (launch, seq), _view(row.id, row.owner, orjson.loads(body))
 
 
 def _view(task_id: str, owner: str, record: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ def _metrics() -> None:
         sa.Column("at", sa.Double(), nullable=False),
         sa.Column("window_from", sa.BigInteger(), nullable=True),
         sa.Column("window_to", sa.BigInteger(), nullable=True),
+        sa.Column("curve", sa.BigInteger(), nullable=False),
         sa.Column("values_json", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("task_id", "launch_number", "seq", name="pk_metric_points"),
         sqlite_with_rowid=False,
@@ -32,6 +33,25 @@ def _metrics() -> None:
         sa.Column("type", sa.String(), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("task_id", "launch_number", "seq", name="pk_journal_records"),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "journal_room",
+        sa.Column("task_id", sa.String(), nullable=False),
+        sa.Column("records", sa.Integer(), nullable=False),
+        sa.Column("characters", sa.BigInteger(), nullable=False),
+        sa.Column("point_characters", sa.BigInteger(), nullable=False),
+        sa.Column("told", sa.Text(), nullable=False),
+        sa.Column("series", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("task_id", name="pk_journal_room"),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "reported_predictions",
+        sa.Column("task_id", sa.String(), nullable=False),
+        sa.Column("launch_number", sa.Integer(), nullable=False),
+        sa.Column("digest", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("task_id", "launch_number", "digest", name="pk_reported_predictions"),
         sqlite_with_rowid=False,
     )
     op.create_table(

@@ -26,6 +26,7 @@ def _access() -> None:
         sa.Column("created_by", sa.String(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("archived_at", sa.Double(), nullable=True),
+        sa.Column("document_bytes", sa.BigInteger(), nullable=False, server_default="0"),
         sa.PrimaryKeyConstraint("name", name="pk_projects"),
         sqlite_with_rowid=False,
     )
@@ -106,6 +107,7 @@ def _workflows() -> None:
         sa.Column("workflow_seq", SERIAL, autoincrement=False, nullable=False),
         sa.Column("document", sa.Text(), nullable=False),
         sa.Column("warnings", sa.Text(), nullable=False),
+        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("workflow_seq", name="pk_workflow_documents"),
     )
     op.create_table(
