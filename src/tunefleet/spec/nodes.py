@@ -100,15 +100,20 @@ def read_tasks(source: Source, name: str, faults: list[Fault]) -> tuple[TaskNode
 def _valueless(found: Sequence[Draft], placeholders: Mapping[str, Sequence[Found]]) -> list[Fault]:
     """Tell the references that can have no value, whatever the tasks before them do."""
     specs = {draft.name: draft.source.data["spec"] for draft in found}
-    told = []
+    known: dict[Reference, tuple[str, str] | None] = {}  # many tasks refer to one value
+    told: list[Fault] = []
     for draft in found:
         for each in placeholders.get(draft.name, ()):
             if not isinstance(each.piece, Reference) or each.piece.node not in specs:
                 continue
-            wrong = result_keys.fault_of(each.piece, specs[each.piece.node])
+            if each.piece not in known:
+                known[each.piece] = result_keys.fault_of(each.piece, specs[each.piece.node])
+            wrong = known[each.piece]
             if wrong is not None:
                 told.append(fault_at((*SPEC, *each.where), wrong[0], draft.source, hint=wrong[1]))
-    return told[:MAX_FAULTS]
+            if len(told) == MAX_FAULTS:
+                return told
+    return told
 
 
 @dataclass(slots=True)
