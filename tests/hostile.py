@@ -16,6 +16,7 @@ NAMES: Final = {
     "a folder of Windows": "a\\b",
     "two lines": "one\ntwo",
     "a return": "one\rtwo",
+    "a tab": "one\ttwo",
     "a null byte": "a\0b",
     "an escape": "\x1b[2J\x1b]0;owned\x07",
     "a C1 command": "a\x9b31mb",

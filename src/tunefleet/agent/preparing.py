@@ -6,13 +6,19 @@ Each piece is in the record once it is here, so that a restart fetches nothing t
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.site import Site
+from tunefleet.client.stopping import interruptibly
 from tunefleet.errors import InputError
 from tunefleet.wire.link import ResumeFrom
+
+_LOOK_S: Final = 0.1
 
 
 def prepare(site: Site, job: AgentJob, heed: Callable[[], None]) -> None:
@@ -43,7 +49,7 @@ class _Preparation:
                 continue
             self._heed()
             job.phase = "downloading"
-            path = self._site.fetch(address)
+            path = interruptibly(partial(self._site.fetch, address), self._look)
             job.note(inputs={**job.record.inputs, pointer: str(path)})
         for pointer, ref in job.record.digests.items():
             if pointer not in job.record.inputs:
@@ -57,6 +63,10 @@ class _Preparation:
         if job.record.resume is not None:
             job.note(resume=None, from_step=self._restore(job.record.resume))
         self._heed()
+
+    def _look(self) -> None:
+        self._heed()
+        time.sleep(_LOOK_S)
 
     def _bring(self, source: Path, name: str) -> None:
         """Copy a checkpoint into the job folder, whole or not at all."""

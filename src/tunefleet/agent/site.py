@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.client.backend import JobClient
+from tunefleet.client.stopping import Stop
 from tunefleet.executors.registry import Registry
 from tunefleet.jobs import Supervisor
 from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.observing.spans import Spans
 from tunefleet.settings import AgentSettings
 
-Fetch = Callable[[str], Path]
-"""From an address to the local file that it was fetched to."""
+Fetch = Callable[[str, Stop], Path]
+"""From an address, and what ends it early, to the local file that it was fetched to."""
 Claim = Callable[[Mapping[str, Any]], tuple[str, ...]]
 """From a spec to the UUIDs of the GPUs that the job gets."""
 

@@ -6,7 +6,6 @@ else of the address: the rest may be secret.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -15,8 +14,9 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from tunefleet.client.limit import Limit
 from tunefleet.client.reach import Reach, origin_of
-from tunefleet.client.stopping import Stop
+from tunefleet.client.stopping import Stop, Trace
 from tunefleet.client.webhook import later_s
 from tunefleet.errors import ForbiddenError, InputError, UnreachableError
 
@@ -136,19 +136,19 @@ def _pause(state: RetryCallState) -> float:
 
 def _once(reach: Reach, question: Question, stop: Stop) -> Reply:
     stop.check()
-    deadline = time.monotonic() + question.timeout_s
+    limit = Limit(question.timeout_s, stop)
     timeout = httpx.Timeout(question.timeout_s, connect=min(_CONNECT_S, question.timeout_s))
     try:
         # No proxy from the environment: it would look the name up again, and connect to what it finds. A connection is
         # not shared: it was opened in the name of one host, and another may have the same address.
         with (
             httpx.Client(timeout=timeout, trust_env=False, verify=question.verify_tls) as client,
-            stop.watched() as trace,
+            limit.watched() as trace,
         ):
-            reply = _followed(client, reach, question, deadline, trace)
-            stop.check()  # what this end has cut off may read like a whole answer
+            reply = _followed(client, reach, question, trace)
+            limit.check(question.host)  # what this end has cut off may read like a whole answer
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        stop.check()  # it was this end that closed the connection
+        limit.check(question.host)  # it was this end that closed the connection
         said = str(error).strip().rstrip(".")
         why = said if said and "//" not in said else type(error).__name__
         raise UnreachableError(f"{question.host} cannot be reached: {why}.", detail=repr(error)) from error
@@ -157,7 +157,7 @@ def _once(reach: Reach, question: Question, stop: Stop) -> Reply:
     return reply
 
 
-def _followed(client: httpx.Client, reach: Reach, question: Question, deadline: float, trace: Any) -> Reply:
+def _followed(client: httpx.Client, reach: Reach, question: Question, trace: Trace) -> Reply:
     here = replace(question, url=_with_params(question))
     for _ in range(_REDIRECTS + 1):
         headers = {"Accept-Encoding": "identity", **here.headers}
@@ -166,7 +166,7 @@ def _followed(client: httpx.Client, reach: Reach, question: Question, deadline: 
         response = client.send(request, stream=True)
         try:
             if not (here.follow_redirects and response.is_redirect):
-                return _read(here, response, deadline)
+                return _read(here, response)
             here = _next(here, response)
         finally:
             response.close()
@@ -192,14 +192,12 @@ def _next(here: Question, response: httpx.Response) -> Question:
     return moved if keeps else replace(moved, method="GET", body={})
 
 
-def _read(question: Question, response: httpx.Response, deadline: float) -> Reply:
+def _read(question: Question, response: httpx.Response) -> Reply:
     data = bytearray()
     for piece in response.iter_bytes(16 << 10):
         data += piece
         if len(data) > question.max_body_bytes:
             break
-        if time.monotonic() > deadline:
-            raise UnreachableError(f"{question.host} does not end its answer within {question.timeout_s:g} seconds.")
     kept = bytes(data[: question.max_body_bytes])
     return Reply(
         host=question.host,

@@ -20,7 +20,9 @@ import httpx
 from filelock import FileLock
 
 from tunefleet.artifacts import hash_file
-from tunefleet.client.reach import Reach, shown
+from tunefleet.client.limit import Limit
+from tunefleet.client.reach import Reach, shown, silence_s
+from tunefleet.client.stopping import Stop
 from tunefleet.client.throttle import Throttle
 from tunefleet.client.transfer import OnProgress, Progress, ignore_progress
 from tunefleet.errors import ArtifactError, ForbiddenError, InputError, TooLargeError, UnreachableError
@@ -89,8 +91,12 @@ class Downloader:
         self._throttle = throttle
         self._on_progress = on_progress
 
-    def fetch(self, address: str | Address) -> Path:
+    def fetch(self, address: str | Address, stop: Stop | None = None) -> Path:
         """Fetch a file.
+
+        Args:
+            address: Where it is.
+            stop: Ends it early, connection and all; what has come is kept for the next time.
 
         Returns:
             Where it lies, under its own name.
@@ -101,7 +107,9 @@ class Downloader:
             ArtifactError: If what arrived does not have the digest that the host names.
             TooLargeError: If the file is over the limit.
             UnreachableError: If the host does not answer, or the connection breaks again and again.
+            Stopped: If it is not wanted any more.
         """
+        stop = stop or Stop()
         wanted = Address(address) if isinstance(address, str) else address
         folder = self._folder / f".fetched-{hashlib.sha256(wanted.url.encode()).hexdigest()[:16]}"
         whole = folder / wanted.name
@@ -110,17 +118,18 @@ class Downloader:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
             if not whole.exists():
-                self._until_whole(wanted, folder / f".{wanted.name}.partial").replace(whole)
+                self._until_whole(wanted, folder / f".{wanted.name}.partial", stop).replace(whole)
                 logger.info("Fetched %s (%d bytes).", shown(wanted.url), whole.stat().st_size)
         return whole
 
-    def _until_whole(self, wanted: Address, part: Path) -> Path:
+    def _until_whole(self, wanted: Address, part: Path, stop: Stop) -> Path:
         tries = 0
         pace = _Pace(wanted.url)
         while True:
+            stop.check()
             before = part.stat().st_size if part.exists() else 0
             try:
-                digest = self._download(wanted, part, pace)
+                digest = self._download(wanted, part, pace, stop)
             except UnreachableError as error:
                 if isinstance(error, _TooSlow):
                     raise
@@ -136,7 +145,7 @@ class Downloader:
                 _note_of(part).unlink(missing_ok=True)
                 return part
 
-    def _download(self, wanted: Address, part: Path, pace: _Pace) -> str | None:
+    def _download(self, wanted: Address, part: Path, pace: _Pace, stop: Stop) -> str | None:
         """Fetch what lacks; returns the digest of the whole file, if the host names it."""
         note = _note_of(part)
         etag = note.read_text() if note.exists() and part.exists() else ""
@@ -146,32 +155,39 @@ class Downloader:
         if etag:
             headers |= {"Range": f"bytes={part.stat().st_size}-", "If-Range": etag}
         timeout = httpx.Timeout(wanted.timeout_s, connect=min(10.0, wanted.timeout_s))
-        with self._reach.get(wanted.url, headers=headers, timeout=timeout) as response:
+        limit = Limit(silence_s(timeout), stop)
+        with self._reach.get(wanted.url, headers=headers, timeout=timeout, limit=limit) as response:
             if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE and etag:
                 _forget(part)  # it was whole, or is not what it was
-                return self._download(wanted, part, pace)
+                return self._download(wanted, part, pace, stop)
             _refuse(wanted.url, response)
             goes_on = response.status_code == httpx.codes.PARTIAL_CONTENT
             told = response.headers.get("etag", "")
             note.write_text(told if not told.startswith("W/") else "")
             pace.begins()
-            self._write(wanted, response, part, pace, goes_on=goes_on)
+            self._write(wanted, response, part, pace, limit, goes_on=goes_on)
         found = _DIGEST.fullmatch(told)
         return found[1] if found else None
 
-    def _write(self, wanted: Address, response: httpx.Response, part: Path, pace: _Pace, *, goes_on: bool) -> None:
+    def _write(
+        self, wanted: Address, response: httpx.Response, part: Path, pace: _Pace, limit: Limit, *, goes_on: bool
+    ) -> None:
         size = part.stat().st_size if goes_on else 0
         expected = response.headers.get("content-length")
         end = size + int(expected) if expected and expected.isdigit() else None
         with part.open("ab" if goes_on else "wb") as file:
             sink = self._throttle.sink(file) if self._throttle else file
+            # What frames a body is no piece of it, and may drip as well.
+            limit.renew(wanted.timeout_s)
             for piece in response.iter_raw():
+                limit.rest()
                 size += len(piece)
                 if size > self._max_bytes:
                     raise TooLargeError(f"{shown(wanted.url)} is over {self._max_bytes} bytes.")
                 sink.write(piece)
                 pace.arrived(len(piece))
                 self._on_progress(Progress("downloading", wanted.name, size, end or 0))
+                limit.renew(wanted.timeout_s)
         if end is not None and size < end:
             raise UnreachableError(f"The connection to {shown(wanted.url)} broke.")
 

@@ -31,7 +31,7 @@ class Receiver:
         url: The result goes there, files to `URL/TASK_ID/files`.
         method: Of the request with the result.
         headers: Sent along.
-        timeout_s: Silence after which the receiver is given up.
+        timeout_s: Silence after which the receiver is given up; it must have answered so long after all was sent.
     """
 
     url: str

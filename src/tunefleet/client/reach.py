@@ -16,6 +16,8 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 
 from tunefleet.client import trust
+from tunefleet.client.limit import Limit, cut
+from tunefleet.client.stopping import Trace
 from tunefleet.errors import ForbiddenError, InputError, UnreachableError
 
 TIMEOUT: Final = httpx.Timeout(60.0, connect=10.0)
@@ -44,24 +46,33 @@ class Reach:
 
     @contextmanager
     def get(
-        self, url: str, *, headers: Mapping[str, str] | None = None, timeout: httpx.Timeout = TIMEOUT
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: httpx.Timeout = TIMEOUT,
+        limit: Limit | None = None,
     ) -> Iterator[httpx.Response]:
         """Open an answer, redirects followed and checked; its body is not read.
 
         Args:
             url: An http or https address.
             headers: Sent along; credentials only as long as the host stays the same.
-            timeout: Of the network.
+            timeout: Of the network: how long it may be silent.
+            limit: How long it may take whatever it sends, redirects and all; whoever reads much renews it. By default
+                so long as the network may be silent, for the whole answer.
 
         Raises:
             ForbiddenError: If the address, or one that it leads to, may not be reached.
-            UnreachableError: If the host does not answer.
+            UnreachableError: If the host does not answer, or does not do so in time.
             InputError: If it leads nowhere.
+            Stopped: If nobody wants the answer any more.
         """
         first, sent = origin_of(url), dict(headers or {})
-        with _client(timeout) as client, _in_our_words(url):
+        limit = limit or Limit(silence_s(timeout))
+        with _client(timeout) as client, _in_our_words(url, limit), limit.watched() as trace:
             for _ in range(_REDIRECTS):
-                response = client.send(self.request(client, "GET", url, headers=sent), stream=True)
+                response = self._sent(client, self.request(client, "GET", url, headers=sent), trace)
                 try:
                     if not response.is_redirect:
                         yield response
@@ -84,23 +95,38 @@ class Reach:
         *,
         headers: Mapping[str, str] | None = None,
         timeout: httpx.Timeout = TIMEOUT,
-        **body: Any,
+        content: bytes | Iterable[bytes] = b"",
     ) -> httpx.Response:
-        """Send a request and return the whole answer; a redirect is an answer too.
+        """Send a request and return the answer, its body unread; a redirect is an answer too.
 
         Args:
             method: HTTP method.
             url: An http or https address.
-            headers: Sent along.
-            timeout: Of the network.
-            body: As httpx takes it.
+            headers: Sent along; the length of what comes in pieces is among them.
+            timeout: Of the network: how long it may be silent. The host has as long to take each piece of the content,
+                and to answer after the last one, whatever it sends meanwhile.
+            content: What is sent.
 
         Raises:
             ForbiddenError: If the address may not be reached.
-            UnreachableError: If the host does not answer.
+            UnreachableError: If the host does not answer, or does not do so in time.
         """
-        with _client(timeout) as client, _in_our_words(url):
-            return client.send(self.request(client, method, url, headers=dict(headers or {}), **body))
+        sent, seconds = dict(headers or {}), silence_s(timeout)
+        if isinstance(content, bytes):
+            if content and not any(name.lower() == "content-length" for name in sent):
+                sent["Content-Length"] = str(len(content))
+            content = [content] if content else []
+        limit = Limit(seconds)
+        pieces = limit.renewed_by(cut(content), seconds) if content else None
+        with _client(timeout) as client, _in_our_words(url, limit), limit.watched() as trace:
+            response = self._sent(client, self.request(client, method, url, headers=sent, content=pieces), trace)
+            response.close()
+            return response
+
+    @staticmethod
+    def _sent(client: httpx.Client, request: httpx.Request, trace: Trace) -> httpx.Response:
+        request.extensions["trace"] = trace
+        return client.send(request, stream=True)
 
     def request(
         self,
@@ -204,16 +230,23 @@ def _client(timeout: httpx.Timeout) -> httpx.Client:
     return httpx.Client(timeout=timeout, follow_redirects=False, trust_env=False, verify=trust.context())
 
 
+def silence_s(timeout: httpx.Timeout) -> float:
+    """Return how long a host that says nothing is waited for, to connect and to answer."""
+    return (timeout.connect or 0.0) + (timeout.read or 0.0)
+
+
 def _timeout(client: httpx.Client | httpx.AsyncClient) -> dict[str, Any]:
     # Extensions of a request take the place of the client's, and with them its limits.
     return {"timeout": client.timeout.as_dict()}
 
 
 @contextmanager
-def _in_our_words(url: str) -> Iterator[None]:
+def _in_our_words(url: str, limit: Limit) -> Iterator[None]:
     try:
         yield
+        limit.check(shown(url))  # what this end has cut off may read like a whole answer
     except (httpx.HTTPError, httpx.InvalidURL) as error:
+        limit.check(shown(url))
         raise UnreachableError(f"{shown(url)} cannot be reached: {error}.", detail=repr(error)) from error
 
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import Any
+from contextvars import copy_context
+from typing import Any, TypeVar
 
-__all__ = ["Stop", "Stopped"]
+__all__ = ["Stop", "Stopped", "Trace", "interruptibly"]
+
+T = TypeVar("T")
+
+Trace = Callable[[str, Any], None]
+"""What httpx tells of the steps of a request."""
 
 
 class Stopped(Exception):
@@ -56,15 +63,16 @@ class Stop:
             raise Stopped
 
     @contextmanager
-    def watched(self) -> Iterator[Callable[[str, Any], None]]:
+    def watched(self) -> Iterator[Trace]:
         """Watch the connections of one request; gives what httpx is to call as its `trace`."""
         mine: set[socket.socket] = set()
 
         def trace(event: str, info: Any) -> None:
-            # With TLS there are two: the first one's descriptor has gone to the second.
-            if event not in {"connection.connect_tcp.complete", "connection.start_tls.complete"}:
+            if event != "connection.connect_tcp.complete":
                 return
-            opened = info["return_value"].get_extra_info("socket")
+            # A descriptor of our own: that of the connection goes to another object when TLS begins, before its
+            # handshake is done.
+            opened = info["return_value"].get_extra_info("socket").dup()
             with self._lock:
                 mine.add(opened)
                 self._sockets.add(opened)
@@ -76,9 +84,43 @@ class Stop:
         finally:
             with self._lock:
                 self._sockets -= mine
+                for each in mine:
+                    each.close()
 
 
 def _shut(opened: socket.socket) -> None:
-    # The plain one, also of TLS: no farewell is awaited. Who waits for a byte there wakes up.
+    # Below TLS: no farewell is awaited. Who waits for a byte there wakes up.
     with suppress(OSError):
-        socket.socket.shutdown(opened, socket.SHUT_RDWR)
+        opened.shutdown(socket.SHUT_RDWR)
+
+
+def interruptibly(act: Callable[[Stop], T], look: Callable[[], None], wake: Callable[[], None] | None = None) -> T:
+    """Do something that may sit in a socket or a lock for minutes, and leave it once it is not wanted.
+
+    Args:
+        act: What is to be done, in a thread of its own: one that is left is told to end.
+        look: Called again and again until it is done; waits a moment, and may raise.
+        wake: Called in that thread when it is done.
+
+    Raises:
+        Exception: What `act` or `look` raises.
+    """
+    future: Future[T] = Future()
+    stop = Stop()
+
+    def run() -> None:
+        try:
+            future.set_result(act(stop))
+        except BaseException as error:  # noqa: BLE001 -- raised where it is waited for
+            future.set_exception(error)
+        if wake is not None:
+            wake()
+
+    threading.Thread(target=copy_context().run, args=(run,), name="fetch", daemon=True).start()
+    try:
+        while not future.done():
+            look()
+    except BaseException:
+        stop.set()
+        raise
+    return future.result()

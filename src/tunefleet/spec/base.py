@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
@@ -174,12 +175,32 @@ Text = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_plai
 """A name or a path: one line that is not empty."""
 
 
+def unseen(at: str = "") -> PydanticCustomError:
+    """Make an error for a text of which not all can be seen."""
+    return wrong("has characters that cannot be shown", "some of them turn the direction of writing", at=at)
+
+
+def is_seen(value: str) -> bool:
+    """Whether all of a line can be seen; blanks of any width can."""
+    return value.isprintable() or all(each.isprintable() or unicodedata.category(each) == "Zs" for each in value)
+
+
+def _label(value: str) -> str:
+    if not is_seen(value):
+        raise unseen()
+    return value
+
+
+Label = Annotated[Text, AfterValidator(_label)]
+"""What people call something: one line that terminals and pages show as it is."""
+
+
 def _inside(value: str) -> str:
     parts = value.replace("\\", "/").split("/")
     if value.startswith(("/", "~")) or ".." in parts or ":" in parts[0]:
         raise wrong("must be a path inside the folder", "write it without a leading / and without ..")
     if not value.isprintable():
-        raise wrong("has characters that cannot be shown", "some of them turn the direction of writing")
+        raise unseen()
     return value
 
 

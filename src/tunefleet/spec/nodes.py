@@ -100,7 +100,8 @@ def read_tasks(source: Source, name: str, faults: list[Fault]) -> tuple[TaskNode
 def _valueless(found: Sequence[Draft], looked: _Looked) -> list[Fault]:
     """Tell the references that can have no value, whatever the tasks before them do."""
     specs = {draft.name: draft.source.data["spec"] for draft in found}
-    told = []
+    known: dict[Reference, tuple[str, str] | None] = {}  # many tasks refer to one value
+    told: list[Fault] = []
     for draft in found:
         decides = looked.conditions.get(draft.name)
         if decides is not None and decides.node in specs:
@@ -110,12 +111,15 @@ def _valueless(found: Sequence[Draft], looked: _Looked) -> list[Fault]:
         for each in looked.placeholders.get(draft.name, ()):
             if not isinstance(each.piece, Reference) or each.piece.node not in specs:
                 continue
-            wrong = result_keys.fault_of(each.piece, specs[each.piece.node]) or result_keys.misplaced(
-                each.where, each.piece, each.before, specs[each.piece.node]
-            )
+            upstream = specs[each.piece.node]
+            if each.piece not in known:
+                known[each.piece] = result_keys.fault_of(each.piece, upstream)
+            wrong = known[each.piece] or result_keys.misplaced(each.where, each.piece, each.before, upstream)
             if wrong is not None:
                 told.append(fault_at((*SPEC, *each.where), wrong[0], draft.source, hint=wrong[1]))
-    return told[:MAX_FAULTS]
+            if len(told) == MAX_FAULTS:
+                return told
+    return told
 
 
 @dataclass(slots=True)

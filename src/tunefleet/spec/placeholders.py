@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 _MARKS = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<inside>[^{}\r\n]*)\}|(?P<open>\$\{)")
@@ -17,6 +18,9 @@ _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _FROM_THE_END = re.compile(r"\[\s*-[0-9]+\s*\]")
 MAX_PLACEHOLDER: Final = 1_000
 """Characters between the braces, and of a path anywhere else; names have 200 at most, and a path hardly more."""
+_MAX_NAME: Final = 200
+"""Characters of a name of a task, at most."""
+_SEPARATORS: Final = re.compile(r"[.\[]")
 _SECRET_PREFIX: Final = "secret:"
 ENVELOPE_KEYS: Final = ("task_id", "worker_id", "metadata", "received_at", "result")
 """The keys of a stored result; a path that starts with another key starts below `result`."""
@@ -97,7 +101,7 @@ def whole(text: str, names: Collection[str] = ()) -> Reference | Secret | None:
     stripped = text.strip()
     if not (stripped.startswith("${") and stripped.endswith("}")):
         return None
-    found = list(pieces(stripped, names))
+    found = list(islice(pieces(stripped, names), 2))  # a second one is enough to know, however many follow
     return found[0] if len(found) == 1 and isinstance(found[0], Reference | Secret) else None
 
 
@@ -135,7 +139,7 @@ def rooted(inside: str, names: Collection[str] = (), text: str | None = None) ->
         names: Names of stages that are known; the longest that fits is taken.
         text: For messages; by default `inside`.
     """
-    ends = [match.start() for match in re.finditer(r"[.\[]", inside[: MAX_PLACEHOLDER + 1])]
+    ends = [match.start() for match in _SEPARATORS.finditer(inside[: _MAX_NAME + 1])]
     node = next((inside[:end] for end in reversed(ends) if inside[:end] in names), inside[: min(ends, default=0)])
     if not node.strip():
         return None

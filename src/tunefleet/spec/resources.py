@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from tunefleet.spec.base import Block, NaturalInt, NotBool, PositiveInt, Text, as_list, wrong
+from tunefleet.spec.base import Block, Label, NaturalInt, NotBool, PositiveInt, Text, as_list, wrong
 from tunefleet.spec.shown import show
 
 _UNITS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
@@ -148,7 +148,7 @@ class ResourcesSpec(Block):
     so that the long ones do not come last."""
     hardware: HardwareSpec = Field(default_factory=HardwareSpec)
     """Cores, memory and GPUs."""
-    tags: Annotated[tuple[Text, ...], BeforeValidator(as_list)] = ()
+    tags: Annotated[tuple[Label, ...], BeforeValidator(as_list)] = ()
     """The worker must have all of these tags (`WORKER_TAGS`); its id counts as one."""
 
     @property

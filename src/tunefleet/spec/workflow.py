@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, ValidationError
 
 from tunefleet.errors import Fault, InputError, SpecError
-from tunefleet.spec.base import Block, Text, wrong
+from tunefleet.spec.base import Block, Label, is_seen, unseen, wrong
 from tunefleet.spec.explain import explain
 from tunefleet.spec.nodes import TaskNode, read_tasks
 from tunefleet.spec.shown import first_faults, show
@@ -26,10 +26,23 @@ def _name(value: str) -> str:
     return value.strip()
 
 
-def _no_hints(value: dict[str, Any]) -> dict[str, Any]:
+def _annotations(value: dict[str, Any]) -> dict[str, Any]:
     if "schedule_hint" in value:
         raise wrong("is not available in this version", "use spec.priority and spec.resources.tags", at="schedule_hint")
+    for key, each in value.items():
+        if not is_seen(key):
+            raise unseen()
+        if not _all_seen(each):
+            raise unseen(key)
     return value
+
+
+def _all_seen(value: Any) -> bool:
+    if isinstance(value, str):
+        return all(map(is_seen, value.replace("\t", " ").split("\n")))  # a description may have several lines
+    if isinstance(value, Mapping):
+        return all(_all_seen(key) and _all_seen(each) for key, each in value.items())
+    return not isinstance(value, list) or all(map(_all_seen, value))
 
 
 class Metadata(Block):
@@ -37,9 +50,9 @@ class Metadata(Block):
 
     name: Annotated[str, AfterValidator(_name)] = "task"
     """Name of the workflow, and of its task if it has one."""
-    owner: Text | None = None
+    owner: Label | None = None
     """A note; rights follow the key that submits."""
-    annotations: Annotated[dict[str, Any], AfterValidator(_no_hints)] = Field(default_factory=dict)
+    annotations: Annotated[dict[str, Any], AfterValidator(_annotations)] = Field(default_factory=dict)
     """Free; `description` is shown."""
 
 

@@ -161,14 +161,14 @@ class Bringer:
             retry=retry_if_exception_type(UnreachableError),
             wait=wait_exponential(multiplier=1.0, max=30.0),
             stop=stop_after_delay(min(_PATIENCE_S, self._transfers.patience_s)),
-            sleep=self._mailbox.pause_whole,
+            sleep=lambda seconds: self._mailbox.pause_whole(seconds, unwanted=self._fetching.stop.is_set),
             before_sleep=lambda state: self._fetching.wait(
                 address.name,
                 (state.outcome and state.outcome.exception()) or UnreachableError("It does not answer."),
                 state.seconds_since_start or 0.0,
             ),
             reraise=True,
-        )(downloads.fetch, address)
+        )(downloads.fetch, address, self._fetching.stop)
 
     def _our_file(self, url: str) -> tuple[str, ResultFile] | None:
         """Return the file of our server that an address names, by whatever name it calls the server."""

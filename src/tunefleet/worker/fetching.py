@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from tunefleet.client.stopping import Stop
 from tunefleet.client.transfer import OnProgress, Progress
 from tunefleet.errors import UnreachableError
 from tunefleet.worker.mailbox import Mailbox
@@ -26,9 +27,11 @@ class Fetching:
         site: Its outbox tells the server.
         mailbox: Interrupts every wait.
         token: Of the attempt.
+        stop: Said when nobody waits for what is fetched any more.
     """
 
-    def __init__(self, site: Site, mailbox: Mailbox, token: str) -> None:
+    def __init__(self, site: Site, mailbox: Mailbox, token: str, stop: Stop | None = None) -> None:
+        self.stop = stop or Stop()
         self._site = site
         self._mailbox = mailbox
         self._token = token
@@ -45,6 +48,7 @@ class Fetching:
         Raises:
             UnreachableError: If it does not come, though the server hears this worker.
             Dropped, Stopped: While it is fetched.
+            Cancelled: If nobody waits for it any more.
         """
         outbox = self._site.outbox
 
@@ -64,15 +68,17 @@ class Fetching:
                 )
 
         self.begin(name)
-        return self._mailbox.patiently(lambda: act(self.at), but=but, waits=waits)
+        return self._mailbox.patiently(lambda: act(self.at), but=but, unwanted=self.stop.is_set, waits=waits)
 
     def begin(self, name: str) -> None:
-        """Say what is fetched, of which nothing has arrived."""
+        """Say what is fetched, of which nothing has arrived; ends what nobody waits for."""
+        self.stop.check()
         self._in_vain_since = None
         self._site.outbox.fetching(self._token, f"fetching {name}")
 
     def at(self, progress: Progress) -> None:
-        """Say how far it is."""
+        """Say how far it is; ends what nobody waits for."""
+        self.stop.check()
         self._in_vain_since = None
         unit, name = (1e6, "MB") if max(progress.total_bytes, progress.done_bytes) >= 1e6 else (1e3, "kB")
         whole = f" of {progress.total_bytes / unit:,.0f}" if progress.total_bytes else ""

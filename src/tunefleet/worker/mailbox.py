@@ -6,12 +6,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from contextvars import copy_context
 from typing import Final, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
 
+from tunefleet.client.stopping import Stop, interruptibly
 from tunefleet.errors import AuthError, ForbiddenError, UnreachableError
 from tunefleet.wire.link import Command, Desired
 
@@ -203,31 +202,26 @@ class Mailbox:
         )
         return retrying(act)
 
-    def interruptibly(self, act: Callable[[], T], check: Callable[[], None]) -> T:
+    def interruptibly(self, act: Callable[[Stop], T], check: Callable[[], None]) -> T:
         """Do something that may sit in a socket or a lock for minutes, and leave it alone once it is not wanted.
 
         Args:
-            act: What is to be done, in a thread of its own: one that is left alone ends by itself, and what it still
-                fetches is there for the next attempt.
+            act: What is to be done, in a thread of its own: one that is left alone is told to end, and what it has
+                fetched is there for the next attempt.
             check: Called several times a second; may raise.
 
         Raises:
             Dropped, Stopped: While it is done; what `check` raises, as well.
         """
-        future: Future[T] = Future()
 
-        def run() -> None:
-            try:
-                future.set_result(act())
-            except BaseException as error:  # noqa: BLE001 -- raised where it is waited for
-                future.set_exception(error)
-            self.wake()
-
-        threading.Thread(target=copy_context().run, args=(run,), name="fetch", daemon=True).start()
-        while not future.done():
+        def look() -> None:
             check()
             self.pause(_LOOK_S)
-        return future.result()
+
+        try:
+            return interruptibly(act, look, self.wake)
+        finally:
+            self.wake()  # its pause between two tries
 
     def pause_whole(self, seconds: float, *, unwanted: Callable[[], bool] = _never) -> None:
         """Wait that long whatever comes, but for `Dropped` and `Stopped`; raises `Cancelled` once it is unwanted."""

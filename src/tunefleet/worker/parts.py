@@ -12,6 +12,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -170,8 +171,11 @@ class Parts:
 
     # What the attempt's thread does.
 
-    def prepare(self) -> tuple[MergeChild, ...]:
+    def prepare(self, check: Callable[[], None]) -> tuple[MergeChild, ...]:
         """Bring the inputs of those that are wanted; one whose inputs cannot be had fails by itself.
+
+        Args:
+            check: Called several times a second while something is fetched; may raise to give it up.
 
         Raises:
             Dropped, Stopped: While something is fetched.
@@ -181,7 +185,8 @@ class Parts:
             own = own_offer(self._offer, part)
             delivery = self._site.delivery(part.token)
             try:
-                inputs = Preparation(self._site, self._executor, self._mailbox, delivery).inputs(own)
+                preparation = Preparation(self._site, self._executor, self._mailbox, delivery)
+                inputs = self._mailbox.interruptibly(partial(preparation.inputs, own), check)
             except (TunefleetError, OSError) as error:
                 logger.warning("Task %s cannot run: %s", part.task_id, error)
                 failed = Finish(token=part.token, outcome="failed", reason=reason_of(error), error=str(error))

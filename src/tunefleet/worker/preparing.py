@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from tunefleet.client.stopping import Stop
 from tunefleet.client.transfer import OnProgress
 from tunefleet.errors import InputError
 from tunefleet.executors.base import JobExecutor
@@ -60,7 +61,7 @@ class Preparation:
         """
         gang = self._site.place.job(offer, point)
         inputs, from_step = self._mailbox.interruptibly(
-            lambda: (self.inputs(offer), self._restore(offer, again=again)), check
+            lambda stop: (self.inputs(offer, stop), self._restore(offer, stop, again=again)), check
         )
         self._site.outbox.fetching(offer.token, None)
         check()
@@ -68,8 +69,12 @@ class Preparation:
         job = self._executor.job(offer, launch=new_launch_id(), inputs=inputs, gpus=self._site.gpus(offer))
         return job.model_copy(update={"env": self._site.env | job.env, "from_step": from_step, "gang": gang})
 
-    def inputs(self, offer: Offer) -> dict[str, str]:
+    def inputs(self, offer: Offer, stop: Stop | None = None) -> dict[str, str]:
         """Bring the inputs of an offer, and return pointer → local path.
+
+        Args:
+            offer: The attempt.
+            stop: Ends it, connections and all.
 
         Raises:
             InputError: If it may not run here, or something is not to be had.
@@ -83,7 +88,7 @@ class Preparation:
         target = Destination(offer.task_id, output, transfers, self._site.secrets, sleep, project=offer.project)
         target.check(root)
         here = paths_here(offer, transfers)
-        fetching = Fetching(self._site, self._mailbox, offer.token)
+        fetching = Fetching(self._site, self._mailbox, offer.token, stop)
         inputs = here | {pointer: self._input(ref, fetching) for pointer, ref in offer.inputs.items()}
         return inputs | Bringer(self._site, offer, self._mailbox, self._delivery, fetching).bring(inputs)
 
@@ -110,12 +115,12 @@ class Preparation:
 
         return str(fetching.get(ref.name, bring))
 
-    def _restore(self, offer: Offer, *, again: bool) -> int | None:
+    def _restore(self, offer: Offer, stop: Stop, *, again: bool) -> int | None:
         """Bring the checkpoint that the attempt goes on from."""
         if offer.resume is None:
             return None
         resume = offer.resume.model_copy(update={"exact": False}) if again else offer.resume
-        fetching = Fetching(self._site, self._mailbox, offer.token)
+        fetching = Fetching(self._site, self._mailbox, offer.token, stop)
 
         def fetch(ref: InputRef, dest: Path) -> Path:
             return fetching.get(

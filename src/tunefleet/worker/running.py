@@ -293,7 +293,7 @@ class JobRun:
                 self.record.offer, again=again, check=self._raise_unwanted, point=self.record.point
             )
         env = job.env | self._trace.environment(job.launch)
-        job = job.model_copy(update={"merge_children": self._parts.prepare(), "env": env})
+        job = job.model_copy(update={"merge_children": self._parts.prepare(self._raise_unwanted), "env": env})
         self._note(launch=job.launch, suspended=False, watched=self._guard.started())
         return self._site.jobs.launch(job)
 

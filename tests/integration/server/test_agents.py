@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.hostile import NAMES
 from tests.integration.server.support import Running, until
 from tests.integration.server.training import CAPABILITIES, HandAgent, agent, client, close_clients, train
 
@@ -257,3 +258,30 @@ def test_lost_lease_frees_the_job_and_the_late_agent_is_told(start: Start, tmp_p
     finally:
         running.stop()
         running.core.close()
+
+
+ACCEPTED = {"nothing", "a blank", "blanks around", "here", "above", "a path", "an absolute path", "a folder"} | {
+    "a folder of Windows"
+}
+"""Names that are harmless in the middle of a line that nobody goes to."""
+
+
+@pytest.mark.parametrize("header", ["ID", "Hostname", "Platform", "Version"])
+def test_what_an_agent_says_of_itself_in_a_header_is_one_line(running: Running, header: str) -> None:
+    hand = client(running, running.worker_key)
+    known = {"X-Agent-ID": b"agent_0123456789abcdef"}
+    for encoding in ("utf-8", "latin-1"):
+        for name, value in NAMES.items():
+            try:
+                data = b"agent_01234" + value.encode(encoding) + b"5"
+            except UnicodeEncodeError:
+                continue
+            if name in ACCEPTED or any(each < 32 and each != 9 for each in data):  # of HTTP they are no header
+                continue
+            answer = hand.get("/agent/poll", headers=[*{**known, f"X-Agent-{header}": data[:300]}.items()])
+            assert answer.status_code == 400, (name, answer.text)
+            assert f"x-agent-{header.lower()}" in answer.json()["detail"].lower(), answer.text
+    told = "büro 机器".encode()
+    assert hand.get("/agent/poll", headers=[("X-Agent-ID", known["X-Agent-ID"]), ("X-Agent-Hostname", told)]).is_success
+    listed = client(running, running.admin_key).get("/agents").json()["agents"]
+    assert "büro 机器" in {row["hostname"] for row in listed}

@@ -91,7 +91,7 @@ class Agent:
             settings=AgentSettings(_env_file=None, home=tmp_path),  # type: ignore[call-arg]
             jobs=self,  # type: ignore[arg-type]
             registry=Registry([TrainExecutor()]),
-            fetch=Path,
+            fetch=lambda address, _: Path(address),
             gpus=self._gpus,
             backend=None,  # type: ignore[arg-type]
         )

@@ -10,6 +10,8 @@ from pydantic import ValidationError
 
 from tests.hostile import HARMLESS, NAMES
 from tunefleet.spec.pipeline import task_name
+from tunefleet.spec.resources import ResourcesSpec
+from tunefleet.spec.workflow import Metadata
 from tunefleet.wire.api import ArtifactCreate, FileEntry, KeyCreate
 from tunefleet.wire.federated import JobCreate
 from tunefleet.wire.joining import InvitationCreate, JoinRequest
@@ -68,6 +70,13 @@ WIDER: dict[str, tuple[Callable[[str], object], set[str]]] = {
     "whose it is": (lambda name: JobRegistration(job_id="j", user_id=name), PATHS),
     "its model": (lambda name: JobRegistration(job_id="j", model_name=name), PATHS),
     "its data": (lambda name: JobRegistration(job_id="j", dataset_path=name), PATHS),
+    "the owner of a workflow": (lambda name: Metadata(owner=name), PATHS - {"nothing", "a blank"}),
+    "a tag that a task wants": (lambda name: ResourcesSpec(tags=[name]), PATHS - {"nothing", "a blank"}),
+    "an annotation": (lambda name: Metadata(annotations={name: 1}), PATHS | {"very long"}),
+    "what an annotation says": (
+        lambda name: Metadata(annotations={"a": [{"b": name}]}),
+        PATHS | {"very long", "two lines", "a tab"},
+    ),
 }
 """What may be a path, or be called like one, because nobody goes there by it: how it is made, and what enters."""
 NARROWER: dict[str, Callable[[str], object]] = {

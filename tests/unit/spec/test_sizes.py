@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tunefleet.errors import Fault, SpecError
-from tunefleet.spec import cycles, edges, explain, nodes, parse_workflow, words
+from tunefleet.spec import cycles, edges, explain, nodes, parse_workflow, placeholders, result_keys, words
 from tunefleet.spec.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS, MAX_TASKS
 from tunefleet.spec.edges import Edge
 from tunefleet.spec.pipeline import Draft
@@ -95,6 +95,26 @@ def test_references_that_all_share_are_counted_for_each_task() -> None:
     (fault,) = faults(graph(listed, f"data: {{items: ['{much}']}}"))
     assert (fault.path, fault.line) == ("spec.data.items.0", 4)
     assert "more than 50,000 placeholders" in fault.message
+
+
+@pytest.mark.parametrize("text", ["${a.b}", " ${a.b} ${", "${a.b}x"], ids=str)
+def test_no_more_placeholders_are_read_than_are_allowed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    read = Calls(monkeypatch, placeholders, "_meaning")
+    (fault,) = faults(f"{HEAD}  data: {{items: ['{text * 3 * MAX_PLACEHOLDERS}']}}\n")
+    assert "more than 50,000 placeholders" in fault.message
+    assert read.count <= MAX_PLACEHOLDERS + 10
+
+
+def test_of_many_references_to_one_value_it_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Calls(monkeypatch, result_keys, "fault_of")
+    for key in ("items", "none"):
+        text = " ".join(["${a.result." + key + "}"] * 1_000)
+        document = graph(["name: a", f"name: b, spec: {{data: {{items: ['{text}']}}}}"])
+        if key == "items":
+            parse_workflow(document)
+        else:
+            assert len(faults(document)) == MAX_FAULTS
+    assert told.count == 2
 
 
 def test_no_more_faults_than_anybody_reads_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.ports import Handle, Sink
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import AttemptRecord, StateFolder
+from tunefleet.worker.transfers import Transfers
 from tunefleet.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -266,7 +267,15 @@ class World:
 class Running:
     """A worker in a thread: leave the block to stop it like SIGTERM does."""
 
-    def __init__(self, world: World, *, mortal: Mortal | None = None, drain: bool = False, slots: int = 1) -> None:
+    def __init__(
+        self,
+        world: World,
+        *,
+        mortal: Mortal | None = None,
+        drain: bool = False,
+        slots: int = 1,
+        transfers: Transfers | None = None,
+    ) -> None:
         mortal = mortal or Mortal()
         self.world = world
         self.mortal = mortal
@@ -285,6 +294,7 @@ class Running:
             delivery=lambda _: mortal.wrap(world.files, "push_artifact", "fetch_artifact"),
             env={},
             suspend_save_s=0.5,
+            transfers=transfers or Transfers(),
         )
         self.worker = Worker(
             "w-1", "session", site=self.site, link=link, probe=probe, slots={"job": slots, "light": 8}, drain=drain

@@ -198,3 +198,31 @@ def test_a_pause_acts_while_the_job_loads(world: World, told: JobStatus | None) 
         assert time.monotonic() - asked < SOON_S
     assert (finish.outcome, finish.reason) == ("paused", "paused")
     assert job.ended is not None
+
+
+def _threads() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each.name == "fetch"}
+
+
+@pytest.mark.parametrize("how", ["it waits for another try", "bytes come"])
+def test_what_is_fetched_from_the_server_is_let_go_when_it_is_not_wanted(world: World, how: str) -> None:
+    begun, before = threading.Event(), _threads()
+
+    def fetch(digest: str, dest: Path, *, on_progress: OnProgress = ignore_progress) -> Path:
+        begun.set()
+        if how == "it waits for another try":
+            raise UnreachableError("It does not answer.")
+        for _ in range(600):
+            on_progress(Progress("downloading", "rows.jsonl", 1, 2))
+            time.sleep(0.05)
+        return dest
+
+    world.files.fetch_artifact = fetch  # type: ignore[method-assign]
+    token = world.server.offer(inputs=INPUTS)
+    with Running(world):
+        assert begun.wait(10)
+        world.server.want(token, "cancel")
+        world.server.finished(token)
+        for each in _threads() - before:
+            each.join(10)
+            assert not each.is_alive()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Depends, Header, Query, Request
+from pydantic import BeforeValidator
 
 from tunefleet.server import bodies
 from tunefleet.server.auth import AgentKey, CoreDep, Member, Reader
@@ -12,16 +13,26 @@ from tunefleet.server.routing import Router
 from tunefleet.server.training_errors import TrainingRoute
 from tunefleet.services.training import agent_list, claiming, polling
 from tunefleet.services.training.agents import Introduction
+from tunefleet.wire.base import Line, Name
 from tunefleet.wire.training import ClaimReply, Heartbeat, HeartbeatReply, PollReply
 from tunefleet.wire.training_agents import AgentList, AgentRemoved, AgentReply
 
 router = Router(tags=["training"], route_class=TrainingRoute)
 
-_Text = Annotated[str | None, Header(max_length=200)]
+
+def _decoded(value: object) -> object:
+    """Return a header's text: what it is in UTF-8, where it is."""
+    try:
+        return value.encode("latin-1").decode() if isinstance(value, str) else value
+    except UnicodeError:
+        return value
+
+
+_Text = Annotated[Line | None, BeforeValidator(_decoded), Header(max_length=200)]
 
 
 async def _introduction(
-    x_agent_id: Annotated[str, Header(min_length=10, max_length=128, description="Such as `agent_0123456789abcdef`.")],
+    x_agent_id: Annotated[Name, Header(min_length=10, max_length=128, description="Such as `agent_0123456789abcdef`.")],
     x_agent_hostname: _Text = None,
     x_agent_platform: _Text = None,
     x_agent_version: _Text = None,
