@@ -22,8 +22,8 @@ from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.executors.registry import Registry
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.settings import WorkerSettings, load
-from tunefleet.wire.link import Offer
 from tunefleet.worker.main import run as run_worker
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -265,8 +265,8 @@ def supervisor(root: Path, *, warm: bool) -> Iterator[Any]:
 def pause_and_resume(root: Path, *, warm: bool, rounds: int) -> dict[str, Any]:
     """Pause a LoRA training and resume it, some times over."""
     from tunefleet.jobs import new_launch_id
+    from tunefleet.schemas.job_folder import Job
     from tunefleet.spec import dump_task_spec, load_task_spec
-    from tunefleet.wire.jobfolder import Job
 
     gone: list[float] = []
     first: list[float] = []

@@ -52,8 +52,8 @@ from tunefleet.cli.fleet import LocalFleet  # noqa: E402
 from tunefleet.client import Client  # noqa: E402
 from tunefleet.executors.echo import EchoExecutor  # noqa: E402
 from tunefleet.executors.registry import Registry  # noqa: E402
+from tunefleet.schemas.worker_link import Offer  # noqa: E402
 from tunefleet.settings import WorkerSettings, load  # noqa: E402
-from tunefleet.wire.link import Offer  # noqa: E402
 from tunefleet.worker.main import run  # noqa: E402
 
 WORKERS = 2

@@ -32,7 +32,7 @@ from _report import BUDGETS, Figure, Peer, Report, decided
 
 from tunefleet.artifacts import manifest_digest
 from tunefleet.cli.fleet import LocalFleet
-from tunefleet.wire.api import FileEntry
+from tunefleet.schemas.api import FileEntry
 
 HELP_BUDGET_S = 0.2
 ANSWER_BUDGET_S = 0.1

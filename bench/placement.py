@@ -37,6 +37,7 @@ from _report import BUDGETS, Figure, Line, Report, kept_if
 
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.placement import Candidate, Device, Requirement, WorkerState, plan
+from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, Gpu, GpuLoad, Load
 from tunefleet.services import keys, placing, ranking
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import Presence
@@ -47,7 +48,6 @@ from tunefleet.store import Connection, attempts, tasks, workers
 from tunefleet.store import workflows as workflow_rows
 from tunefleet.store.rows import WorkerRow
 from tunefleet.store.task_moves import Move, New, enter, switch
-from tunefleet.wire.link import Capabilities, ExecutorOffer, Gpu, GpuLoad, Load
 
 BUDGET: int = 1000
 FLAT: float = 1.5

@@ -40,13 +40,8 @@ sys.path.insert(0, str(ROOT))
 from _servers import compare, kills  # noqa: E402
 
 from tests.integration.postgres.process import PostgresProcess, programs  # noqa: E402
-from tunefleet.services import keys, link, metrics, placing, workflows  # noqa: E402
-from tunefleet.services.core import Core  # noqa: E402
-from tunefleet.services.identity import Actor  # noqa: E402
-from tunefleet.services.opening import open_core  # noqa: E402
-from tunefleet.settings import ServerSettings, load  # noqa: E402
-from tunefleet.wire.api import SubmitRequest  # noqa: E402
-from tunefleet.wire.link import (  # noqa: E402
+from tunefleet.schemas.api import SubmitRequest  # noqa: E402
+from tunefleet.schemas.worker_link import (  # noqa: E402
     Capabilities,
     ExchangeReply,
     ExchangeRequest,
@@ -55,6 +50,11 @@ from tunefleet.wire.link import (  # noqa: E402
     JournalBatch,
     RegisterRequest,
 )
+from tunefleet.services import keys, link, metrics, placing, workflows  # noqa: E402
+from tunefleet.services.core import Core  # noqa: E402
+from tunefleet.services.identity import Actor  # noqa: E402
+from tunefleet.services.opening import open_core  # noqa: E402
+from tunefleet.settings import ServerSettings, load  # noqa: E402
 
 WORKERS = 32
 SLOTS = 8

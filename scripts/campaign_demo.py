@@ -17,8 +17,8 @@ from tunefleet.cli.console import say, table
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.lifecycle.model import Stage
+from tunefleet.schemas.campaign import ModelVersionView
 from tunefleet.spec.campaign_file import parse_campaigns
-from tunefleet.wire.campaign import ModelVersionView
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "campaign" / "config.yaml"
 LOOK_S = 0.5

@@ -16,8 +16,8 @@ from tunefleet import errors
 from tunefleet.cli.exitcodes import exit_code_of
 from tunefleet.client.problems import exception_of
 from tunefleet.lifecycle.task import OUTCOMES, TaskStatus
+from tunefleet.schemas.api import PROBLEM_PREFIX, Problem
 from tunefleet.server.problems import STATUSES
-from tunefleet.wire.api import PROBLEM_PREFIX, Problem
 
 SOURCES = Path(__file__).resolve().parent.parent / "src/tunefleet"
 

@@ -72,7 +72,7 @@ def page() -> str:
         "# Python client\n",
         "<!-- Written by `make docs` from src/tunefleet/client; edit the docstrings there. -->\n",
         "`tunefleet.Client` is synchronous, `tunefleet.AsyncClient` has the same methods as coroutines, and",
-        "asynchronous iterators where this page says iterator. Results are the models of `tunefleet.wire.api`,",
+        "asynchronous iterators where this page says iterator. Results are the models of `tunefleet.schemas.api`,",
         "frozen and typed. Errors are those of `tunefleet.errors`, raised as the server raised them. Wherever an id is",
         "wanted, its first characters are enough.\n",
         "[Use it from Python](../how-to/use-it-from-python.md) shows it at work.\n",

@@ -12,9 +12,9 @@ import yaml
 from tunefleet.client import Client
 from tunefleet.client.federated import FederatedClient
 from tunefleet.errors import AdapterRefused
+from tunefleet.schemas.federated import Losses
 from tunefleet.spec.campaign import CampaignSpec
 from tunefleet.spec.federating import FederationSpec
-from tunefleet.wire.federated import Losses
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S: Final = 900.0

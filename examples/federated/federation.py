@@ -14,8 +14,8 @@ from processes import Crew, Server
 from tunefleet import FederatedClient
 from tunefleet.federation import LayerReport, aggregate, update_in
 from tunefleet.federation.fidelity import product_error
+from tunefleet.schemas.federated import VersionDetail
 from tunefleet.spec.federating import FederationSpec, StrategySpec
-from tunefleet.wire.federated import VersionDetail
 
 AVERAGE_S = 600.0
 

@@ -13,7 +13,7 @@ import psutil
 
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.wire.jobfolder import JobFolder, JobProcess
+from tunefleet.schemas.job_folder import JobFolder, JobProcess
 
 SAVE_EVERY = 4
 

@@ -12,7 +12,7 @@ import pytest
 from tests.acceptance.story import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 if "TUNEFLEET_CHAOS_ROUNDS" not in os.environ:
     pytest.skip("played by `make kill-matrix`", allow_module_level=True)

@@ -14,8 +14,8 @@ import pytest
 from tests.acceptance.story import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.wire.api import TaskDetail
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.api import TaskDetail
+from tunefleet.schemas.job_folder import JobFolder
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(600)]
 

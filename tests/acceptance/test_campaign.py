@@ -20,7 +20,7 @@ from tests.acceptance.conftest import ENVIRONMENT, PATIENCE_S
 from tests.libraries import required
 from tunefleet.client import Client
 from tunefleet.errors import TunefleetError
-from tunefleet.wire.campaign import CampaignDetail
+from tunefleet.schemas.campaign import CampaignDetail
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(600)]
 

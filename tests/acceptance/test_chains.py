@@ -17,8 +17,8 @@ import pytest
 
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.wire.api import TaskDetail
-from tunefleet.wire.jobfolder import JobFolder, JobProcess
+from tunefleet.schemas.api import TaskDetail
+from tunefleet.schemas.job_folder import JobFolder, JobProcess
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
 

@@ -17,8 +17,8 @@ from tunefleet.cli.fleet import LocalFleet
 from tunefleet.cli.main import run
 from tunefleet.client import Client
 from tunefleet.jobs import envs
-from tunefleet.wire.api import TaskDetail
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.api import TaskDetail
+from tunefleet.schemas.job_folder import JobFolder
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
 

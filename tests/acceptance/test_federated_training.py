@@ -13,8 +13,8 @@ from tunefleet import FederatedClient
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.errors import GoneError
-from tunefleet.wire.federated import UpdateCreate, UpdateView
-from tunefleet.wire.jobfolder import JobFolder, JobProcess
+from tunefleet.schemas.federated import UpdateCreate, UpdateView
+from tunefleet.schemas.job_folder import JobFolder, JobProcess
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
 

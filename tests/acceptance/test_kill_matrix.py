@@ -17,7 +17,7 @@ from tests.acceptance.story import Story, alive, check_series, submit, until
 from tests.libraries import required
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.wire.api import TaskDetail
+from tunefleet.schemas.api import TaskDetail
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch]
 

@@ -18,7 +18,7 @@ from tests.libraries import required
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.cli.main import app
 from tunefleet.client import Client
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(240)]
 

@@ -18,7 +18,7 @@ from tunefleet.cli.main import run
 from tunefleet.cli.results import executor_result
 from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.wire.chat import ChatMessage, ChatRequest
+from tunefleet.schemas.chat import ChatMessage, ChatRequest
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(1200)]
 LORA = {"r": 8, "alpha": 16, "dropout": 0.0, "target_modules": "all-linear"}

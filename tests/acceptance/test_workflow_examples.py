@@ -18,7 +18,7 @@ from tests.libraries import required
 from tunefleet.artifacts import hash_file
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.wire.api import TaskDetail
+from tunefleet.schemas.api import TaskDetail
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(300)]
 

@@ -18,7 +18,7 @@ from tests.integration.ray.cluster import PYTHON, RayCluster
 from tests.integration.slurm.cluster import SlurmCluster
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.wire.api import TaskDetail
+from tunefleet.schemas.api import TaskDetail
 
 PATIENCE_S = 240.0
 # The nodes inherit no PYTHONPATH, and run what is tested here all the same.

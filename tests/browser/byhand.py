@@ -17,7 +17,7 @@ import httpx
 from tests.integration.server.support import HandWorker
 from tunefleet.artifacts import manifest_digest
 from tunefleet.client import Client
-from tunefleet.wire.api import FileEntry
+from tunefleet.schemas.api import FileEntry
 
 GIB = 1 << 30
 GPU = {"index": 0, "name": "A GPU", "uuid": "GPU-0", "memory_total_bytes": 80 * GIB}

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page
 
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.wire.api import KeyCreated, Role
+from tunefleet.schemas.api import KeyCreated, Role
 
 
 def key_of(client: Client, role: Role, name: str | None = None) -> KeyCreated:

@@ -14,8 +14,8 @@ from tests.browser.conftest import PATIENCE_MS
 from tests.browser.test_day import until_long
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
+from tunefleet.schemas.campaign import CampaignDetail, CycleView
 from tunefleet.spec.campaign import CampaignSpec
-from tunefleet.wire.campaign import CampaignDetail, CycleView
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(900)]
 

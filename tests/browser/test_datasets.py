@@ -15,8 +15,8 @@ from tests.browser.conftest import PATIENCE_MS, PATIENCE_S
 from tests.integration.server.support import until
 from tests.libraries import required
 from tunefleet.client import Client
+from tunefleet.schemas.api import ArtifactView
 from tunefleet.spec import TrainingTaskSpec, parse_workflow
-from tunefleet.wire.api import ArtifactView
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(900)]
 

@@ -18,7 +18,7 @@ from tests.browser.conftest import PATIENCE_MS, PATIENCE_S
 from tests.integration.server.support import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.wire.api import CommandView
+from tunefleet.schemas.api import CommandView
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(900)]
 STEPS = 100_000

@@ -16,8 +16,8 @@ from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.client.federated import FederatedClient
 from tunefleet.errors import AdapterRefused
+from tunefleet.schemas.federated import FederationCreated, Losses
 from tunefleet.spec.federating import FederationSpec
-from tunefleet.wire.federated import FederationCreated, Losses
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 

@@ -13,7 +13,7 @@ from tests.browser.conftest import PATIENCE_MS, PATIENCE_S
 from tests.integration.server.support import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.wire.chat import ChatMessage, ChatRequest
+from tunefleet.schemas.chat import ChatMessage, ChatRequest
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(900)]
 SMALL = {

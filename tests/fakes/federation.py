@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from tunefleet.wire.api import PROBLEM_PREFIX
+from tunefleet.schemas.api import PROBLEM_PREFIX
 
 TOKEN = "fed-000000000001.0123456789abcdef"
 FEDERATION = "fed-000000000001"

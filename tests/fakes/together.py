@@ -15,8 +15,8 @@ from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.executors.registry import Registry
 from tunefleet.programs.together import batch
+from tunefleet.schemas.job_folder import Job, JobFolder
 from tunefleet.settings import WorkerSettings, load
-from tunefleet.wire.jobfolder import Job, JobFolder
 from tunefleet.worker.__main__ import log_to_stderr
 from tunefleet.worker.main import run
 

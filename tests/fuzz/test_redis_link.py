@@ -15,7 +15,7 @@ from tests.integration.redis.process import RedisProcess
 from tests.integration.redis.site import Hand, Site, until
 from tunefleet.links.redis_keys import EXCHANGE, REGISTRATION, Keys
 from tunefleet.links.redis_worker import RedisLink
-from tunefleet.wire.link import Finish
+from tunefleet.schemas.worker_link import Finish
 
 KEYS = Keys()
 PLAIN = {"worker_id": "bad", "session": "s", "wait_s": 0}

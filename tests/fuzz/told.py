@@ -17,11 +17,11 @@ from tests.properties import laws
 from tests.unit.services.lab import TRAIN, FakeClock, FakeWorker, Lab
 from tunefleet.errors import TunefleetError
 from tunefleet.lifecycle.task import FINAL
+from tunefleet.schemas.worker_link import ExchangeRequest, JournalBatch, RegisterRequest
 from tunefleet.services import keys, link, metrics, placing, series, tasks
 from tunefleet.services.core import Clock
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
-from tunefleet.wire.link import ExchangeRequest, JournalBatch, RegisterRequest
 
 R = TypeVar("R")
 _INSIDE = {"internal", "error", "store_unusable"}

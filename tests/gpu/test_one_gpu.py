@@ -20,7 +20,7 @@ from tunefleet.jobs import JobHandle, Supervisor, gpudriver, gpuinfo, new_launch
 from tunefleet.jobs.gpuinfo import GpuFigures
 from tunefleet.jobs.gpus import holder, ledger_dir
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.jobfolder import Job, JobProcess
+from tunefleet.schemas.job_folder import Job, JobProcess
 
 required("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.timeout(240)]

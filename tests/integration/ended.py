@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from tunefleet.wire.jobfolder import JobFolder, JobStatus
+from tunefleet.schemas.job_folder import JobFolder, JobStatus
 
 
 @dataclass(frozen=True)

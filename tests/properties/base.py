@@ -24,11 +24,11 @@ from tests.properties.model import Model, S, Task
 from tests.unit.services.lab import FakeClock, Lab
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.schemas.projects import ProjectChange
 from tunefleet.services import controls, ids, keys, placing, projects, steering, sweep, tasks, why
 from tunefleet.services.core import Clock
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
-from tunefleet.wire.projects import ProjectChange
 
 R = TypeVar("R")
 PICK = st.integers(0, 11)

@@ -13,10 +13,10 @@ from tests.properties.hosts import Host, ending
 from tests.properties.model import S
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.schemas.projects import ProjectChange
+from tunefleet.schemas.worker_link import Finish, Reached
 from tunefleet.services import controls, placing, projects, sweep, workers
 from tunefleet.services.verdicts import reason_of
-from tunefleet.wire.link import Finish, Reached
-from tunefleet.wire.projects import ProjectChange
 
 End = tuple[str, str, bool]
 """Outcome, reason, and what was found."""

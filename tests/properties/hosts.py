@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.unit.services.lab import FakeWorker, Lab
-from tunefleet.wire.link import Desired, ExchangeReply, ExecutorOffer, Finish
+from tunefleet.schemas.worker_link import Desired, ExchangeReply, ExecutorOffer, Finish
 
 SLOTS = {"light": 2, "job": 1}
 EXECUTORS = (

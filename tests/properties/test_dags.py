@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.unit.services.lab import open_lab
 from tests.unit.services.pipelines import Node, Pipelines, stage
 from tunefleet.executors.echo import EchoExecutor
+from tunefleet.schemas.api import TaskView, WorkflowDetail
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.services import tasks
-from tunefleet.wire.api import TaskView, WorkflowDetail
-from tunefleet.wire.link import Offer
 
 FINAL = {"completed", "failed", "cancelled", "skipped"}
 BEGUN = {"queued", "dispatched", "running", "paused", "completed"}

@@ -12,8 +12,8 @@ from tests.properties.base import PICK, Stage
 from tests.properties.documents import SHAPES
 from tests.properties.model import S, Task
 from tunefleet.errors import ConflictError, NotFoundError, SpecError
+from tunefleet.schemas.api import CommandRequest, SubmitRequest
 from tunefleet.services import roster, steering, tasks, workflows
-from tunefleet.wire.api import CommandRequest, SubmitRequest
 
 COMMANDS = ("save_checkpoint", "graceful_stop", "save_and_stop", "evaluate", "abort")
 VERBS = ("submit_behind", "cancel", "cancel_all", "pause", "pause", "resume", "ask", "repeat", "repeat_all", "remove",

@@ -17,10 +17,10 @@ from tests.integration.server.support import Running
 from tunefleet.artifacts import manifest_digest
 from tunefleet.client.reach import Reach
 from tunefleet.errors import ForbiddenError, InputError
+from tunefleet.schemas.api import FileEntry
 from tunefleet.server.auth import cookie_name
 from tunefleet.server.multipart import FilePart
 from tunefleet.settings import AgentSettings, ServerSettings, load
-from tunefleet.wire.api import FileEntry
 
 PAGE = b"<!doctype html><script>fetch('/api/v1/keys')</script>"
 PARTS = 500

@@ -14,8 +14,8 @@ import pytest
 
 from tests.integration.server.support import Running, is_problem
 from tunefleet.artifacts import manifest_digest
+from tunefleet.schemas.api import FileEntry
 from tunefleet.server.auth import cookie_name
-from tunefleet.wire.api import FileEntry
 
 SMUGGLED: Final = {
     "a length and chunks": b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",

@@ -13,9 +13,9 @@ import pytest
 import tunefleet
 from tests.unit.services.lab import Lab
 from tunefleet.errors import AuthError
+from tunefleet.schemas.api import KeyCreate
 from tunefleet.services import keys
 from tunefleet.services.core import Core
-from tunefleet.wire.api import KeyCreate
 
 WORDS = r"(?:token|secret|signature|mac|password|proof|credential|api_key)"
 SECRET = re.compile(rf"(?:^|_){WORDS}$")

@@ -15,7 +15,7 @@ from tunefleet.agent.reporter import Reporter
 from tunefleet.agent.running import JobRun
 from tunefleet.agent.site import Site
 from tunefleet.errors import ConflictError, MachineError, NotFoundError
-from tunefleet.wire.training import JobState
+from tunefleet.schemas.training import JobState
 
 logger = logging.getLogger(__name__)
 

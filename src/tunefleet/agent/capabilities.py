@@ -12,7 +12,7 @@ from tunefleet.agent.agent import Agent
 from tunefleet.jobs import envs
 from tunefleet.jobs.devices import described
 from tunefleet.jobs.environment import core_count
-from tunefleet.wire.link import Capabilities
+from tunefleet.schemas.worker_link import Capabilities
 
 
 def capabilities(agent: Agent) -> Capabilities:

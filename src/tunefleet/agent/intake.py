@@ -13,9 +13,9 @@ from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.translate import Defaults, translate
 from tunefleet.attach.endpoint import safe_job_id
 from tunefleet.errors import Fault, ForbiddenError, SpecError
+from tunefleet.schemas.training import PolledJob, TrainingJobRequest
 from tunefleet.settings import AgentSettings
 from tunefleet.spec import load_task_spec
-from tunefleet.wire.training import PolledJob, TrainingJobRequest
 
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
 

@@ -18,9 +18,9 @@ from tunefleet.agent.records import AgentRecord, keep
 from tunefleet.errors import InputError
 from tunefleet.jobs import JobHandle
 from tunefleet.jobs.classify import read_status
-from tunefleet.wire.jobfolder import JobFolder, JobStatus
-from tunefleet.wire.link import Offer
-from tunefleet.wire.training import JobState
+from tunefleet.schemas.job_folder import JobFolder, JobStatus
+from tunefleet.schemas.training import JobState
+from tunefleet.schemas.worker_link import Offer
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 import orjson
 from pydantic import ConfigDict
 
-from tunefleet.wire.jobfolder import JobFolder
-from tunefleet.wire.training import TrainingMetrics
+from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.schemas.training import TrainingMetrics
 
 GIB: Final = 1 << 30
 _NAMES: Final = {

@@ -17,8 +17,8 @@ from tunefleet.agent.book import JobBook
 from tunefleet.agent.job import AgentJob
 from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import ConflictError, InputError, NotFoundError, TunefleetError, UnreachableError
-from tunefleet.wire.control import ControlCommand
-from tunefleet.wire.training import AgentCommand, AgentOutcome, AgentVerb, JobState
+from tunefleet.schemas.control import ControlCommand
+from tunefleet.schemas.training import AgentCommand, AgentOutcome, AgentVerb, JobState
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from tunefleet.agent.records import AgentRecord
 from tunefleet.client.backend import AgentClient
 from tunefleet.errors import AuthError, ConflictError, InputError, NotFoundError, TunefleetError
 from tunefleet.jobs import envs
-from tunefleet.wire.training import ClaimReply, Heartbeat, JobState, PolledJob
+from tunefleet.schemas.training import ClaimReply, Heartbeat, JobState, PolledJob
 
 logger = logging.getLogger(__name__)
 

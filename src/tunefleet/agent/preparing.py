@@ -16,7 +16,7 @@ from tunefleet.agent.job import AgentJob
 from tunefleet.agent.site import Site
 from tunefleet.client.stopping import interruptibly
 from tunefleet.errors import InputError
-from tunefleet.wire.link import ResumeFrom
+from tunefleet.schemas.worker_link import ResumeFrom
 
 _LOOK_S: Final = 0.1
 

@@ -11,10 +11,10 @@ from pydantic import Field, ValidationError
 
 from tunefleet.attach.files import make_private, read_json, write_json
 from tunefleet.jobs.watched import Watched
-from tunefleet.wire.base import Message
-from tunefleet.wire.jobfolder import JobFolder
-from tunefleet.wire.link import ResumeFrom
-from tunefleet.wire.training import JobState
+from tunefleet.schemas.base import Message
+from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.schemas.training import JobState
+from tunefleet.schemas.worker_link import ResumeFrom
 
 logger = logging.getLogger(__name__)
 

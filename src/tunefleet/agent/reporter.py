@@ -32,7 +32,7 @@ from tunefleet.attach.files import read_json
 from tunefleet.client.backend import BackendFault, JobClient
 from tunefleet.errors import AuthError, TunefleetError, UnreachableError
 from tunefleet.jobs import JournalShipper
-from tunefleet.wire.training import JobState, StatusPatch
+from tunefleet.schemas.training import JobState, StatusPatch
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from tunefleet.agent.job import AgentJob
 from tunefleet.agent.problems import NotNow
 from tunefleet.agent.tracing import placed
 from tunefleet.errors import InputError, NotFoundError
-from tunefleet.wire.training import TrainingJobRequest
+from tunefleet.schemas.training import TrainingJobRequest
 
 router = APIRouter(route_class=bodies.Route)
 

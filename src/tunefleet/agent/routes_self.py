@@ -10,8 +10,8 @@ from pydantic import Field
 
 from tunefleet.agent import bodies
 from tunefleet.agent.verbs import Verbs
-from tunefleet.wire.base import Body
-from tunefleet.wire.training import AgentCommand, AgentOutcome, AgentVerb
+from tunefleet.schemas.base import Body
+from tunefleet.schemas.training import AgentCommand, AgentOutcome, AgentVerb
 
 router = APIRouter(route_class=bodies.Route)
 

@@ -25,8 +25,8 @@ from tunefleet.jobs.journal_audit import losses
 from tunefleet.jobs.watched import Watched
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.observing import context
-from tunefleet.wire.jobfolder import Job
-from tunefleet.wire.training import JobState
+from tunefleet.schemas.job_folder import Job
+from tunefleet.schemas.training import JobState
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Final
 from tunefleet.agent.job import AgentJob
 from tunefleet.errors import ConflictError, InputError, NotFoundError, TunefleetError
 from tunefleet.jobs import JobHandle
-from tunefleet.wire.control import ControlCommand
+from tunefleet.schemas.control import ControlCommand
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.site import Site
 from tunefleet.jobs.tracing import AttemptTrace
 from tunefleet.observing import traceparent
-from tunefleet.wire.training import JobState
+from tunefleet.schemas.training import JobState
 
 
 def placed(record: AgentRecord, asked_by: str | None, *, sends: bool) -> AgentRecord:

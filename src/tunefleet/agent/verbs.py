@@ -17,8 +17,8 @@ from tunefleet.agent.capabilities import diagnose
 from tunefleet.client import connection, trust
 from tunefleet.errors import ConflictError, InputError, TunefleetError
 from tunefleet.jobs import upgrading
+from tunefleet.schemas.training import AgentCommand, AgentOutcome, AgentVerb
 from tunefleet.settings import AgentSettings, load_agent
-from tunefleet.wire.training import AgentCommand, AgentOutcome, AgentVerb
 
 logger = logging.getLogger(__name__)
 

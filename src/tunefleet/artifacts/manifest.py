@@ -14,7 +14,7 @@ from typing import Final
 
 from tunefleet.artifacts.files import Progress, hash_file
 from tunefleet.errors import ArtifactError, NotFoundError
-from tunefleet.wire.api import FileEntry
+from tunefleet.schemas.api import FileEntry
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _DRIVE = re.compile(r"[A-Za-z]:")

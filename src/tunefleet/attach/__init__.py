@@ -2,7 +2,7 @@
 
 Uses the standard library and, for the callbacks, `transformers.TrainerCallback`; it imports nothing else of ours, so
 that it can be loaded by file location in an environment that has no Tunefleet. What it writes is described by
-`tunefleet.wire.journal`, `wire.control` and `wire.jobfolder`; a contract test holds the two together.
+`tunefleet.schemas.journal`, `wire.control` and `wire.jobfolder`; a contract test holds the two together.
 
 A program that runs in a job process does this::
 

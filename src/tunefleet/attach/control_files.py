@@ -1,4 +1,4 @@
-"""Commands as files, for a job without a port; what the files hold is described in `tunefleet.wire.control`.
+"""Commands as files, for a job without a port; what the files hold is described in `tunefleet.schemas.control`.
 
 A thread looks at one folder's time of change four times a second and reads it only when that moved. It never touches
 the training: commands go to the board, and what is no command gets an outcome that says why.

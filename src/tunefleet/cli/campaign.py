@@ -18,7 +18,7 @@ from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Yes, complete_campaign, confirm
 from tunefleet.cli.session import connect
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.wire.campaign import CampaignDetail, CampaignLine
+from tunefleet.schemas.campaign import CampaignDetail, CampaignLine
 
 app = typer.Typer(help="Train on and on by itself, chunk by chunk.", invoke_without_command=True)
 

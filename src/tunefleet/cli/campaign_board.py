@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from tunefleet.cli import campaign_view as view
 from tunefleet.cli.console import err, json_text, out, plain
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus
-from tunefleet.wire.campaign import ActivityView, CampaignLine, CampaignView, CycleView
+from tunefleet.schemas.campaign import ActivityView, CampaignLine, CampaignView, CycleView
 
 _PLAIN_S: Final = 30.0
 """Between two plain lines about the same work."""

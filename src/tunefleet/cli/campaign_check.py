@@ -17,9 +17,9 @@ from tunefleet.errors import AuthError, InputError, UnreachableError
 from tunefleet.settings import CampaignSettings, TrackingSettings, load
 
 if TYPE_CHECKING:
+    from tunefleet.schemas.campaign import CampaignDetail
     from tunefleet.spec.campaign import CampaignSpec, RunIntervalsSpec
     from tunefleet.spec.campaign_data import CampaignDatasetSpec
-    from tunefleet.wire.campaign import CampaignDetail
 
 _LINES = frozenset({".jsonl", ".ndjson"})
 

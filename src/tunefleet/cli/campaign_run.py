@@ -22,8 +22,8 @@ from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus
 from tunefleet.settings import CampaignSettings, TrackingSettings, load
 
 if TYPE_CHECKING:
+    from tunefleet.schemas.campaign import CampaignDetail
     from tunefleet.spec.campaign import CampaignSpec
-    from tunefleet.wire.campaign import CampaignDetail
 
 _LOOK_S = 1.0
 _WORKERS_S = 60.0

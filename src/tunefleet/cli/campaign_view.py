@@ -14,7 +14,7 @@ from tunefleet.cli import words
 from tunefleet.cli.console import cut, facts, plain, table
 from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus, CycleStatus
 from tunefleet.lifecycle.model import Stage
-from tunefleet.wire.campaign import (
+from tunefleet.schemas.campaign import (
     ActivityView,
     CampaignDetail,
     CampaignLine,

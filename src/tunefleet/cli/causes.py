@@ -10,7 +10,7 @@ from rich.text import Text
 from tunefleet.cli.console import cut
 from tunefleet.cli.order import FOLLOWED
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.wire.api import TaskView
+from tunefleet.schemas.api import TaskView
 
 _DID: Final = {
     TaskStatus.FAILED: "failed",

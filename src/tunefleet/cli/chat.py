@@ -21,8 +21,8 @@ from tunefleet.cli.transfers import transfer_bar
 from tunefleet.client import Client
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.wire.api import TaskDetail
-from tunefleet.wire.chat import BASE, TUNED, ChatView
+from tunefleet.schemas.api import TaskDetail
+from tunefleet.schemas.chat import BASE, TUNED, ChatView
 
 _LOOK_S = 0.5
 _KIND = "chat"

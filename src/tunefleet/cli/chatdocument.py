@@ -9,8 +9,8 @@ from typing import Any
 
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.api import TaskDetail
 from tunefleet.spec import BUILTIN_PREFIX
-from tunefleet.wire.api import TaskDetail
 
 
 def looks_like_model(target: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from tunefleet.cli import words
-from tunefleet.wire.upkeep import PeersView
+from tunefleet.schemas.server_info import PeersView
 
 _MISSED_S: Final = 10.0
 """Who leads and was silent for longer is followed by another in a moment, or cannot reach the database."""

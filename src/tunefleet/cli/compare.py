@@ -19,8 +19,8 @@ from tunefleet.client import Client
 from tunefleet.errors import InputError, NotFoundError
 from tunefleet.evaluation.comparing import Difference, Items, Row
 from tunefleet.evaluation.comparing import compare as put_beside
+from tunefleet.schemas.api import TaskDetail
 from tunefleet.spec.evaluating import ITEMS_FOLDER
-from tunefleet.wire.api import TaskDetail
 
 _STYLES = {"better": "green", "worse": "red", "none": "dim"}
 _WORDS = {"better": "better", "worse": "worse", "none": "no difference shown"}

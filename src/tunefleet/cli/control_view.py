@@ -13,7 +13,7 @@ from tunefleet.attach import identity
 from tunefleet.cli import words
 from tunefleet.cli.console import err, out, say
 from tunefleet.jobs.control import FoundJob
-from tunefleet.wire.control import CommandState, ControlReply
+from tunefleet.schemas.control import CommandState, ControlReply
 
 _WIDTHS = (("Status", 6), ("Job ID", 30), ("Host", 15), ("Port", 6), ("PID", 8), ("Started", 11))
 _MARKS: dict[bool | None, tuple[str, str]] = {True: ("✓", "good"), False: ("✗", "bad"), None: ("?", "dim")}

@@ -16,7 +16,7 @@ from tunefleet.cli.console import err, print_json, say
 from tunefleet.cli.growing import Answer, follow
 from tunefleet.client import Client
 from tunefleet.errors import InputError, TunefleetError
-from tunefleet.wire.chat import ChatMessage, ChatRequest
+from tunefleet.schemas.chat import ChatMessage, ChatRequest
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from tunefleet.client.reach import shown
 from tunefleet.client.transfer import OnProgress
 from tunefleet.errors import InputError
 from tunefleet.jobs.secrets import Secrets
+from tunefleet.schemas.api import TaskDetail
+from tunefleet.schemas.compat_results import RESULT_NAMES, SINGLE_FILE, ResultEnvelope
 from tunefleet.settings import SecretSettings, load, secret_variables
 from tunefleet.spec.output import DestinationSpec
-from tunefleet.wire.api import TaskDetail
-from tunefleet.wire.results import RESULT_NAMES, SINGLE_FILE, ResultEnvelope
 
 _ANYWHERE: Final = ("0.0.0.0/0", "::/0")
 """Whoever types the command may reach from here what this machine can reach, but for metadata services."""

@@ -29,8 +29,8 @@ from tunefleet.client import Client
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.programs import assets
+from tunefleet.schemas.api import TaskDetail
 from tunefleet.settings import ClientSettings, load
-from tunefleet.wire.api import TaskDetail
 
 _MODEL, _DATASET = "builtin:gsm8k-llama-2m", "builtin:extraction"
 _ANSWERS_SHOWN = 3

@@ -19,7 +19,7 @@ from tunefleet.errors import InputError
 from tunefleet.publishing import products
 from tunefleet.publishing.products import Form, Product, Wait
 from tunefleet.publishing.targets import refuse_to_overwrite
-from tunefleet.wire.api import TaskDetail
+from tunefleet.schemas.api import TaskDetail
 
 Task = Annotated[str, typer.Argument(metavar="TASK", help="Whose adapter or model.", autocompletion=complete_task)]
 Merged = Annotated[bool, typer.Option("--merged", help="The whole model: an adapter is merged into its base.")]

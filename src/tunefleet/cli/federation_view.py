@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tunefleet.cli import words
 from tunefleet.cli.console import cut, facts, status_text, table
-from tunefleet.wire.federated import (
+from tunefleet.schemas.federated import (
     FederationDetail,
     FederationView,
     Losses,

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from tunefleet.cli.console import err, out, plain, say
 from tunefleet.errors import TunefleetError
-from tunefleet.wire.chat import ChatPiece
+from tunefleet.schemas.chat import ChatPiece
 
 _EVERY_S = 0.1
 _BELOW = 2

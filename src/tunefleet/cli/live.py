@@ -18,7 +18,7 @@ from tunefleet.cli.tasks import run_time
 from tunefleet.cli.watch import Watched, sentence, watch
 from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.wire.api import EventView, TaskDetail
+from tunefleet.schemas.api import EventView, TaskDetail
 
 _SCREEN_EVERY_S = 0.5
 _LINE_EVERY_S = 5.0

@@ -18,7 +18,7 @@ from tunefleet.cli.which import one_task
 from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.placement import LIGHT_KINDS
-from tunefleet.wire.api import TaskDetail
+from tunefleet.schemas.api import TaskDetail
 
 _PIECE_BYTES = 1 << 20
 _LINE_GUESS_BYTES = 200

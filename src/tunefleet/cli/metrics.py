@@ -14,7 +14,7 @@ from tunefleet.cli.options import TaskId
 from tunefleet.cli.session import connect
 from tunefleet.cli.which import one_task
 from tunefleet.errors import NotFoundError
-from tunefleet.wire.api import MetricsView
+from tunefleet.schemas.api import MetricsView
 
 _PREFERRED = ("reward", "eval_reward", "rewards/accuracies", "loss", "eval_loss", "learning_rate", "grad_norm", "epoch")
 _MOST_COLUMNS = 6

@@ -15,8 +15,8 @@ from tunefleet.cli.options import Yes, complete_channel, complete_task, confirm
 from tunefleet.cli.session import connect
 from tunefleet.cli.which import one_task
 from tunefleet.errors import InputError
+from tunefleet.schemas.notify import NotificationView
 from tunefleet.spec.notify import OCCASIONS, Occasion
-from tunefleet.wire.notify import NotificationView
 
 app = typer.Typer(
     help="Be told when tasks end, fail or stall: webhook, Slack, Discord, e-mail.", invoke_without_command=True

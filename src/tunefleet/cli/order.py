@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.wire.api import TaskView
+from tunefleet.schemas.api import TaskView
 
 FOLLOWED: Final = frozenset({TaskReason.UPSTREAM_FAILED, TaskReason.UPSTREAM_CANCELLED, TaskReason.UPSTREAM_SKIPPED})
 """Reasons of an end for another task's sake."""

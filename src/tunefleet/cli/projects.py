@@ -13,8 +13,8 @@ from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Yes, confirm
 from tunefleet.cli.session import connect
 from tunefleet.errors import InputError
+from tunefleet.schemas.projects import ProjectView
 from tunefleet.spec.resources import parse_memory
-from tunefleet.wire.projects import ProjectView
 
 app = typer.Typer(help="Share the fleet: projects, their quotas and weights.", invoke_without_command=True)
 

@@ -11,7 +11,7 @@ from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import Yes, confirm, parse_duration
 from tunefleet.cli.session import connect
-from tunefleet.wire.api import PruneReply
+from tunefleet.schemas.api import PruneReply
 
 
 @examples("tunefleet prune --dry-run", "tunefleet prune --older-than 7d --yes")

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tunefleet.cli import words
-from tunefleet.wire.api import TaskDetail
+from tunefleet.schemas.api import TaskDetail
 
 Row = tuple[str, RenderableType | None]
 

@@ -13,7 +13,7 @@ from tunefleet.cli.options import Set, TasksOrWorkflows, is_workflow, parse_sets
 from tunefleet.cli.session import connect
 from tunefleet.cli.tasks import report_new
 from tunefleet.errors import InputError
-from tunefleet.wire.api import TaskView
+from tunefleet.schemas.api import TaskView
 
 
 @examples(

@@ -23,8 +23,8 @@ from tunefleet.jobs.control.discovery import RUNS_DIR, find_endpoint
 from tunefleet.jobs.foreground import ForegroundRun, RunEnd
 from tunefleet.jobs.gpuinfo import read_gpus
 from tunefleet.jobs.supervisor import new_launch_id
+from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
 from tunefleet.settings import ClientSettings, inherited_environment, load
-from tunefleet.wire.jobfolder import Job, JobFolder, JobStatus
 
 _ENDING_S = 30.0
 """How long a run that has said its last word may take to be gone."""

@@ -19,7 +19,7 @@ from tunefleet.cli.watch import PLAIN_REASONS
 from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.placement import LIGHT_KINDS
-from tunefleet.wire.api import ArtifactView, EventView, TaskDetail, TaskView
+from tunefleet.schemas.api import ArtifactView, EventView, TaskDetail, TaskView
 
 _TRACEBACK_LINES = 12
 _TRACEBACK_FOR = frozenset(

@@ -18,7 +18,7 @@ from tunefleet.cli.order import in_order, telling
 from tunefleet.cli.tasks import progress_text, run_time
 from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.wire.api import TaskView, WorkflowDetail, WorkflowView
+from tunefleet.schemas.api import TaskView, WorkflowDetail, WorkflowView
 
 _AT_WORK = frozenset({TaskStatus.DISPATCHED, TaskStatus.RUNNING})
 _IN_SUMMARY = (

@@ -18,7 +18,7 @@ from tunefleet.cli.which import one_task
 from tunefleet.client import Client
 from tunefleet.errors import InputError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.wire.api import CommandView
+from tunefleet.schemas.api import CommandView
 
 T = TypeVar("T")
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Only ask for it; do not wait for the outcome.")]

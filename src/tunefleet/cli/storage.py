@@ -8,7 +8,7 @@ from tunefleet.cli import words
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.session import connect
-from tunefleet.wire.upkeep import Kept
+from tunefleet.schemas.server_info import Kept
 
 _WHAT: Final[dict[Kept, str]] = {
     "results": "what tasks have made",

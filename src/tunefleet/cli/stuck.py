@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tunefleet.cli.console import err
 from tunefleet.errors import ConflictError
-from tunefleet.wire.api import TaskView, WorkflowView
+from tunefleet.schemas.api import TaskView, WorkflowView
 
 _PATIENCE_S: Final = 5.0
 """A worker that has just been started registers within that."""

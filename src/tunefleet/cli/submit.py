@@ -23,7 +23,7 @@ from tunefleet.client import Client, Run
 from tunefleet.client.submitting import override, read_document
 from tunefleet.errors import Fault, SpecError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.wire.api import TaskDetail, WorkflowDetail
+from tunefleet.schemas.api import TaskDetail, WorkflowDetail
 
 _STANDARD_INPUT = "-"
 

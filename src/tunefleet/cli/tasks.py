@@ -29,7 +29,7 @@ from tunefleet.cli.which import one_task
 from tunefleet.client import Client
 from tunefleet.errors import InputError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.wire.api import TaskDetail, TaskView, WorkflowDetail, WorkflowView
+from tunefleet.schemas.api import TaskDetail, TaskView, WorkflowDetail, WorkflowView
 
 _ROOMY = 140
 """Columns of a terminal on which the workflow of each task has room."""

@@ -14,7 +14,7 @@ from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import parse_duration
 from tunefleet.cli.session import connect
 from tunefleet.errors import InputError
-from tunefleet.wire.projects import UsageBy, UsageRow
+from tunefleet.schemas.projects import UsageBy, UsageRow
 
 _FIELDS: Final = ("key", "attempts", "wall_s", "cpu_s", "gpu_s", "energy_wh", "cost")
 _HOUR_S: Final = 3600.0

@@ -14,8 +14,8 @@ from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import Set, parse_sets
 from tunefleet.client.submitting import check_local_files, override, read_document
 from tunefleet.errors import InputError, SpecError
+from tunefleet.schemas.api import FaultView, ValidateReply
 from tunefleet.spec.at_submit import new_faults, remarks
-from tunefleet.wire.api import FaultView, ValidateReply
 
 
 @examples("tunefleet validate sft.yaml", "tunefleet validate sft.yaml --set lora.r=32")

@@ -11,7 +11,7 @@ from tunefleet.client import Client
 from tunefleet.errors import UnreachableError
 from tunefleet.lifecycle.task import TaskReason as R
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.wire.api import EventView, MetricPoint, ProgressView, TaskDetail
+from tunefleet.schemas.api import EventView, MetricPoint, ProgressView, TaskDetail
 
 _CURVE_POINTS = 400
 _EVENTS_KEPT = 50

@@ -14,8 +14,8 @@ from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import TaskId
 from tunefleet.cli.session import connect
 from tunefleet.cli.which import one_task
-from tunefleet.wire.api import ValidateReply
-from tunefleet.wire.fleet import TaskForecast, WhyView, WorkerVerdict
+from tunefleet.schemas.api import ValidateReply
+from tunefleet.schemas.fleet import TaskForecast, WhyView, WorkerVerdict
 
 _NAMED: Final = 3
 """How many tasks of a worker are named."""

@@ -15,10 +15,10 @@ from tunefleet.cli.options import WorkerId
 from tunefleet.cli.session import connect
 from tunefleet.cli.which import one_worker
 from tunefleet.errors import InputError
+from tunefleet.schemas.api import CommandView
+from tunefleet.schemas.fleet import WorkerView
+from tunefleet.schemas.training import AgentVerb
 from tunefleet.spec import parse_value
-from tunefleet.wire.api import CommandView
-from tunefleet.wire.fleet import WorkerView
-from tunefleet.wire.training import AgentVerb
 
 Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up waiting after so long.")]
 

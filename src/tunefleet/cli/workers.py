@@ -11,8 +11,8 @@ from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import WorkerId, Yes, confirm
 from tunefleet.cli.session import connect
 from tunefleet.cli.which import one_worker
-from tunefleet.wire.fleet import WorkerView
-from tunefleet.wire.link import Gpu, GpuLoad, Load
+from tunefleet.schemas.fleet import WorkerView
+from tunefleet.schemas.worker_link import Gpu, GpuLoad, Load
 
 app = typer.Typer(help="List the machines that run tasks.", invoke_without_command=True)
 

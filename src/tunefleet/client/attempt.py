@@ -16,10 +16,10 @@ from tunefleet.client.direct import DirectSender
 from tunefleet.client.reaching import StoreReach
 from tunefleet.client.throttle import Throttle
 from tunefleet.client.transport import Policy, Transport
-from tunefleet.wire.api import ArtifactView
-from tunefleet.wire.chat import ChatPiece, ChatPoll, ChatTurns
-from tunefleet.wire.link import JournalBatch
-from tunefleet.wire.results import ResultFile
+from tunefleet.schemas.api import ArtifactView
+from tunefleet.schemas.chat import ChatPiece, ChatPoll, ChatTurns
+from tunefleet.schemas.compat_results import ResultFile
+from tunefleet.schemas.worker_link import JournalBatch
 
 
 class AttemptClient:

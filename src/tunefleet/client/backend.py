@@ -20,9 +20,9 @@ from tunefleet.artifacts import is_archive, unpack
 from tunefleet.client import trust
 from tunefleet.client.attempt import AttemptClient
 from tunefleet.errors import AuthError, ConflictError, InputError, NotFoundError, TunefleetError, UnreachableError
-from tunefleet.wire.base import Message
-from tunefleet.wire.training import ClaimReply, Heartbeat, HeartbeatReply, PollReply, StatusPatch, TrainingMetrics
-from tunefleet.wire.training_reports import LogLines
+from tunefleet.schemas.base import Message
+from tunefleet.schemas.training import ClaimReply, Heartbeat, HeartbeatReply, PollReply, StatusPatch, TrainingMetrics
+from tunefleet.schemas.training_reports import LogLines
 
 logger = logging.getLogger(__name__)
 

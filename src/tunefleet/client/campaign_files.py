@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from tunefleet.client import routes_campaigns, transfer
 from tunefleet.client.call import Flow, ask, work
 from tunefleet.errors import DataError, Fault, ModelError, SpecError
+from tunefleet.schemas.campaign import CampaignApplied
 from tunefleet.spec.base import hub_id_error, is_url, is_written_as_path
 from tunefleet.spec.builtin import BUILTIN_PREFIX
-from tunefleet.wire.campaign import CampaignApplied
 
 if TYPE_CHECKING:
     from tunefleet.spec.campaign import CampaignSpec

@@ -14,8 +14,8 @@ import httpx
 from pydantic import ValidationError
 
 from tunefleet.errors import AuthError, InputError, UnreachableError
+from tunefleet.schemas.base import Message
 from tunefleet.settings import ClientSettings, load
-from tunefleet.wire.base import Message
 
 _USER: Final = re.compile(r"://[^/@\s]*@")
 _MOST_SHOWN: Final = 200

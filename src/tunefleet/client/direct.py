@@ -20,7 +20,7 @@ from tunefleet.client.call import Call
 from tunefleet.client.reaching import StoreReach, Unreached
 from tunefleet.client.throttle import Throttle
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, UnreachableError
-from tunefleet.wire.direct import DirectLink, DirectLinks, DirectOffer, DirectPlan
+from tunefleet.schemas.direct import DirectLink, DirectLinks, DirectOffer, DirectPlan
 
 T = TypeVar("T")
 SENDERS: Final = 4

@@ -27,8 +27,8 @@ from tunefleet.client.throttle import Throttle
 from tunefleet.client.transport import Policy, Transport
 from tunefleet.errors import UnreachableError
 from tunefleet.federation.feedback import Feedback
-from tunefleet.wire.api import FileEntry
-from tunefleet.wire.federated import (
+from tunefleet.schemas.api import FileEntry
+from tunefleet.schemas.federated import (
     ADAPTER_FILE,
     CONFIG_FILE,
     FederationDetail,

@@ -13,7 +13,7 @@ import numpy as np
 from tunefleet.errors import InputError, NotFoundError
 from tunefleet.federation import AdapterFile, write_tensors
 from tunefleet.federation.quantize import write_int8
-from tunefleet.wire.federated import ADAPTER_FILE, CONFIG_FILE, UploadDtype
+from tunefleet.schemas.federated import ADAPTER_FILE, CONFIG_FILE, UploadDtype
 
 Adapter = Path | str | Mapping[str, np.ndarray[Any, Any]]
 """A folder as PEFT saves it, or its tensors by the names that PEFT gives them in a file."""

@@ -15,8 +15,8 @@ from typing import BinaryIO, Final, Self
 from tunefleet.artifacts import LocalFile, hash_file, replace_file
 from tunefleet.client.call import Call, Flow, Pause, Sink, ask, model, nothing, path
 from tunefleet.errors import ArtifactError, ConflictError, GoneError, OffsetConflict, UnreachableError
-from tunefleet.wire.api import FileEntry
-from tunefleet.wire.federated import UpdateCreate, UpdateTaken
+from tunefleet.schemas.api import FileEntry
+from tunefleet.schemas.federated import UpdateCreate, UpdateTaken
 
 AT_ONCE_BYTES: Final = 64 << 20
 """A file up to this length goes with its update."""

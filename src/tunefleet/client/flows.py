@@ -13,7 +13,7 @@ from tunefleet.client.call import Call, Emit, Flow, NextLine, OpenLines, Pause, 
 from tunefleet.client.sse import ServerEvent, SseReader
 from tunefleet.errors import ConflictError, NotFoundError, UnreachableError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.wire.api import (
+from tunefleet.schemas.api import (
     ArtifactView,
     CommandView,
     EventView,

@@ -16,7 +16,7 @@ import httpx
 from tunefleet.client.reach import Reach, shown
 from tunefleet.client.throttle import Throttle
 from tunefleet.errors import InputError, TooLargeError, UnreachableError
-from tunefleet.wire.results import ENVELOPE_NAME, ResultEnvelope
+from tunefleet.schemas.compat_results import ENVELOPE_NAME, ResultEnvelope
 
 _PIECE_BYTES: Final = 1 << 20
 _LASTING: Final = frozenset({400, 401, 403, 404, 405, 410, 411, 415, 422})

@@ -25,7 +25,7 @@ from tunefleet.errors import (
     TunefleetError,
     UnreachableError,
 )
-from tunefleet.wire.api import FaultView, Problem
+from tunefleet.schemas.api import FaultView, Problem
 
 _BY_STATUS: dict[int, type[TunefleetError]] = {
     400: InputError,

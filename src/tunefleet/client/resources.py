@@ -29,7 +29,7 @@ from tunefleet.client.verb import (
 
 if TYPE_CHECKING:
     from tunefleet.client.transport import AsyncTransport, Transport
-    from tunefleet.wire.api import TaskView, WorkflowDetail
+    from tunefleet.schemas.api import TaskView, WorkflowDetail
 
 
 class WorkflowVerbs:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 from tunefleet.client.call import Call, Sink, model, nothing, path
-from tunefleet.wire.api import (
+from tunefleet.schemas.api import (
     ArtifactCreate,
     ArtifactDetail,
     ArtifactView,
@@ -40,10 +40,10 @@ from tunefleet.wire.api import (
     WorkflowDetail,
     WorkflowView,
 )
-from tunefleet.wire.fleet import ElasticRequest, ElasticView, WhyView, WorkerView
-from tunefleet.wire.link import Cursor, JournalBatch
-from tunefleet.wire.results import ResultEnvelope, ResultFiles
-from tunefleet.wire.upkeep import PeersView, ServerView, StorageView
+from tunefleet.schemas.compat_results import ResultEnvelope, ResultFiles
+from tunefleet.schemas.fleet import ElasticRequest, ElasticView, WhyView, WorkerView
+from tunefleet.schemas.server_info import PeersView, ServerView, StorageView
+from tunefleet.schemas.worker_link import Cursor, JournalBatch
 
 PASSED_ON_BYTES_PER_S: Final = 4 << 20
 """A server that keeps its files in an object store answers an upload when they are there; it is no slower than this."""

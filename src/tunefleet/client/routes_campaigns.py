@@ -11,8 +11,8 @@ from tunefleet.client.call import Call, Emit, NextLine, OpenLines, Pause, Stream
 from tunefleet.client.sse import SseReader
 from tunefleet.errors import UnreachableError
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.wire.api import EventView, Page
-from tunefleet.wire.campaign import (
+from tunefleet.schemas.api import EventView, Page
+from tunefleet.schemas.campaign import (
     CampaignApplied,
     CampaignDetail,
     CampaignLine,

@@ -8,7 +8,7 @@ from typing import Any
 from tunefleet.client.call import Call, Emit, NextLine, OpenLines, Stream, model, nothing, path
 from tunefleet.client.sse import SseReader
 from tunefleet.errors import ConflictError, UnreachableError
-from tunefleet.wire.chat import ChatHeard, ChatPiece, ChatPoll, ChatRequest, ChatTurns, ChatUsage, ChatView
+from tunefleet.schemas.chat import ChatHeard, ChatPiece, ChatPoll, ChatRequest, ChatTurns, ChatUsage, ChatView
 
 _SILENCE_S = 60.0
 

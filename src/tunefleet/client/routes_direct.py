@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from tunefleet.client import routes
 from tunefleet.client.call import Call, model, nothing, path
-from tunefleet.wire.api import FileEntry
-from tunefleet.wire.direct import DirectAsk, DirectGiveUp, DirectLinks, DirectLinksAsk, DirectPlan
-from tunefleet.wire.link import Cursor
+from tunefleet.schemas.api import FileEntry
+from tunefleet.schemas.direct import DirectAsk, DirectGiveUp, DirectLinks, DirectLinksAsk, DirectPlan
+from tunefleet.schemas.worker_link import Cursor
 
 
 def plan(entry: FileEntry) -> Call[DirectPlan]:

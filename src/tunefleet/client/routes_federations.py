@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import RootModel
 
 from tunefleet.client.call import Call, model, nothing, path
-from tunefleet.wire.api import Page
-from tunefleet.wire.federated import (
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.federated import (
     FederationCreated,
     FederationDetail,
     FederationView,
@@ -24,7 +24,7 @@ from tunefleet.wire.federated import (
     VersionDetail,
     VersionView,
 )
-from tunefleet.wire.federated_tokens import FederationToken, TokenReplace
+from tunefleet.schemas.federated_tokens import FederationToken, TokenReplace
 
 if TYPE_CHECKING:
     from tunefleet.spec.federating import FederationSpec

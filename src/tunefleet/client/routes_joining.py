@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tunefleet.client.call import Call, model, nothing, path
-from tunefleet.wire.api import Page
-from tunefleet.wire.joining import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
 
 
 def invite(

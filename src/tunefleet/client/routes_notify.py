@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tunefleet.client.call import Call, model, nothing, path
-from tunefleet.spec.notify import OCCASIONS, Format, Occasion
-from tunefleet.wire.api import Page
-from tunefleet.wire.notify import (
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.notify import (
     ChannelChange,
     ChannelCreate,
     ChannelCreated,
@@ -15,6 +14,7 @@ from tunefleet.wire.notify import (
     ChannelView,
     NotificationView,
 )
+from tunefleet.spec.notify import OCCASIONS, Format, Occasion
 
 
 def list_channels(*, limit: int = 100, cursor: str | None = None) -> Call[Page[ChannelView]]:

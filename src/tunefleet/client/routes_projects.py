@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from tunefleet.client.call import Call, model, path
-from tunefleet.wire.api import Page
-from tunefleet.wire.projects import AuditEntry, ProjectChange, ProjectCreate, ProjectView, UsageBy, UsageView
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.projects import AuditEntry, ProjectChange, ProjectCreate, ProjectView, UsageBy, UsageView
 
 
 def list_projects(*, limit: int = 100, cursor: str | None = None) -> Call[Page[ProjectView]]:

@@ -12,8 +12,8 @@ from tunefleet.client import routes, transfer
 from tunefleet.client.call import Flow, ask, work
 from tunefleet.client.local_data import check_file
 from tunefleet.errors import DataError, Fault, InputError, ModelError, SpecError
+from tunefleet.schemas.api import SubmitRequest, WorkflowDetail
 from tunefleet.spec import LocalPath, Workflow, local_paths, override_document, parse_workflow
-from tunefleet.wire.api import SubmitRequest, WorkflowDetail
 
 
 def read_document(source: Path | str | Mapping[str, Any]) -> tuple[str, Path | None]:

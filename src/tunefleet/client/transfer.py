@@ -18,9 +18,9 @@ from tunefleet.client.call import Call, Flow, Pause, Sink, ask, work
 from tunefleet.client.direct import DirectSender
 from tunefleet.client.problems import TooLargeForProxy
 from tunefleet.errors import ArtifactError, ConflictError, OffsetConflict, UnreachableError
-from tunefleet.wire.api import ArtifactCreate, ArtifactDetail, ArtifactView, BlobMissing, FileEntry
-from tunefleet.wire.base import is_shown
-from tunefleet.wire.results import SINGLE_FILE, ResultFile
+from tunefleet.schemas.api import ArtifactCreate, ArtifactDetail, ArtifactView, BlobMissing, FileEntry
+from tunefleet.schemas.base import is_shown
+from tunefleet.schemas.compat_results import SINGLE_FILE, ResultFile
 
 Phase = Literal["hashing", "uploading", "downloading"]
 PIECE_BYTES: Final = 1 << 20

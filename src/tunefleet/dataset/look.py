@@ -17,7 +17,7 @@ from tunefleet.dataset.parts import Parts
 from tunefleet.dataset.shapes import Recognized, recognize
 from tunefleet.dataset.values import RowError
 from tunefleet.errors import DataError
-from tunefleet.wire.datasets import DatasetLook, DatasetUse, Lengths, RowFault, RowPiece, RowShown
+from tunefleet.schemas.datasets import DatasetLook, DatasetUse, Lengths, RowFault, RowPiece, RowShown
 
 MOST_BYTES: Final = 64 << 20
 """So much of a file is looked at; a worker reads all of it."""

@@ -14,12 +14,12 @@ from tunefleet.client.stopping import Stop
 from tunefleet.errors import InputError, MachineError, UnreachableError
 from tunefleet.executors.base import LightExecutor
 from tunefleet.jobs.secrets import Redaction
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.settings import ApiSettings, TransferSettings, load
 from tunefleet.spec import ApiTaskSpec, load_task_spec
 from tunefleet.spec.calling import PROMPT, ApiSpec
 from tunefleet.spec.room import Room
 from tunefleet.spec.template_prompts import to_list
-from tunefleet.wire.link import Offer
 
 _CHAT: Final = "/v1/chat/completions"
 _TOKEN: Final = "NEBULA_API_TOKEN"

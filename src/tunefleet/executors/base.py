@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 from tunefleet.client.stopping import Stop
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.jobs import envs
-from tunefleet.wire.control import ControlCommand
-from tunefleet.wire.jobfolder import Job, JobFolder
-from tunefleet.wire.link import Offer, SlotClass
+from tunefleet.schemas.control import ControlCommand
+from tunefleet.schemas.job_folder import Job, JobFolder
+from tunefleet.schemas.worker_link import Offer, SlotClass
 
 
 class ResultError(TunefleetError):

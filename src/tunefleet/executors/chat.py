@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.needs import missing
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 
 class ChatExecutor(JobExecutor):

@@ -7,8 +7,8 @@ from typing import Any
 
 from tunefleet.attach.files import read_json
 from tunefleet.executors.base import JobExecutor, Output
-from tunefleet.wire.control import TRAINING_COMMANDS
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.control import TRAINING_COMMANDS
+from tunefleet.schemas.job_folder import JobFolder
 
 
 class CommandExecutor(JobExecutor):

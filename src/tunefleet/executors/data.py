@@ -5,8 +5,8 @@ from __future__ import annotations
 from tunefleet.attach.files import read_json
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.needs import missing
-from tunefleet.wire.jobfolder import JobFolder
-from tunefleet.wire.results import FILE_KIND
+from tunefleet.schemas.compat_results import FILE_KIND
+from tunefleet.schemas.job_folder import JobFolder
 
 
 class DataExecutor(JobExecutor):

@@ -6,7 +6,7 @@ from typing import Any
 
 from tunefleet.executors.base import LightExecutor
 from tunefleet.executors.parts import part_of
-from tunefleet.wire.link import Offer
+from tunefleet.schemas.worker_link import Offer
 
 
 class EchoExecutor(LightExecutor):

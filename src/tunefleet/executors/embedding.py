@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.needs import missing
+from tunefleet.schemas.control import BETWEEN_ITEMS
+from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec.retrieval import VECTORS
-from tunefleet.wire.control import BETWEEN_ITEMS
-from tunefleet.wire.jobfolder import JobFolder
 
 
 class EmbeddingExecutor(JobExecutor):

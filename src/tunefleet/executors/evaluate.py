@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.needs import missing
+from tunefleet.schemas.control import BETWEEN_ITEMS
+from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec.evaluating import ITEMS_FOLDER
-from tunefleet.wire.control import BETWEEN_ITEMS
-from tunefleet.wire.jobfolder import JobFolder
 
 _NEEDED: Final = ("torch", "transformers", "peft", "accelerate", "datasets")
 _HARNESS: Final = "lm-eval"

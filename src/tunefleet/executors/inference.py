@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.needs import missing
-from tunefleet.wire.control import BETWEEN_ITEMS
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.control import BETWEEN_ITEMS
+from tunefleet.schemas.job_folder import JobFolder
 
 
 class InferenceExecutor(JobExecutor):

@@ -8,8 +8,8 @@ from tunefleet.errors import MachineError
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.needs import missing
 from tunefleet.programs.merge import gguf
+from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec.merging import GGUF, QUANTIZE, GgufSpec
-from tunefleet.wire.jobfolder import JobFolder
 
 _NEEDED = ("torch", "transformers", "peft", "safetensors")
 _DIRECT = GgufSpec(type="f16")

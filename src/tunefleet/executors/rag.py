@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.needs import missing
+from tunefleet.schemas.control import BETWEEN_ITEMS
+from tunefleet.schemas.job_folder import Job, JobFolder
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.settings import TransferSettings, load
 from tunefleet.spec.retrieval import INDEX
-from tunefleet.wire.control import BETWEEN_ITEMS
-from tunefleet.wire.jobfolder import Job, JobFolder
-from tunefleet.wire.link import Offer
 
 
 class QdrantExecutor(JobExecutor):

@@ -8,9 +8,9 @@ from importlib.metadata import EntryPoint, entry_points
 
 from tunefleet.executors.base import Executor
 from tunefleet.executors.needs import missing
+from tunefleet.schemas.worker_link import ExecutorOffer
 from tunefleet.settings import inherited_environment
 from tunefleet.spec.output import S3
-from tunefleet.wire.link import ExecutorOffer
 
 logger = logging.getLogger(__name__)
 

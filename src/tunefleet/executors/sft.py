@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Final
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.needs import missing
 from tunefleet.programs.trainers import known
+from tunefleet.schemas.control import TRAINING_COMMANDS
+from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec import load_task_spec
 from tunefleet.spec.trainer import OURS, feature_of
-from tunefleet.wire.control import TRAINING_COMMANDS
-from tunefleet.wire.jobfolder import JobFolder
 
 NEEDED: Final = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 

@@ -6,7 +6,7 @@ import logging
 
 from tunefleet.attach.journal import JournalWriter
 from tunefleet.jobs.classify import read_status
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 logger = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from tunefleet.attach.files import read_json
 from tunefleet.jobs import joblog
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.base import Message
-from tunefleet.wire.jobfolder import JobExit, JobFolder, JobProcess, JobStatus
-from tunefleet.wire.link import FinishOutcome
+from tunefleet.schemas.base import Message
+from tunefleet.schemas.job_folder import JobExit, JobFolder, JobProcess, JobStatus
+from tunefleet.schemas.worker_link import FinishOutcome
 
 _TAIL_BYTES = 64 << 10
 _LAST_WORDS = 4096

@@ -11,8 +11,8 @@ from tunefleet.errors import MachineError
 from tunefleet.jobs import gpus as claims
 from tunefleet.jobs.gpuinfo import GpuFigures
 from tunefleet.jobs.yielding import GpuSentry
+from tunefleet.schemas.worker_link import Gpu
 from tunefleet.spec import TaskSpec, load_task_spec
-from tunefleet.wire.link import Gpu
 
 
 def described(gpus: Sequence[GpuFigures], in_use: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:

@@ -26,8 +26,8 @@ from tunefleet.jobs import gpus, joblog, locks
 from tunefleet.jobs.classify import read_status
 from tunefleet.jobs.control import FoundJob, JobSteering, list_jobs, wait_for
 from tunefleet.jobs.tee import Tee
-from tunefleet.wire.control import ControlCommand
-from tunefleet.wire.jobfolder import Job, JobFolder, JobStatus
+from tunefleet.schemas.control import ControlCommand
+from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
 
 logger = logging.getLogger(__name__)
 

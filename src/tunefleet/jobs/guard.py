@@ -20,9 +20,9 @@ from tunefleet.jobs.watchdog import Stall, Watchdog
 from tunefleet.jobs.watched import Interruption, Watched
 from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.schemas.worker_link import FinishOutcome
 from tunefleet.spec.policy import LimitsSpec
-from tunefleet.wire.jobfolder import JobFolder
-from tunefleet.wire.link import FinishOutcome
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from tunefleet.jobs import locks
 from tunefleet.jobs.classify import JobEnd, classify, read_process, read_status
 from tunefleet.jobs.control import ControlClient, find_endpoint, withdraw_endpoint
 from tunefleet.jobs.leftovers import end_leftovers
-from tunefleet.wire.control import CommandState, ControlCommand, ControlReply
-from tunefleet.wire.jobfolder import Job, JobFolder, JobStatus
+from tunefleet.schemas.control import CommandState, ControlCommand, ControlReply
+from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
 
 logger = logging.getLogger(__name__)
 

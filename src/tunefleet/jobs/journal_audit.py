@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.jobs.classify import read_status
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 _CRC: Final = re.compile(rb',"crc":(\d+)\}$')
 _THINNED: Final = b'"journal.thinned"'

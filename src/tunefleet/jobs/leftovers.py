@@ -15,7 +15,7 @@ from tunefleet.attach import identity
 from tunefleet.attach.files import read_json
 from tunefleet.jobs import locks
 from tunefleet.jobs.classify import read_process
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 logger = logging.getLogger(__name__)
 

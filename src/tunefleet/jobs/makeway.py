@@ -7,8 +7,8 @@ import time
 from typing import Any, Final, Protocol
 
 from tunefleet.errors import ConflictError, NotFoundError, TunefleetError
-from tunefleet.wire.control import CommandState, ControlCommand, ControlReply
-from tunefleet.wire.jobfolder import Job, JobStatus
+from tunefleet.schemas.control import CommandState, ControlCommand, ControlReply
+from tunefleet.schemas.job_folder import Job, JobStatus
 
 logger = logging.getLogger(__name__)
 

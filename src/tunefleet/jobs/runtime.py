@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tunefleet.jobs.boot import boot_name
-from tunefleet.wire.base import Message
+from tunefleet.schemas.base import Message
 
 _NOTE_S: Final = 60.0
 """How often a running clock is written down: what a crash of the machine can make it lose."""

@@ -28,7 +28,7 @@ from tenacity.nap import sleep_using_event
 from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import OffsetConflict, TunefleetError, UnreachableError
 from tunefleet.jobs import joblog
-from tunefleet.wire.jobfolder import JobFolder, Shipped
+from tunefleet.schemas.job_folder import JobFolder, Shipped
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import psutil
 
 from tunefleet.attach import stacks
 from tunefleet.jobs import joblog, locks
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 logger = logging.getLogger(__name__)
 

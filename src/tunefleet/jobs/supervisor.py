@@ -28,7 +28,7 @@ from tunefleet.jobs.handle import JobHandle
 from tunefleet.jobs.leftovers import end_leftovers
 from tunefleet.jobs.reply import read_reply
 from tunefleet.jobs.warm import WarmStarter
-from tunefleet.wire.jobfolder import Job, JobFolder
+from tunefleet.schemas.job_folder import Job, JobFolder
 
 logger = logging.getLogger(__name__)
 

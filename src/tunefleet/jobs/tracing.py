@@ -18,7 +18,7 @@ from tunefleet.errors import TunefleetError
 from tunefleet.observing import traceparent
 from tunefleet.observing.spans import Spans, Told, Value
 from tunefleet.observing.traceparent import Place
-from tunefleet.wire.link import Offer
+from tunefleet.schemas.worker_link import Offer
 
 VARIABLE: Final = "TRACEPARENT"
 MOST_STEPS: Final = 500

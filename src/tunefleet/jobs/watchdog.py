@@ -20,7 +20,7 @@ import psutil
 from tunefleet.attach import identity
 from tunefleet.jobs import stacks
 from tunefleet.jobs.classify import read_process, read_status
-from tunefleet.wire.jobfolder import Job, JobFolder, JobProcess
+from tunefleet.schemas.job_folder import Job, JobFolder, JobProcess
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tunefleet.jobs.runtime import RunClock
-from tunefleet.wire.base import Message
+from tunefleet.schemas.base import Message
 
 
 class Interruption(Message):

@@ -6,7 +6,7 @@ import socket
 from abc import ABC, abstractmethod
 from urllib.parse import urlsplit
 
-from tunefleet.wire.link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
+from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 
 
 class WorkerLink(ABC):

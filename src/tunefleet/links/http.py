@@ -12,8 +12,8 @@ from tunefleet.client.connection import normalise
 from tunefleet.client.problems import exception_of
 from tunefleet.errors import UnreachableError
 from tunefleet.links.base import WorkerLink
-from tunefleet.wire.base import Message
-from tunefleet.wire.link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
+from tunefleet.schemas.base import Message
+from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 
 M = TypeVar("M", bound=Message)
 

@@ -12,8 +12,15 @@ from tunefleet.client.connection import normalise
 from tunefleet.errors import UnreachableError
 from tunefleet.links.base import AsyncWorkerLink
 from tunefleet.links.http import SLACK_S, reply_in
-from tunefleet.wire.base import Message
-from tunefleet.wire.link import Cursor, ExchangeReply, ExchangeRequest, JournalBatch, RegisterReply, RegisterRequest
+from tunefleet.schemas.base import Message
+from tunefleet.schemas.worker_link import (
+    Cursor,
+    ExchangeReply,
+    ExchangeRequest,
+    JournalBatch,
+    RegisterReply,
+    RegisterRequest,
+)
 
 M = TypeVar("M", bound=Message)
 

@@ -15,7 +15,7 @@ from tunefleet.client.connection import normalise
 from tunefleet.client.problems import exception_of
 from tunefleet.errors import UnreachableError
 from tunefleet.links.redis_parts import Entry, offer_of
-from tunefleet.wire.link import Offer, readable
+from tunefleet.schemas.worker_link import Offer, readable
 
 logger = logging.getLogger(__name__)
 

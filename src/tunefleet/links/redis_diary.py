@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tunefleet.links.redis_parts import Entry, dumps, now_text
-from tunefleet.wire.link import Capabilities, ExchangeRequest, Finish, Load, Offer
+from tunefleet.schemas.worker_link import Capabilities, ExchangeRequest, Finish, Load, Offer
 
 _ENDS: Final = {"completed": "TASK_SUCCEEDED", "failed": "TASK_FAILED", "cancelled": "TASK_CANCELLED"}
 """`TASK_UPDATE` for what is only paused; the last two names are those of the guide's successor."""

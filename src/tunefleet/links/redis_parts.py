@@ -16,7 +16,7 @@ import orjson
 from tunefleet import errors
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.links.redis_keys import COMMAND, DESIRED, REPLY, TASK
-from tunefleet.wire.link import Command, Desired, ExchangeReply, MergedTask, Offer, readable
+from tunefleet.schemas.worker_link import Command, Desired, ExchangeReply, MergedTask, Offer, readable
 
 Entry = dict[str, str]
 _APART: Final = {"offers", "commands", "desired"}

@@ -25,7 +25,7 @@ from tunefleet.links.redis_groups import Found, order_of
 from tunefleet.links.redis_keys import INBOX_KEPT, INLINE_BYTES, REGISTRATION, Keys
 from tunefleet.links.redis_parts import Entry, about, closing, dispatch, dumps, now_text, refusal, wishes
 from tunefleet.links.redis_store import LEASE_S, TICK_S, OtherStoreError, Store, StoreClaim
-from tunefleet.wire.link import ExchangeReply, ExchangeRequest, Offer, RegisterReply, RegisterRequest
+from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, Offer, RegisterReply, RegisterRequest
 
 log = logging.getLogger(__name__)
 

@@ -36,8 +36,8 @@ from tunefleet.links.redis_keys import (
 )
 from tunefleet.links.redis_parts import Entry, now_text, raised, reply_of
 from tunefleet.links.redis_reader import Call, Reader, end_earlier
+from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, Offer, RegisterReply, RegisterRequest
 from tunefleet.spec.base import is_url
-from tunefleet.wire.link import ExchangeReply, ExchangeRequest, Offer, RegisterReply, RegisterRequest
 
 logger = logging.getLogger(__name__)
 

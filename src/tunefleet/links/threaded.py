@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import Executor
 
 from tunefleet.links.base import AsyncWorkerLink, WorkerLink
-from tunefleet.wire.link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
+from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 
 
 class ThreadedLink(AsyncWorkerLink):

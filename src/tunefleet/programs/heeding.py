@@ -14,7 +14,7 @@ from typing import Final
 from tunefleet import attach
 from tunefleet.attach.board import Command, CommandBoard
 from tunefleet.attach.control import ControlServer
-from tunefleet.wire.control import BETWEEN_ITEMS
+from tunefleet.schemas.control import BETWEEN_ITEMS
 
 logger = logging.getLogger(__name__)
 

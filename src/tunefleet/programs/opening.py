@@ -12,8 +12,8 @@ from tunefleet.attach import JobSession
 from tunefleet.attach.quiet import Journal
 from tunefleet.errors import InputError
 from tunefleet.programs import arrivals, secrets
+from tunefleet.schemas.job_folder import Job, JobFolder
 from tunefleet.spec import BaseTaskSpec, load_task_spec
-from tunefleet.wire.jobfolder import Job, JobFolder
 
 SpecT = TypeVar("SpecT", bound=BaseTaskSpec)
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from tunefleet.attach import world
 from tunefleet.attach.failures import RANKS
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 LAUNCHER = "TUNEFLEET_LAUNCHER_PID"
 _PR_SET_PDEATHSIG = 1

@@ -21,7 +21,7 @@ from tunefleet.errors import TunefleetError, UnreachableError, is_disk_full
 from tunefleet.jobs.disk import DiskTooSmallError
 from tunefleet.programs import ranks, secrets
 from tunefleet.programs.faults import CommandFailedError, DivergedError, ErrorKind
-from tunefleet.wire.jobfolder import Job, JobFolder
+from tunefleet.schemas.job_folder import Job, JobFolder
 
 logger = logging.getLogger(__name__)
 

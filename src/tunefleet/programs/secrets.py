@@ -9,7 +9,7 @@ from typing import Any, TextIO, cast
 
 from tunefleet import settings
 from tunefleet.jobs.secrets import QuietStream, Redaction, Secrets
-from tunefleet.wire.jobfolder import Job
+from tunefleet.schemas.job_folder import Job
 
 
 class _Taken:

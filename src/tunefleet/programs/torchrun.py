@@ -32,7 +32,7 @@ from tunefleet.jobs.environment import thread_count
 from tunefleet.programs import torchrun_nodes
 from tunefleet.programs.ranks import LAUNCHER
 from tunefleet.programs.run import FAILED, INPUT_FAILED
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-from tunefleet.wire.api import ArtifactView, TaskDetail
+from tunefleet.schemas.api import ArtifactView, TaskDetail
 
 CARD: Final = "README.md"
 _METRICS: Final = ("held_out_before", "held_out_after", "held_out_best", "train_first", "train_last")

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from tunefleet.client import Client
 from tunefleet.errors import ConflictError, InputError, NotFoundError, SpecError, TunefleetError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.wire.api import ArtifactView, SubmitRequest, TaskDetail
+from tunefleet.schemas.api import ArtifactView, SubmitRequest, TaskDetail
 
 Form = Literal["as-is", "merged", "gguf"]
 

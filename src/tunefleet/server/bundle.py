@@ -15,7 +15,7 @@ from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import StreamingResponse
 
 from tunefleet.artifacts import BlobStore
-from tunefleet.wire.api import FileEntry
+from tunefleet.schemas.api import FileEntry
 
 _BLOCK: Final = tarfile.BLOCKSIZE
 _END: Final = b"\0" * (2 * _BLOCK)

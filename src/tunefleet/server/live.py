@@ -15,14 +15,7 @@ from sse_starlette import ServerSentEvent
 
 import tunefleet
 from tunefleet.errors import TooManyError
-from tunefleet.services import events, live
-from tunefleet.services.campaigns import activity
-from tunefleet.services.core import Core
-from tunefleet.services.identity import Actor
-from tunefleet.services.live import Place
-from tunefleet.services.views import moment
-from tunefleet.wire.link import Load
-from tunefleet.wire.live import (
+from tunefleet.schemas.live import (
     CampaignActivity,
     LiveCampaigns,
     LiveEvents,
@@ -31,6 +24,13 @@ from tunefleet.wire.live import (
     LiveProgress,
     TaskProgress,
 )
+from tunefleet.schemas.worker_link import Load
+from tunefleet.services import events, live
+from tunefleet.services.campaigns import activity
+from tunefleet.services.core import Core
+from tunefleet.services.identity import Actor
+from tunefleet.services.live import Place
+from tunefleet.services.views import moment
 
 GATHER_S: Final = 0.25
 """So long what happens is gathered before it is sent."""

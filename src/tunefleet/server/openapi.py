@@ -12,12 +12,12 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from tunefleet.schemas import chat, federated, federated_chunks, live, training, training_jobs, training_reports
+from tunefleet.schemas.api import PROBLEM_PREFIX, Problem, SubmitRequest
+from tunefleet.schemas.campaign_apply import CampaignApply
+from tunefleet.schemas.worker_link import ExchangeRequest, JournalBatch, RegisterRequest
 from tunefleet.server import examples, examples_campaign, examples_federated, examples_training, problems
 from tunefleet.spec.federating import FederationSpec
-from tunefleet.wire import chat, federated, federated_chunks, live, training, training_jobs, training_reports
-from tunefleet.wire.api import PROBLEM_PREFIX, Problem, SubmitRequest
-from tunefleet.wire.campaign_apply import CampaignApply
-from tunefleet.wire.link import ExchangeRequest, JournalBatch, RegisterRequest
 
 TAGS: Final = [
     {"name": "workflows", "description": "What a user submits."},

@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from pydantic import AfterValidator, Field
 
 from tunefleet.errors import InputError
-from tunefleet.wire.api import Page
+from tunefleet.schemas.api import Page
 
 T = TypeVar("T")
 

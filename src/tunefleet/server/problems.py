@@ -25,7 +25,7 @@ from tunefleet.errors import (
     TooManyError,
     TunefleetError,
 )
-from tunefleet.wire.api import PROBLEM_PREFIX, Problem
+from tunefleet.schemas.api import PROBLEM_PREFIX, Problem
 
 log = logging.getLogger(__name__)
 

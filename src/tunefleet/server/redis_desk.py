@@ -10,11 +10,11 @@ from tunefleet.links.base import address_towards
 from tunefleet.links.redis_keys import Keys
 from tunefleet.links.redis_server import RedisHub
 from tunefleet.links.redis_store import Store
+from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 from tunefleet.services import bulk, link
 from tunefleet.services.core import Core
 from tunefleet.services.identity import REDIS_WORKER
 from tunefleet.store import controls, workers
-from tunefleet.wire.link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 
 
 class CoreDesk:

@@ -16,11 +16,11 @@ from fastapi import Request, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from tunefleet.errors import AuthError
+from tunefleet.schemas.api import EventView, LogView, ProgressView, TaskView
 from tunefleet.server.auth import core_of, identify
 from tunefleet.services import events, logs, tasks
 from tunefleet.services.core import KEYS, Core
 from tunefleet.services.identity import Actor
-from tunefleet.wire.api import EventView, LogView, ProgressView, TaskView
 
 _PAGE: Final = 500
 _PROGRESS_S: Final = 1.0

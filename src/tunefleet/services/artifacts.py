@@ -14,6 +14,15 @@ import orjson
 
 from tunefleet.artifacts import check_files, manifest_digest
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, OffsetConflict
+from tunefleet.schemas.api import (
+    ArtifactCreate,
+    ArtifactDetail,
+    ArtifactView,
+    BlobMissing,
+    BlobQuery,
+    BlobReply,
+    Page,
+)
 from tunefleet.services import checkpoints, garbage, quotas, ration, store_verification
 from tunefleet.services.core import Core
 from tunefleet.services.garbage import Collected
@@ -25,15 +34,6 @@ from tunefleet.services.views import artifact_detail, artifact_view
 from tunefleet.store import DEFAULT_PROJECT, Connection, artifacts, events, tasks
 from tunefleet.store.events import Event
 from tunefleet.store.rows import ArtifactRow
-from tunefleet.wire.api import (
-    ArtifactCreate,
-    ArtifactDetail,
-    ArtifactView,
-    BlobMissing,
-    BlobQuery,
-    BlobReply,
-    Page,
-)
 
 PIN_S: Final = 24 * 3600.0
 _WHERE: Final = "`tunefleet data ls` lists what was pushed, `tunefleet artifacts ls` what tasks made."

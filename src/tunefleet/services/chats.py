@@ -11,6 +11,7 @@ from typing import Final
 
 from tunefleet.errors import ConflictError, InputError, UnreachableError
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.chat import ChatHeard, ChatPiece, ChatPoll, ChatRequest, ChatTurn, ChatTurns, ChatView
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, AttemptActor, may_change, may_read
 from tunefleet.services.ids import new_id
@@ -18,7 +19,6 @@ from tunefleet.services.talks import Session, Turn
 from tunefleet.services.tasks import find
 from tunefleet.store import Connection
 from tunefleet.store.rows import TaskRow
-from tunefleet.wire.chat import ChatHeard, ChatPiece, ChatPoll, ChatRequest, ChatTurn, ChatTurns, ChatView
 
 KIND: Final = "chat"
 MAX_TURNS: Final = 32

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tunefleet.errors import ConflictError
+from tunefleet.schemas.fleet import WorkerView
 from tunefleet.services import workers as views
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import AGENT_SESSION
@@ -13,7 +14,6 @@ from tunefleet.store import Connection, controls, events
 from tunefleet.store.controls import ControlRow
 from tunefleet.store.events import Event
 from tunefleet.store.rows import WorkerRow
-from tunefleet.wire.fleet import WorkerView
 
 Change = Callable[[WorkerRow, ControlRow], ControlRow]
 

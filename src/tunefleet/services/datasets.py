@@ -14,11 +14,11 @@ from pathlib import PurePosixPath
 from tunefleet.dataset.look import look
 from tunefleet.dataset.opened import SUFFIXES
 from tunefleet.errors import DataError, NotFoundError
+from tunefleet.schemas.api import ArtifactDetail, FileEntry
+from tunefleet.schemas.datasets import DatasetLook
 from tunefleet.services import artifacts
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_submit
-from tunefleet.wire.api import ArtifactDetail, FileEntry
-from tunefleet.wire.datasets import DatasetLook
 
 
 async def look_at(core: Core, actor: Actor, reference: str, *, path: str | None, rows: int) -> DatasetLook:

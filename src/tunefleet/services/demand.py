@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from tunefleet.placement import Requirement, WorkerState, is_able
+from tunefleet.schemas.ui import TaskDemand
 from tunefleet.services import roster
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.roster import Presences
 from tunefleet.store import Connection, task_list, workers
-from tunefleet.wire.page import TaskDemand
 
 _REMEMBERED_S: Final = 3600.0
 """For how long workers that have left say what the next ones are able to: who starts those may change them."""

@@ -25,12 +25,12 @@ from tunefleet.errors import (
     TooLargeError,
     TunefleetError,
 )
+from tunefleet.schemas.direct import DirectLink, DirectLinks, DirectOffer, DirectPlan
 from tunefleet.services import artifacts, leftovers, metrics
 from tunefleet.services.core import Core
 from tunefleet.services.identity import AttemptActor, Who
 from tunefleet.store import Connection, arriving, events, tasks
 from tunefleet.store.arriving import ArrivingRow
-from tunefleet.wire.direct import DirectLink, DirectLinks, DirectOffer, DirectPlan
 
 log = logging.getLogger(__name__)
 LINK_S: Final = 900

@@ -17,6 +17,7 @@ from typing import Final
 from tunefleet.errors import ConflictError
 from tunefleet.placement import Requirement, WorkerState, only
 from tunefleet.placement.elastic import Changes, Member, Rules, Waiting, decide
+from tunefleet.schemas.fleet import ElasticView
 from tunefleet.services import quotas, roster
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_administer
@@ -25,7 +26,6 @@ from tunefleet.services.workers import owned
 from tunefleet.store import Connection, attempts, clusters, controls, events, queue, resumes, workers
 from tunefleet.store.controls import ControlRow
 from tunefleet.store.events import Event
-from tunefleet.wire.fleet import ElasticView
 
 log = logging.getLogger(__name__)
 

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from tunefleet.links.redis_diary import hardware
 from tunefleet.placement.policy import category
+from tunefleet.schemas.compat_worker_guide import EndedTask, GuideWorker, Snapshot, Timing
+from tunefleet.schemas.fleet import WorkerView
 from tunefleet.services import workers
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
@@ -14,8 +16,6 @@ from tunefleet.services.views import maybe_moment, moment
 from tunefleet.store import Connection, figures
 from tunefleet.store.figures import KindRow
 from tunefleet.store.rows import TaskRow
-from tunefleet.wire.fleet import WorkerView
-from tunefleet.wire.guide import EndedTask, GuideWorker, Snapshot, Timing
 
 NEWEST: Final = 100
 """How many tasks that have ended the snapshot names."""

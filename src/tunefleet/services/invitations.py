@@ -11,6 +11,7 @@ import secrets
 from typing import Final, Literal
 
 from tunefleet.errors import AuthError, ConflictError, NotFoundError
+from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
 from tunefleet.services import keys
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_administer
@@ -19,7 +20,6 @@ from tunefleet.services.views import maybe_moment, moment
 from tunefleet.store import Connection, invitations
 from tunefleet.store import keys as key_rows
 from tunefleet.store.invitations import InvitationRow
-from tunefleet.wire.joining import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
 
 PREFIX: Final = "tfj_"
 _AGAIN: Final = "An admin makes another with `tunefleet workers invite`."

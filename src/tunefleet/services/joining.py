@@ -18,14 +18,14 @@ import orjson
 from tunefleet.artifacts import BlobStore, Intake, NoRoomError
 from tunefleet.errors import ConflictError, NotFoundError, TunefleetError
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.api import FileEntry
+from tunefleet.schemas.compat_results import SINGLE_FILE
 from tunefleet.services import fanout, links, part_results, results
 from tunefleet.services.core import Core, JoinWait
 from tunefleet.services.identity import Actor
 from tunefleet.services.moving import switch
 from tunefleet.store import Connection, artifacts, shards, tasks
 from tunefleet.store.rows import TaskRow
-from tunefleet.wire.api import FileEntry
-from tunefleet.wire.results import SINGLE_FILE
 
 log = logging.getLogger(__name__)
 RETRY_S: Final = 10.0

@@ -10,6 +10,7 @@ from typing import Final
 
 from tunefleet.artifacts import write_private
 from tunefleet.errors import AuthError, ForbiddenError, NotFoundError, StoreError
+from tunefleet.schemas.api import KeyCreate, KeyCreated, KeyView
 from tunefleet.services import projects
 from tunefleet.services.core import KEYS, Core
 from tunefleet.services.identity import Actor, AttemptActor, is_operator, may_administer
@@ -18,7 +19,6 @@ from tunefleet.services.views import key_view
 from tunefleet.store import DEFAULT_PROJECT, Connection, after_commit, attempts, keys, tasks, wake
 from tunefleet.store import projects as project_rows
 from tunefleet.store.rows import AttemptRow, KeyRow
-from tunefleet.wire.api import KeyCreate, KeyCreated, KeyView
 
 log = logging.getLogger(__name__)
 LOGIN_CODE_S: Final = 600.0

@@ -11,13 +11,13 @@ from typing import Final
 
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError, TunefleetError
 from tunefleet.observing import context
+from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 from tunefleet.services import registering, uplink
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import Presence
 from tunefleet.services.identity import Actor
 from tunefleet.services.uplink import Answer, Said
 from tunefleet.store import workers
-from tunefleet.wire.link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 
 _NOTHING: Final = ExchangeReply()
 _HOLD_SHARE: Final = 3.0

@@ -11,6 +11,9 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.errors import InputError
+from tunefleet.schemas.api import Page, TaskView
+from tunefleet.schemas.fleet import TaskGlance
+from tunefleet.schemas.ui import Overview, TaskCounts
 from tunefleet.services import related, roster
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
@@ -21,9 +24,6 @@ from tunefleet.services.workers import visible
 from tunefleet.store import Connection, journal, task_list, workers
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.task_list import Place, Wanted
-from tunefleet.wire.api import Page, TaskView
-from tunefleet.wire.fleet import TaskGlance
-from tunefleet.wire.page import Overview, TaskCounts
 
 SORTS: Final = task_list.SORTS
 """What a list can be sorted by; `created` is the order of submission."""

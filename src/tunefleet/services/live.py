@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tunefleet.errors import ConflictError, InputError, NotFoundError
+from tunefleet.schemas.live import LivePoint, LivePoints, LiveResume, TaskProgress, WorkerLoad
+from tunefleet.schemas.worker_link import Load
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.listing import newest_loss
@@ -15,8 +17,6 @@ from tunefleet.services.tasks import find
 from tunefleet.services.views import moment, progress_view
 from tunefleet.services.workers import visible
 from tunefleet.store import Connection, journal, task_list
-from tunefleet.wire.link import Load
-from tunefleet.wire.live import LivePoint, LivePoints, LiveResume, TaskProgress, WorkerLoad
 
 MOST_FOLLOWED = 8
 """So many tasks are compared at most."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from tunefleet.schemas.fleet import LoadSample, WorkerHistory
+from tunefleet.schemas.worker_link import Load
 from tunefleet.services import metering, workers
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
 from tunefleet.services.views import moment
 from tunefleet.store import Connection, loads
-from tunefleet.wire.fleet import LoadSample, WorkerHistory
-from tunefleet.wire.link import Load
 
 KEPT_S: Final = 24 * 3600.0
 """How long it is kept."""

@@ -6,6 +6,8 @@ from typing import Final
 
 from tunefleet.errors import OffsetConflict
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.api import LogView
+from tunefleet.schemas.worker_link import Cursor
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, AttemptActor, may_read
 from tunefleet.services.metrics import refuse_ended
@@ -13,8 +15,6 @@ from tunefleet.services.scrub import scrub_bytes
 from tunefleet.services.tasks import find
 from tunefleet.store import Connection, attempts, logs, wake
 from tunefleet.store.logs import StreamRow
-from tunefleet.wire.api import LogView
-from tunefleet.wire.link import Cursor
 
 CHUNK_BYTES: Final = 64 << 10
 MAX_READ_BYTES: Final = 4 << 20

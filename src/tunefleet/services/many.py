@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tunefleet.errors import TunefleetError
+from tunefleet.schemas.ui import ManyReply, ManyRequest, OneOfMany
 from tunefleet.services import tasks
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_submit
-from tunefleet.wire.page import ManyReply, ManyRequest, OneOfMany
 
 _AT_ONCE: Final = 16
 """So many are on their way to the writer together: they share its commits."""

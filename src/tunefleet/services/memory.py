@@ -9,13 +9,13 @@ from typing import Final
 from tunefleet.memory.decoder import UnknownShape, shape_of
 from tunefleet.memory.estimate import Shape, estimate
 from tunefleet.placement import WorkerState
+from tunefleet.schemas.fleet import TaskForecast
+from tunefleet.schemas.memory import MemoryForecast, MemoryVariant
 from tunefleet.services.configurations import Configurations, Found
 from tunefleet.settings.server import ServerSettings
 from tunefleet.spec import BaseTaskSpec, LoraSpec, ModelTrainingSpec
 from tunefleet.spec.adapter import QuantizationSpec
 from tunefleet.spec.training import CommonTrainingSpec
-from tunefleet.wire.fleet import TaskForecast
-from tunefleet.wire.memory import MemoryForecast, MemoryVariant
 
 _PLAIN: Final = frozenset({"sft", "lora_sft"})
 """Kinds that do nothing with a row but learn it; others hold a second model beside the first, or draw answers."""

@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from typing import Final
 
 from tunefleet.placement import BARE_SHARE
+from tunefleet.schemas.worker_link import Capabilities, Load
 from tunefleet.services import roster, standing
 from tunefleet.services.fleet import AGENT_SESSION
 from tunefleet.store import Connection, usage, workers
 from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.store.usage import EnergyRow, UsageRow
-from tunefleet.wire.link import Capabilities, Load
 
 LONGEST_GAP_S: Final = 600.0
 """A GPU that tells no power for longer adds nothing for that while: what is not known is not made up."""

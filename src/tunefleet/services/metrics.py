@@ -16,6 +16,7 @@ from typing import Any, Final, TypeGuard
 import orjson
 
 from tunefleet.errors import ConflictError, InputError, OffsetConflict
+from tunefleet.schemas.worker_link import Cursor, JournalBatch
 from tunefleet.services import allotment, thinning
 from tunefleet.services.allotment import Allotment
 from tunefleet.services.core import Core
@@ -24,7 +25,6 @@ from tunefleet.services.scrub import scrub
 from tunefleet.services.views import LAST_SECOND, read_progress
 from tunefleet.store import Connection, attempts, events, journal, lineage, tasks, wake
 from tunefleet.store.rows import LaunchRow
-from tunefleet.wire.link import Cursor, JournalBatch
 
 _MANY_LINES: Final = 200
 _MANY_CHARACTERS: Final = 1 << 16

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import orjson
 
+from tunefleet.schemas.control import ControlCommand
+from tunefleet.schemas.worker_link import Command, CommandOutcome, pause_id
 from tunefleet.services.ids import attempt_token
 from tunefleet.services.scrub import scrub
 from tunefleet.store import Connection, commands, events, tasks, wake
 from tunefleet.store.events import Event
 from tunefleet.store.rows import AttemptRow, CommandRow, TaskRow
-from tunefleet.wire.control import ControlCommand
-from tunefleet.wire.link import Command, CommandOutcome, pause_id
 
 _LASTING = frozenset({ControlCommand.SAVE_CHECKPOINT, ControlCommand.SAVE_AND_STOP, ControlCommand.PAUSE})
 """Those that are done when their checkpoint is whole; the others are done when they are applied."""

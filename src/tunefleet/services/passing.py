@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import orjson
 
+from tunefleet.schemas.api import ArtifactView
+from tunefleet.schemas.ui import EdgeView
 from tunefleet.services import checkpoints, related, workflows
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
@@ -13,8 +15,6 @@ from tunefleet.services.views import artifact_view
 from tunefleet.spec.references import references_of
 from tunefleet.store import Connection, artifacts, tasks
 from tunefleet.store.rows import ArtifactRow
-from tunefleet.wire.api import ArtifactView
-from tunefleet.wire.page import EdgeView
 
 
 async def edges(core: Core, actor: Actor, workflow_id: str) -> list[EdgeView]:

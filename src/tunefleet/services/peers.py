@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from tunefleet.schemas.server_info import PeersView, PeerView
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.views import moment
 from tunefleet.store import Connection, servers
 from tunefleet.store.servers import LeaderRow, ServerRow
-from tunefleet.wire.upkeep import PeersView, PeerView
 
 
 async def show(core: Core, actor: Actor) -> PeersView:

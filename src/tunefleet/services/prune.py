@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from tunefleet.schemas.api import PruneReply
 from tunefleet.services import garbage, removal
 from tunefleet.services.core import Core
 from tunefleet.services.federation import of_tasks
@@ -14,7 +15,6 @@ from tunefleet.services.upkeep import Count
 from tunefleet.store import DEFAULT_PROJECT, Connection, edges, models, tasks, workflows
 from tunefleet.store import artifacts as artifact_rows
 from tunefleet.store.rows import WorkflowRow
-from tunefleet.wire.api import PruneReply
 
 _GROUP: Final = 20
 """Workflows removed in one operation: others must not wait long for the writer."""

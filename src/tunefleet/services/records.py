@@ -9,6 +9,8 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.lifecycle.task import FINAL, OUTCOMES, RetryBudget, TaskStatus
+from tunefleet.schemas.api import WorkflowDetail
+from tunefleet.schemas.compat_v1 import RecordFields, RecordStatus, Submitted, SubmittedTask, TaskAnswer, TaskRecord
 from tunefleet.services import redact, related, tasks
 from tunefleet.services.core import Core
 from tunefleet.services.fanout import MANY_WORKERS
@@ -19,8 +21,6 @@ from tunefleet.store import Connection, attempts, edges, task_list, workflows
 from tunefleet.store import tasks as task_rows
 from tunefleet.store.rows import AttemptRow, DocumentRow, TaskRow
 from tunefleet.store.task_list import Wanted
-from tunefleet.wire.api import WorkflowDetail
-from tunefleet.wire.records import RecordFields, RecordStatus, Submitted, SubmittedTask, TaskAnswer, TaskRecord
 
 NEWEST: Final = 1000
 """How many tasks the bare list has at most."""

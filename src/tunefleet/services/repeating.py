@@ -12,6 +12,7 @@ import orjson
 
 from tunefleet.errors import ConflictError, ForbiddenError, SpecError
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.api import RetryRequest
 from tunefleet.services import redact, retried
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
@@ -20,7 +21,6 @@ from tunefleet.services.submission import Submission
 from tunefleet.spec import Workflow, override_document, parse_workflow
 from tunefleet.store import Connection, edges, shards, tasks, workflows
 from tunefleet.store.rows import DocumentRow, TaskRow, WorkflowRow
-from tunefleet.wire.api import RetryRequest
 
 _OWN: Final = re.compile(r"(?:spec\.)?(?:stages|graph\.nodes)\.(?P<task>[^.]+)\.spec\.")
 """How a path begins that leads to one task alone."""

@@ -11,6 +11,17 @@ import orjson
 
 from tunefleet.artifacts import manifest_digest
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
+from tunefleet.schemas.api import ArtifactCreate, FileEntry
+from tunefleet.schemas.compat_results import (
+    FILE_KIND,
+    MANIFEST_NAME,
+    RESULT_NAMES,
+    SINGLE_FILE,
+    ResultEnvelope,
+    ResultFile,
+    ResultFiles,
+    ResultStored,
+)
 from tunefleet.services import artifacts as artifact_service
 from tunefleet.services import links
 from tunefleet.services.core import Core
@@ -21,17 +32,6 @@ from tunefleet.services.metrics import refuse_ended
 from tunefleet.services.views import moment
 from tunefleet.store import Connection, artifacts, edges, tasks
 from tunefleet.store.rows import ArtifactRow, TaskRow
-from tunefleet.wire.api import ArtifactCreate, FileEntry
-from tunefleet.wire.results import (
-    FILE_KIND,
-    MANIFEST_NAME,
-    RESULT_NAMES,
-    SINGLE_FILE,
-    ResultEnvelope,
-    ResultFile,
-    ResultFiles,
-    ResultStored,
-)
 
 _TAKES: Final = frozenset({"dispatched", "running", "paused"})
 """Where a task stands while somebody may bring a result for it."""

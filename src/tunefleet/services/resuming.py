@@ -9,6 +9,7 @@ import orjson
 
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.schemas.worker_link import InputRef, ResumeFrom
 from tunefleet.services import checkpoints, roster
 from tunefleet.services.checkpoints import Known
 from tunefleet.services.identity import EXTERNAL
@@ -17,7 +18,6 @@ from tunefleet.services.moving import Move, switch
 from tunefleet.store import Connection, artifacts, commands, events, journal, resumes, tasks, workers
 from tunefleet.store.attempts import OfferRow
 from tunefleet.store.rows import ArtifactRow, AttemptRow, ResumeRow, TaskRow
-from tunefleet.wire.link import InputRef, ResumeFrom
 
 FromStep = int | Literal["best"] | None
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from tunefleet.placement import Requirement, WorkerState, explain
+from tunefleet.schemas.worker_link import Load
 from tunefleet.services import quotas, related, standing
 from tunefleet.services.clusters import waiting as waiting_for
 from tunefleet.services.core import Core
@@ -18,7 +19,6 @@ from tunefleet.store.attempts import Held
 from tunefleet.store.controls import ControlRow
 from tunefleet.store.queue import STRIKES
 from tunefleet.store.rows import TaskRow, WorkerRow
-from tunefleet.wire.link import Load
 
 _MAX_KNOWN: Final = 10_000
 _known_needs: dict[str, Requirement] = {}

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from tunefleet.schemas.api import MetricsView
+from tunefleet.schemas.ui import SeriesView
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.tasks import find
 from tunefleet.services.views import moment
 from tunefleet.store import Connection, journal
 from tunefleet.store.rows import PointRow
-from tunefleet.wire.api import MetricsView
-from tunefleet.wire.page import SeriesView
 
 if TYPE_CHECKING:
     from tunefleet.services.curves import Curves

@@ -15,6 +15,8 @@ import orjson
 from tunefleet.artifacts import manifest_digest
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.schemas.api import FileEntry
+from tunefleet.schemas.compat_results import ARCHIVE_KIND, SINGLE_FILE
 from tunefleet.services import fanout, links, part_results
 from tunefleet.services.core import Core
 from tunefleet.services.federation.archiving import archive_of, with_archive
@@ -29,8 +31,6 @@ from tunefleet.store.federation_versions import VersionRow
 from tunefleet.store.federations import FederationRow
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.task_moves import Move
-from tunefleet.wire.api import FileEntry
-from tunefleet.wire.results import ARCHIVE_KIND, SINGLE_FILE
 
 SWEEP_S: Final = 60.0
 """Time between two looks, if nothing says that there is something to do."""

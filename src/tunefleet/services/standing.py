@@ -16,10 +16,10 @@ import orjson
 
 from tunefleet.placement import Device, Requirement, WorkerState
 from tunefleet.placement.devices import smallest_first, suited
+from tunefleet.schemas.worker_link import Capabilities, Load, release_of
 from tunefleet.store import attempts
 from tunefleet.store.attempts import Held
 from tunefleet.store.controls import ControlRow
-from tunefleet.wire.link import Capabilities, Load, release_of
 
 Needs = Callable[[Iterable[str]], Mapping[str, Requirement]]
 

@@ -12,6 +12,9 @@ from pydantic import ValidationError
 
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.api import CheckpointView, CommandRequest, CommandView, TaskDetail
+from tunefleet.schemas.control import ControlCommand, SetData
+from tunefleet.schemas.worker_link import pause_id
 from tunefleet.services import checkpoints, orders, resuming, roster, standing, tasks, workflows
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
@@ -24,9 +27,6 @@ from tunefleet.spec.words import nearest
 from tunefleet.store import Connection, attempts, commands, events, wake, workers
 from tunefleet.store import tasks as task_rows
 from tunefleet.store.rows import CommandRow, TaskRow
-from tunefleet.wire.api import CheckpointView, CommandRequest, CommandView, TaskDetail
-from tunefleet.wire.control import ControlCommand, SetData
-from tunefleet.wire.link import pause_id
 
 MAX_WAIT_S: Final = 30.0
 """How long a question for a command's outcome is held open at most."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from tunefleet.wire.chat import ChatPiece, ChatRequest
+from tunefleet.schemas.chat import ChatPiece, ChatRequest
 
 _FORGET_S: Final = 3600.0
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.api import Page, TaskDetail, TaskView, WorkflowDetail
 from tunefleet.services import cancelling, listing, related, removal, repeating, roster, workflows
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
@@ -17,7 +18,6 @@ from tunefleet.services.submission import Submission
 from tunefleet.services.views import task_detail
 from tunefleet.store import Connection, attempts, journal, shards, tasks
 from tunefleet.store.rows import AttemptRow, TaskRow
-from tunefleet.wire.api import Page, TaskDetail, TaskView, WorkflowDetail
 
 
 async def get(core: Core, actor: Actor, task_id: str) -> TaskDetail:

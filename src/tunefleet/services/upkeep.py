@@ -13,6 +13,8 @@ from typing import Final, cast
 
 import tunefleet
 from tunefleet.errors import ForbiddenError
+from tunefleet.schemas.api import Role, ServerInfo
+from tunefleet.schemas.server_info import HealthView, Kept, ServerView, StorageUse, StorageView
 from tunefleet.services import checkpoints
 from tunefleet.services.blobs import kind as store_kind
 from tunefleet.services.core import Core
@@ -20,8 +22,6 @@ from tunefleet.services.federation import files as federation_files
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.views import moment
 from tunefleet.store import DEFAULT_PROJECT, Connection, arriving, migrate, room
-from tunefleet.wire.api import Role, ServerInfo
-from tunefleet.wire.upkeep import HealthView, Kept, ServerView, StorageUse, StorageView
 
 FRESH_S: Final = 5.0
 """So long a count is good: it looks at every file and row of a kind."""

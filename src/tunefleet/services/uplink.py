@@ -11,6 +11,19 @@ import orjson
 
 from tunefleet.artifacts import BlobStore
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.schemas.worker_link import (
+    Behind,
+    CommandOutcome,
+    Desired,
+    ExchangeReply,
+    ExchangeRequest,
+    Finish,
+    GangNode,
+    InputRef,
+    MergedTask,
+    Offer,
+    release_of,
+)
 from tunefleet.services import checkpoints, gangs, metering, orders, registering, resuming, siblings, standing
 from tunefleet.services.federation import of_tasks
 from tunefleet.services.ids import attempt_of, attempt_token
@@ -35,19 +48,6 @@ from tunefleet.store import (
 from tunefleet.store.attempts import OfferRow
 from tunefleet.store.events import Event
 from tunefleet.store.rows import AttemptRow, TaskRow
-from tunefleet.wire.link import (
-    Behind,
-    CommandOutcome,
-    Desired,
-    ExchangeReply,
-    ExchangeRequest,
-    Finish,
-    GangNode,
-    InputRef,
-    MergedTask,
-    Offer,
-    release_of,
-)
 
 
 def topic(worker_id: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tunefleet.errors import NotFoundError
+from tunefleet.schemas import projects as wire
 from tunefleet.services import metering, quotas
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, is_operator, may_read
@@ -13,7 +14,6 @@ from tunefleet.services.views import moment
 from tunefleet.store import Connection, audit, usage
 from tunefleet.store.rows import AttemptRow
 from tunefleet.store.usage import SumRow, UsageRow
-from tunefleet.wire import projects as wire
 
 _DAY_S: Final = 86_400.0
 _FORGET_EVERY_S: Final = 3600.0

@@ -7,6 +7,8 @@ from functools import partial
 import orjson
 
 from tunefleet.errors import ConflictError, InputError, NotFoundError
+from tunefleet.schemas.api import CommandRequest, CommandView
+from tunefleet.schemas.training import AgentVerb
 from tunefleet.services import orders, roster
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_administer
@@ -16,8 +18,6 @@ from tunefleet.services.workers import owned
 from tunefleet.store import Connection, commands, events
 from tunefleet.store.events import Event
 from tunefleet.store.rows import CommandRow
-from tunefleet.wire.api import CommandRequest, CommandView
-from tunefleet.wire.training import AgentVerb
 
 MAX_WAIT_S = 30.0
 

@@ -8,21 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from tunefleet.services import redact
-from tunefleet.services.checkpoints import Known
-from tunefleet.services.related import Related
-from tunefleet.store.rows import (
-    ArtifactRow,
-    AttemptRow,
-    CommandRow,
-    DocumentRow,
-    EventRow,
-    KeyRow,
-    LaunchRow,
-    TaskRow,
-    WorkflowRow,
-)
-from tunefleet.wire.api import (
+from tunefleet.schemas.api import (
     ArtifactDetail,
     ArtifactView,
     CheckpointView,
@@ -37,8 +23,22 @@ from tunefleet.wire.api import (
     WorkflowDetail,
     WorkflowView,
 )
-from tunefleet.wire.attempts import AttemptView
-from tunefleet.wire.fleet import TaskGlance
+from tunefleet.schemas.attempts import AttemptView
+from tunefleet.schemas.fleet import TaskGlance
+from tunefleet.services import redact
+from tunefleet.services.checkpoints import Known
+from tunefleet.services.related import Related
+from tunefleet.store.rows import (
+    ArtifactRow,
+    AttemptRow,
+    CommandRow,
+    DocumentRow,
+    EventRow,
+    KeyRow,
+    LaunchRow,
+    TaskRow,
+    WorkflowRow,
+)
 
 LAST_SECOND: Final = 1 << 33
 """Times beyond it, in the year 2242, are wrong clocks."""

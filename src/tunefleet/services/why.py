@@ -21,6 +21,8 @@ from tunefleet.placement import (
     only,
     verdict,
 )
+from tunefleet.schemas.api import SubmitRequest, ValidateReply
+from tunefleet.schemas.fleet import TaskForecast, WhyView, WorkerVerdict
 from tunefleet.services import memory, placing, policies, related, requirements, roster, tasks, upstreams
 from tunefleet.services.clusters import engines
 from tunefleet.services.core import Core
@@ -32,8 +34,6 @@ from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, parse_workflow
 from tunefleet.spec.at_submit import new_faults, remarks
 from tunefleet.store import Connection, attempts, queue
 from tunefleet.store.rows import AttemptRow, TaskRow
-from tunefleet.wire.api import SubmitRequest, ValidateReply
-from tunefleet.wire.fleet import TaskForecast, WhyView, WorkerVerdict
 
 
 async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:

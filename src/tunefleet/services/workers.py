@@ -6,6 +6,8 @@ from functools import partial
 
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.fleet import WorkerView
 from tunefleet.services import endings, roster, standing
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, is_operator, may_administer, may_read
@@ -15,8 +17,6 @@ from tunefleet.store import DEFAULT_PROJECT, Connection, attempts, commands, con
 from tunefleet.store import tasks as task_rows
 from tunefleet.store.controls import ControlRow
 from tunefleet.store.rows import WorkerRow
-from tunefleet.wire.api import Page
-from tunefleet.wire.fleet import WorkerView
 
 
 async def list_(

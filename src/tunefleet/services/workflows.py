@@ -8,6 +8,15 @@ from dataclasses import replace
 
 from tunefleet.errors import ConflictError, Fault, NotFoundError, SpecError
 from tunefleet.placement import WorkerState
+from tunefleet.schemas.api import (
+    FaultView,
+    Page,
+    RetryRequest,
+    SubmitRequest,
+    ValidateReply,
+    WorkflowDetail,
+    WorkflowView,
+)
 from tunefleet.services import cancelling, policies, redact, related, removal, repeating, retried, roster, submission
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
@@ -20,15 +29,6 @@ from tunefleet.spec import Workflow, parse_workflow
 from tunefleet.spec.at_submit import new_faults, remarks
 from tunefleet.store import Connection, journal, tasks, workflows
 from tunefleet.store.rows import TaskRow, WorkflowRow
-from tunefleet.wire.api import (
-    FaultView,
-    Page,
-    RetryRequest,
-    SubmitRequest,
-    ValidateReply,
-    WorkflowDetail,
-    WorkflowView,
-)
 
 
 async def submit(

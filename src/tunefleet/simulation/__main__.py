@@ -16,10 +16,10 @@ from typing import Final
 import uvloop
 
 from tunefleet.errors import TunefleetError
+from tunefleet.schemas.base import Message
 from tunefleet.simulation.crowd import Crowd
 from tunefleet.simulation.plan import CrowdPlan
 from tunefleet.simulation.report import CrowdFailed, CrowdReady
-from tunefleet.wire.base import Message
 
 _TICK_S: Final = 0.25
 

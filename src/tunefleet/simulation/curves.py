@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
+from tunefleet.schemas.base import Message
 from tunefleet.simulation.report import Report
-from tunefleet.wire.base import Message
 
 Read = Callable[[Report], float | None]
 _MIB: Final = 1 << 20

@@ -13,13 +13,13 @@ from typing import Final, Literal, NamedTuple
 from tunefleet.client import AsyncClient
 from tunefleet.errors import ConflictError, MachineError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.schemas.api import SubmitRequest, TaskView
 from tunefleet.simulation import profile, summing
 from tunefleet.simulation.documents import documents
 from tunefleet.simulation.plan import Meeting, Plan
 from tunefleet.simulation.processes import Crowds
 from tunefleet.simulation.report import Report
 from tunefleet.simulation.sampling import Machine, Sampler
-from tunefleet.wire.api import SubmitRequest, TaskView
 
 Ended = Literal["done", "time", "interrupted", "stalled"]
 _LOOK_S: Final = 0.05

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from tunefleet.errors import NotFoundError, TunefleetError, UnreachableError
 from tunefleet.links.base import AsyncWorkerLink
-from tunefleet.wire.link import ExchangeReply, ExchangeRequest
+from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest
 
 _BACKOFF_S: Final = (0.1, 2.0)
 _PATIENCE_S: Final = 60.0

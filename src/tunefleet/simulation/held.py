@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.link import Finish, FinishOutcome, JournalBatch, Offer
+from tunefleet.schemas.worker_link import Finish, FinishOutcome, JournalBatch, Offer
 
 EVERY_S = 1.0
 """Seconds between two deliveries of a journal, as a real shipper batches them."""

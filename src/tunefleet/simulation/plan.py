@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 from pydantic import Field
 
 from tunefleet.errors import InputError
-from tunefleet.wire.base import Message
+from tunefleet.schemas.base import Message
 
 LIGHT: Final = "echo"
 TRAININGS: Final = ("lora_sft", "sft")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from tunefleet import __version__
+from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, Gpu, GpuLoad, Load
 from tunefleet.simulation.plan import LIGHT, Plan
-from tunefleet.wire.link import Capabilities, ExecutorOffer, Gpu, GpuLoad, Load
 
 _GIB = 1 << 30
 

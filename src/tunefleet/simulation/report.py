@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from tunefleet.schemas.base import Message
 from tunefleet.simulation.held import Trace
-from tunefleet.wire.base import Message
 
 
 class CrowdTick(Message):

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from tunefleet.schemas.api import TaskView
 from tunefleet.simulation.held import Trace
 from tunefleet.simulation.plan import Plan
 from tunefleet.simulation.report import CrowdEnd, Generator, Report, ServerCost, rate, spread
-from tunefleet.wire.api import TaskView
 
 _LATE_MS: Final = 50.0
 _BUSY_SHARE: Final = 0.85

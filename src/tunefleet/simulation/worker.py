@@ -13,11 +13,7 @@ from typing import Final, Protocol
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.links.base import AsyncWorkerLink
-from tunefleet.simulation import profile
-from tunefleet.simulation.hands import Hands
-from tunefleet.simulation.held import EVERY_S, Held, Trace
-from tunefleet.simulation.plan import Plan
-from tunefleet.wire.link import (
+from tunefleet.schemas.worker_link import (
     Command,
     CommandOutcome,
     Desired,
@@ -30,6 +26,10 @@ from tunefleet.wire.link import (
     RegisterRequest,
     SlotClass,
 )
+from tunefleet.simulation import profile
+from tunefleet.simulation.hands import Hands
+from tunefleet.simulation.held import EVERY_S, Held, Trace
+from tunefleet.simulation.plan import Plan
 
 _HELD_OUT: Final = 0.9
 """An exchange that was held for this part of its time, or longer, had nothing to tell."""

@@ -19,9 +19,9 @@ from tunefleet.errors import InputError
 from tunefleet.executors import registry
 from tunefleet.executors.base import Executor, JobExecutor, LightExecutor
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.schemas.control import ControlCommand
+from tunefleet.schemas.job_folder import MergeChild
 from tunefleet.testing.running import Runner, offer_of
-from tunefleet.wire.control import ControlCommand
-from tunefleet.wire.jobfolder import MergeChild
 
 _ASKED = (ControlCommand.SAVE_CHECKPOINT, ControlCommand.PAUSE)
 """What is asked for, in this order; a job is ended by the worker if it does not heed an abort."""

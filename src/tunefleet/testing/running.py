@@ -18,10 +18,10 @@ from tunefleet.executors.base import JobExecutor
 from tunefleet.jobs import Supervisor, new_launch_id
 from tunefleet.jobs.classify import JobEnd
 from tunefleet.jobs.handle import JobHandle
+from tunefleet.schemas.control import ControlCommand
+from tunefleet.schemas.job_folder import JobFolder, JobProcess, MergeChild
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.settings import inherited_environment
-from tunefleet.wire.control import ControlCommand
-from tunefleet.wire.jobfolder import JobFolder, JobProcess, MergeChild
-from tunefleet.wire.link import Offer
 
 
 def offer_of(kind: str, spec: Mapping[str, Any], *, task_id: str = "task-own", attempt: int = 1) -> Offer:

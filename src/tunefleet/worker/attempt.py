@@ -22,7 +22,7 @@ from tunefleet.executors.base import JobExecutor
 from tunefleet.jobs.tracing import AttemptTrace
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.observing import context
-from tunefleet.wire.link import Desired, Finish, Reached
+from tunefleet.schemas.worker_link import Desired, Finish, Reached
 from tunefleet.worker.chatting import Relay
 from tunefleet.worker.deliver import Deliverer, reason_of
 from tunefleet.worker.files import write_synced

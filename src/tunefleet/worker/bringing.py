@@ -22,13 +22,13 @@ from tunefleet.artifacts import is_packed, unpack
 from tunefleet.client.download import Address, Downloader
 from tunefleet.errors import ForbiddenError, InputError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.jobs.secrets import Secrets
+from tunefleet.schemas.compat_results import ResultFile
+from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.spec import BaseTaskSpec, load_task_spec
 from tunefleet.spec.base import is_url
 from tunefleet.spec.checkpoint import CheckpointLoadSpec
 from tunefleet.spec.paths import Fetch, fetches
-from tunefleet.wire.jobfolder import JobFolder
-from tunefleet.wire.link import Offer
-from tunefleet.wire.results import ResultFile
 from tunefleet.worker.fetching import Fetching
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.ports import Delivery

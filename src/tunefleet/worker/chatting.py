@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from tunefleet.errors import AuthError, TunefleetError, UnreachableError
 from tunefleet.jobs.talking import Call
-from tunefleet.wire.chat import ChatPiece, ChatPoll, ChatTurn
+from tunefleet.schemas.chat import ChatPiece, ChatPoll, ChatTurn
 from tunefleet.worker.ports import Delivery
 
 logger = logging.getLogger(__name__)

@@ -32,8 +32,8 @@ from tunefleet.jobs.guard import End
 from tunefleet.jobs.journal_audit import losses
 from tunefleet.jobs.secrets import Redaction
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.jobfolder import Shipped
-from tunefleet.wire.link import Finish, JournalBatch, Offer
+from tunefleet.schemas.job_folder import Shipped
+from tunefleet.schemas.worker_link import Finish, JournalBatch, Offer
 from tunefleet.worker.destinations import DeliveryError, Destination
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.mailbox import Cancelled, Mailbox

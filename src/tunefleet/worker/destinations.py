@@ -28,8 +28,8 @@ from tunefleet.errors import (
     UnreachableError,
 )
 from tunefleet.jobs.secrets import Secrets
+from tunefleet.schemas.compat_results import ResultEnvelope
 from tunefleet.spec.output import DestinationSpec
-from tunefleet.wire.results import ResultEnvelope
 from tunefleet.worker.transfers import Transfers
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from tunefleet.errors import TunefleetError
-from tunefleet.wire.control import ControlCommand
+from tunefleet.schemas.control import ControlCommand
 from tunefleet.worker.ports import Handle
 from tunefleet.worker.site import Site
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tunefleet.wire.link import GpuLoad
+from tunefleet.schemas.worker_link import GpuLoad
 
 
 class EnergyMeter:

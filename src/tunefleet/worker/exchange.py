@@ -25,7 +25,7 @@ from tenacity.nap import sleep_using_event
 
 from tunefleet.errors import NotFoundError, TunefleetError, UnreachableError
 from tunefleet.links.base import WorkerLink
-from tunefleet.wire.link import ExchangeReply, RegisterReply
+from tunefleet.schemas.worker_link import ExchangeReply, RegisterReply
 from tunefleet.worker.outbox import Draft, Outbox
 
 logger = logging.getLogger(__name__)

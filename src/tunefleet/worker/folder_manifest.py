@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from tunefleet.artifacts import hash_file
-from tunefleet.wire.results import ALWAYS_REQUIRED, MANIFEST_NAME, RESULT_NAMES, ManifestEntry, TaskManifest
+from tunefleet.schemas.compat_results import ALWAYS_REQUIRED, MANIFEST_NAME, RESULT_NAMES, ManifestEntry, TaskManifest
 
 _LOG: Final = "train.log"
 _SHOWN: Final = ("final_lora", "final_model", "checkpoints", *RESULT_NAMES)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from tunefleet.wire.link import Load
+from tunefleet.schemas.worker_link import Load
 from tunefleet.worker.outbox import Outbox
 
 logger = logging.getLogger(__name__)

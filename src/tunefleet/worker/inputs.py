@@ -18,7 +18,7 @@ from filelock import FileLock
 
 from tunefleet.artifacts import is_archive, unpack
 from tunefleet.attach.files import make_private
-from tunefleet.wire.link import InputRef
+from tunefleet.schemas.worker_link import InputRef
 from tunefleet.worker.files import write_synced
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Final
 from tunefleet.jobs.guard import End
 from tunefleet.jobs.makeway import MakingWay
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.link import FinishOutcome
+from tunefleet.schemas.worker_link import FinishOutcome
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.ports import Handle
 

@@ -20,9 +20,9 @@ from tunefleet.jobs.tracing import AttemptTrace
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.observing import context
 from tunefleet.observing.spans import Spans
+from tunefleet.schemas.worker_link import Desired, Finish, Offer, Reached
 from tunefleet.spec.base_task import ALWAYS_LEFT
 from tunefleet.spec.output import OutputSpec
-from tunefleet.wire.link import Desired, Finish, Offer, Reached
 from tunefleet.worker.light_delivery import LightDelivery
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.parts import each_end

@@ -12,8 +12,8 @@ from typing import Final
 from tunefleet.errors import InputError, MachineError
 from tunefleet.jobs.secrets import Secrets
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.link import Finish, Offer
-from tunefleet.wire.results import MANIFEST_NAME, ResultEnvelope
+from tunefleet.schemas.compat_results import MANIFEST_NAME, ResultEnvelope
+from tunefleet.schemas.worker_link import Finish, Offer
 from tunefleet.worker.destinations import DeliveryError, Destination, silent
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.folder_manifest import describe

@@ -12,7 +12,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exp
 
 from tunefleet.client.stopping import Stop, interruptibly
 from tunefleet.errors import AuthError, ForbiddenError, UnreachableError
-from tunefleet.wire.link import Command, Desired
+from tunefleet.schemas.worker_link import Command, Desired
 
 T = TypeVar("T")
 _LOOK_S: Final = 0.2

@@ -36,8 +36,8 @@ from tunefleet.links.redis_keys import Keys
 from tunefleet.links.redis_tls import address_of
 from tunefleet.observing import context
 from tunefleet.observing.spans import Spans, open_spans
+from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, Load, Offer
 from tunefleet.settings import WorkerSettings, inherited_environment, secret_variables, unsupported
-from tunefleet.wire.link import Capabilities, ExecutorOffer, Load, Offer
 from tunefleet.worker import changes, hub, logfile, probe, transfers
 from tunefleet.worker.energy import EnergyMeter
 from tunefleet.worker.heartbeat import Heartbeat

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.link import CommandOutcome, ExchangeReply, ExchangeRequest, Finish, Load, Reached, SlotClass
+from tunefleet.schemas.worker_link import (
+    CommandOutcome,
+    ExchangeReply,
+    ExchangeRequest,
+    Finish,
+    Load,
+    Reached,
+    SlotClass,
+)
 
 logger = logging.getLogger(__name__)
 

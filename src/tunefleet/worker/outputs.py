@@ -17,10 +17,17 @@ from typing import Any, Final
 from tunefleet.artifacts import Packing, pack
 from tunefleet.attach.files import make_private
 from tunefleet.executors.base import Output, ResultError
+from tunefleet.schemas.compat_results import (
+    ARCHIVE_KIND,
+    ENVELOPE_NAME,
+    FILE_KIND,
+    MANIFEST_NAME,
+    RESULT_NAMES,
+    ResultEnvelope,
+)
+from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.spec.output import OutputSpec
-from tunefleet.wire.jobfolder import JobFolder
-from tunefleet.wire.link import Offer
-from tunefleet.wire.results import ARCHIVE_KIND, ENVELOPE_NAME, FILE_KIND, MANIFEST_NAME, RESULT_NAMES, ResultEnvelope
 from tunefleet.worker.destinations import is_private
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.folder_manifest import describe

@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 from tunefleet.client.transfer import OnProgress, ignore_progress
 from tunefleet.jobs.guard import End
-from tunefleet.wire.chat import ChatPiece, ChatPoll, ChatTurns
-from tunefleet.wire.control import CommandState, ControlReply
-from tunefleet.wire.jobfolder import Job, JobFolder, JobStatus
-from tunefleet.wire.link import JournalBatch
-from tunefleet.wire.results import ResultFile
+from tunefleet.schemas.chat import ChatPiece, ChatPoll, ChatTurns
+from tunefleet.schemas.compat_results import ResultFile
+from tunefleet.schemas.control import CommandState, ControlReply
+from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
+from tunefleet.schemas.worker_link import JournalBatch
 
 
 class Handle(Protocol):

@@ -11,11 +11,11 @@ from tunefleet.client.transfer import OnProgress
 from tunefleet.errors import InputError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.jobs import new_launch_id
+from tunefleet.schemas.job_folder import Job, Participant
+from tunefleet.schemas.worker_link import InputRef, Offer
 from tunefleet.spec import load_task_spec
 from tunefleet.spec.kinds import task_kinds
 from tunefleet.spec.paths import WorkerPath, worker_paths
-from tunefleet.wire.jobfolder import Job, Participant
-from tunefleet.wire.link import InputRef, Offer
 from tunefleet.worker.bringing import Bringer
 from tunefleet.worker.destinations import Destination
 from tunefleet.worker.fetching import Fetching

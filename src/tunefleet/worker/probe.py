@@ -19,8 +19,8 @@ from tunefleet.jobs.environment import core_count
 from tunefleet.jobs.gpudriver import read_driver
 from tunefleet.jobs.gpuinfo import read_gpus, visible
 from tunefleet.links.base import address_towards
+from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, GpuLoad, Load
 from tunefleet.settings import WorkerSettings
-from tunefleet.wire.link import Capabilities, ExecutorOffer, GpuLoad, Load
 from tunefleet.worker import hub
 from tunefleet.worker.energy import EnergyMeter
 

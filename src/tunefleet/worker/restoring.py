@@ -15,8 +15,8 @@ from typing import Final
 from tunefleet.attach.checkpoints import SUPERSEDED, fault_of, find_newest, supersede_beyond
 from tunefleet.attach.files import make_private, sync_folder
 from tunefleet.errors import ArtifactError, InputError, NotFoundError
-from tunefleet.wire.jobfolder import JobFolder
-from tunefleet.wire.link import InputRef, ResumeFrom
+from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.schemas.worker_link import InputRef, ResumeFrom
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from tunefleet.jobs.guard import End, Guard
 from tunefleet.jobs.tracing import AttemptTrace
 from tunefleet.jobs.watched import Watched
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.control import ControlCommand
-from tunefleet.wire.link import FinishOutcome, Reached
+from tunefleet.schemas.control import ControlCommand
+from tunefleet.schemas.worker_link import FinishOutcome, Reached
 from tunefleet.worker.ending import Ending
 from tunefleet.worker.leaving import Leaving, LeftEnd
 from tunefleet.worker.mailbox import Cancelled, Mailbox

@@ -10,8 +10,8 @@ from tunefleet.executors.registry import Registry
 from tunefleet.jobs.secrets import Secrets
 from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.observing.spans import Spans
-from tunefleet.wire.jobfolder import JobFolder
-from tunefleet.wire.link import Offer
+from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.meeting import Place
 from tunefleet.worker.outbox import Outbox

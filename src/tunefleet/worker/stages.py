@@ -14,8 +14,8 @@ from typing import Final
 
 from tunefleet.artifacts import hash_file
 from tunefleet.errors import ForbiddenError, InputError, NotFoundError
-from tunefleet.wire.jobfolder import JobFolder
-from tunefleet.wire.results import ARCHIVE_KIND, ResultFile
+from tunefleet.schemas.compat_results import ARCHIVE_KIND, ResultFile
+from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.worker.fetching import Fetching
 from tunefleet.worker.ports import Delivery
 

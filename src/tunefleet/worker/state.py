@@ -21,8 +21,8 @@ from pydantic import ValidationError
 
 from tunefleet.errors import MachineError, is_disk_full
 from tunefleet.jobs.watched import Watched
-from tunefleet.wire.base import Message
-from tunefleet.wire.link import Command, Offer
+from tunefleet.schemas.base import Message
+from tunefleet.schemas.worker_link import Command, Offer
 from tunefleet.worker.files import remove_drafts, write_synced
 
 logger = logging.getLogger(__name__)

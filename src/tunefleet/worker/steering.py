@@ -9,8 +9,8 @@ from typing import Final
 
 from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.jobs.control.outcome import is_settled
-from tunefleet.wire.control import CommandState, ControlCommand
-from tunefleet.wire.link import Command, CommandOutcome, Reached, pause_id
+from tunefleet.schemas.control import CommandState, ControlCommand
+from tunefleet.schemas.worker_link import Command, CommandOutcome, Reached, pause_id
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.ports import Handle

@@ -12,8 +12,8 @@ from tunefleet.artifacts import Packing
 from tunefleet.attach.files import read_json
 from tunefleet.client.throttle import Throttle
 from tunefleet.errors import InputError
+from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.settings import WorkerSettings
-from tunefleet.wire.jobfolder import JobFolder
 
 _JOB: Final = JobFolder(Path()).job_json.name
 _FORBIDDEN: Final = (

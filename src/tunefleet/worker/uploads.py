@@ -32,8 +32,8 @@ from tunefleet.errors import (
     TunefleetError,
     UnreachableError,
 )
-from tunefleet.wire.jobfolder import JobFolder, Keep
-from tunefleet.wire.link import Offer
+from tunefleet.schemas.job_folder import JobFolder, Keep
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.ports import Delivery, DeliveryFactory
 

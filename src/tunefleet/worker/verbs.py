@@ -21,8 +21,8 @@ from tunefleet.client import connection, trust
 from tunefleet.errors import InputError, TunefleetError
 from tunefleet.jobs import upgrading
 from tunefleet.observing.logs import TextLines
-from tunefleet.wire.link import Capabilities, Command, CommandOutcome
-from tunefleet.wire.training import AgentVerb
+from tunefleet.schemas.training import AgentVerb
+from tunefleet.schemas.worker_link import Capabilities, Command, CommandOutcome
 from tunefleet.worker import changes
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.state import StateFolder

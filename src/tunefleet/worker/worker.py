@@ -16,7 +16,7 @@ from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.executors.base import JobExecutor, LightExecutor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.links.base import WorkerLink
-from tunefleet.wire.link import (
+from tunefleet.schemas.worker_link import (
     Capabilities,
     Command,
     CommandOutcome,

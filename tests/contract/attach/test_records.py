@@ -18,9 +18,9 @@ from tunefleet.attach.board import COMMANDS, CommandBoard
 from tunefleet.attach.endpoint import EndpointFolder
 from tunefleet.attach.overrides import SETTABLE
 from tunefleet.attach.status import FINAL_STATES
-from tunefleet.wire.control import CommandState, ControlCommand, Endpoint, SetData
-from tunefleet.wire.jobfolder import Job, JobStatus
-from tunefleet.wire.journal import (
+from tunefleet.schemas.control import CommandState, ControlCommand, Endpoint, SetData
+from tunefleet.schemas.job_folder import Job, JobStatus
+from tunefleet.schemas.journal import (
     ANY_RECORD,
     CheckpointRecord,
     EventRecord,

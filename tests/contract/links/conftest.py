@@ -17,11 +17,11 @@ from tunefleet.links.base import WorkerLink
 from tunefleet.links.http import HttpLink
 from tunefleet.links.redis_keys import Keys
 from tunefleet.links.redis_worker import RedisLink
+from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, RegisterRequest
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
-from tunefleet.wire.link import Capabilities, ExecutorOffer, RegisterRequest
 
 ECHO = """apiVersion: tunefleet/v1
 kind: Workflow

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.links.conftest import ECHO, Site, over_one_link
 from tests.contract.links.workers import PATIENCE_S, Workers, ask, ended, outputs, until
 from tunefleet.client import Client
-from tunefleet.wire.api import TaskDetail
+from tunefleet.schemas.api import TaskDetail
 
 pytestmark = pytest.mark.proof
 

@@ -10,7 +10,15 @@ import pytest
 
 from tests.contract.links.conftest import Site, registration
 from tunefleet.links.base import WorkerLink
-from tunefleet.wire.link import Capabilities, ExchangeReply, ExchangeRequest, ExecutorOffer, Finish, Offer, pause_id
+from tunefleet.schemas.worker_link import (
+    Capabilities,
+    ExchangeReply,
+    ExchangeRequest,
+    ExecutorOffer,
+    Finish,
+    Offer,
+    pause_id,
+)
 
 TRAIN = """apiVersion: tunefleet/v1
 metadata: {name: train}

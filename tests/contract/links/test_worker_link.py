@@ -12,7 +12,7 @@ import pytest
 from tests.contract.links.conftest import Site, registration
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, NotFoundError, UnreachableError
 from tunefleet.links.base import WorkerLink
-from tunefleet.wire.link import ExchangeReply, ExchangeRequest, Finish, Offer
+from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, Finish, Offer
 
 HELD_S = 60.0  # how long a poll is held that nothing ends
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.parts import part_of
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 
 class Exporter(JobExecutor):

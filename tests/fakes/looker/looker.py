@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from tunefleet.executors.base import JobExecutor, Output
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 
 class Looker(JobExecutor):

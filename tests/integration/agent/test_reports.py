@@ -16,8 +16,8 @@ from tunefleet.agent.job import AgentJob
 from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.reporter import Reporter
 from tunefleet.client.backend import JobClient
-from tunefleet.wire.jobfolder import JobFolder
-from tunefleet.wire.training import JobState
+from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.schemas.training import JobState
 
 
 @pytest.fixture

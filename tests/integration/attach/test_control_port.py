@@ -16,7 +16,7 @@ from tunefleet.attach import peer
 from tunefleet.attach.board import CommandBoard
 from tunefleet.attach.control import MAX_BODY_BYTES, ControlServer
 from tunefleet.attach.status import StatusFile
-from tunefleet.wire.control import CommandState, ControlReply, Endpoint
+from tunefleet.schemas.control import CommandState, ControlReply, Endpoint
 
 OUTCOMES = ("taken", "refused", "it broke")
 JSON = {"Content-Type": "application/json"}

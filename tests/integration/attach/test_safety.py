@@ -20,7 +20,7 @@ from tunefleet.attach import claim, identity
 from tunefleet.attach.bare import BareJob, BareOptions
 from tunefleet.attach.control_files import MAX_FILE_BYTES
 from tunefleet.jobs.control import ControlClient, find_endpoint
-from tunefleet.wire.control import CommandOutcomeFile, Endpoint
+from tunefleet.schemas.control import CommandOutcomeFile, Endpoint
 
 Open = Callable[..., BareJob]
 

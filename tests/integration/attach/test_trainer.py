@@ -16,8 +16,8 @@ from tunefleet import attach
 from tunefleet.attach.checkpoints import fault_of, list_whole
 from tunefleet.errors import ConflictError
 from tunefleet.jobs.control import ControlClient, find_endpoint
-from tunefleet.wire.jobfolder import Job, JobStatus
-from tunefleet.wire.journal import ANY_RECORD, MetricRecord
+from tunefleet.schemas.job_folder import Job, JobStatus
+from tunefleet.schemas.journal import ANY_RECORD, MetricRecord
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -17,8 +17,8 @@ from tests.integration.campaign.test_kills import Fleet, serving
 from tests.libraries import required
 from tunefleet.client import Client
 from tunefleet.programs import assets
+from tunefleet.schemas.campaign import CampaignDetail
 from tunefleet.spec.campaign import CampaignSpec
-from tunefleet.wire.campaign import CampaignDetail
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
 

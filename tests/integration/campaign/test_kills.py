@@ -25,8 +25,8 @@ from tests.fakes.billing import Billing, billing
 from tunefleet.client import Client
 from tunefleet.errors import TunefleetError
 from tunefleet.lifecycle.cycle import STEPS
+from tunefleet.schemas.campaign import CampaignDetail, CycleView
 from tunefleet.spec.campaign import CampaignSpec
-from tunefleet.wire.campaign import CampaignDetail, CycleView
 
 ASKED = os.environ.get("TUNEFLEET_CHAOS_ROUNDS")
 ROUNDS = int(ASKED or "5")

@@ -21,8 +21,8 @@ from tests.integration.campaign.test_kills import Fleet
 from tests.integration.s3.gateway import ACCESS_KEY, BUCKET, SECRET_KEY, Gateway
 from tunefleet.campaign.uploading import PREFIX
 from tunefleet.client import Client
+from tunefleet.schemas.campaign import CampaignDetail
 from tunefleet.spec.campaign import CampaignSpec
-from tunefleet.wire.campaign import CampaignDetail
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
 

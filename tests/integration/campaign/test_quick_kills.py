@@ -23,8 +23,8 @@ from tests.integration.campaign import killed
 from tests.unit.services.campaigns.desk import ADA
 from tests.unit.services.conftest import fresh_data
 from tunefleet.lifecycle.cycle import STEPS
+from tunefleet.schemas.campaign import CampaignDetail, CycleView
 from tunefleet.services.campaigns import jobs
-from tunefleet.wire.campaign import CampaignDetail, CycleView
 
 __all__ = ["fresh_data"]
 

@@ -16,11 +16,11 @@ from tests.integration.server.support import ECHO, HandWorker, Running
 from tunefleet.cli.main import run
 from tunefleet.client import Client
 from tunefleet.client.attempt import AttemptClient
+from tunefleet.schemas.worker_link import JournalBatch
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
-from tunefleet.wire.link import JournalBatch
 
 LOG = "loading\n" + "".join(f"step {step}\n" for step in range(1, 41)) + "done\n"
 

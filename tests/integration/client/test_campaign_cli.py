@@ -16,10 +16,10 @@ from tunefleet.cli.campaign_run import _follow
 from tunefleet.client import AsyncClient, Client
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model import Stage
+from tunefleet.schemas.campaign import CampaignLine, CampaignView
 from tunefleet.services.campaigns.activity import Activity
 from tunefleet.services.campaigns.state import BudgetError, NewVersion
 from tunefleet.spec.campaign_file import parse_campaigns
-from tunefleet.wire.campaign import CampaignLine, CampaignView
 
 CONFIG = """story:
   enabled: true

@@ -16,9 +16,9 @@ from tests.libraries import required
 from tunefleet.cli import options, stuck
 from tunefleet.cli.main import run
 from tunefleet.client import Client
-from tunefleet.wire.api import ArtifactView, KeyCreated, MetricsView, PruneReply, TaskDetail, TaskView
-from tunefleet.wire.fleet import WorkerView
-from tunefleet.wire.upkeep import StorageView
+from tunefleet.schemas.api import ArtifactView, KeyCreated, MetricsView, PruneReply, TaskDetail, TaskView
+from tunefleet.schemas.fleet import WorkerView
+from tunefleet.schemas.server_info import StorageView
 
 
 @pytest.fixture

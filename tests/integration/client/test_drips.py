@@ -20,7 +20,7 @@ from tunefleet.client.outward import Outward, Receiver
 from tunefleet.client.reach import Reach
 from tunefleet.client.stopping import Stop, Stopped
 from tunefleet.errors import UnreachableError
-from tunefleet.wire.results import ResultEnvelope
+from tunefleet.schemas.compat_results import ResultEnvelope
 
 LOOPBACK = ("127.0.0.1",)
 SHORT_S = 0.2

@@ -14,8 +14,8 @@ from tests.integration.server.support import Running, until
 from tunefleet.cli import options
 from tunefleet.client import AsyncClient, Client
 from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.schemas.federated import FederationDetail, VersionDetail, VersionView
 from tunefleet.spec.federating import FederationSpec
-from tunefleet.wire.federated import FederationDetail, VersionDetail, VersionView
 
 
 def two_versions(running: Running, made: dict[str, Any], folder: Path) -> None:

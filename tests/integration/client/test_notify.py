@@ -11,7 +11,7 @@ from tests.integration.client.conftest import Cli
 from tests.integration.server.support import ECHO, HandWorker, Running, is_problem, until
 from tunefleet.cli import options
 from tunefleet.client import Client
-from tunefleet.wire.notify import ChannelView, NotificationView
+from tunefleet.schemas.notify import ChannelView, NotificationView
 
 
 @pytest.fixture

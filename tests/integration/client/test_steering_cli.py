@@ -15,7 +15,7 @@ from tests.integration.server.support import Running
 from tunefleet.client import Client
 from tunefleet.client.attempt import AttemptClient
 from tunefleet.links.http import HttpLink
-from tunefleet.wire.link import Finish, JournalBatch
+from tunefleet.schemas.worker_link import Finish, JournalBatch
 
 
 class Playing(Trainer):

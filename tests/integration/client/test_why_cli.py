@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.integration.client.conftest import Cli, Played, finish
 from tests.integration.server.support import ECHO, HandWorker, Running
 from tunefleet.client import Client
-from tunefleet.wire.api import ValidateReply
-from tunefleet.wire.fleet import WhyView
+from tunefleet.schemas.api import ValidateReply
+from tunefleet.schemas.fleet import WhyView
 
 TRAIN = """apiVersion: tunefleet/v1
 metadata: {name: train}

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.client.conftest import Cli
 from tests.integration.server.support import ECHO, HandWorker
 from tunefleet.client import Client
-from tunefleet.wire.api import WorkflowView
+from tunefleet.schemas.api import WorkflowView
 
 TWO = """apiVersion: tunefleet/v1
 metadata: {name: two}

@@ -19,8 +19,8 @@ from tests.libraries import required
 from tunefleet.attach.checkpoints import fault_of
 from tunefleet.attach.loop import Control
 from tunefleet.jobs.control import ControlClient, JobSteering, find_endpoint
-from tunefleet.wire.control import CommandState
-from tunefleet.wire.jobfolder import JobStatus
+from tunefleet.schemas.control import CommandState
+from tunefleet.schemas.job_folder import JobStatus
 
 
 @pytest.fixture

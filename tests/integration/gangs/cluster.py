@@ -24,7 +24,7 @@ import psutil
 from tunefleet.client import routes
 from tunefleet.client.connection import Connection
 from tunefleet.client.transport import Transport
-from tunefleet.wire.api import SubmitRequest, TaskDetail
+from tunefleet.schemas.api import SubmitRequest, TaskDetail
 
 NODES = ("one", "two")
 SAVE_EVERY = 3

@@ -11,8 +11,8 @@ from tests.libraries import required
 from tunefleet.jobs import Supervisor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.programs.torchrun_nodes import interface_of
+from tunefleet.schemas.job_folder import GangJob
 from tunefleet.settings import inherited_environment
-from tunefleet.wire.jobfolder import GangJob
 
 required("torch")
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(120)]

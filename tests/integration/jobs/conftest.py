@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tunefleet.jobs import JobHandle, Supervisor, locks, new_launch_id
+from tunefleet.schemas.job_folder import Job, JobProcess
 from tunefleet.settings import inherited_environment
-from tunefleet.wire.jobfolder import Job, JobProcess
 
 PROGRAM_DIR = Path(__file__).parent / "program"
 Launch = Callable[..., JobHandle]

@@ -20,7 +20,7 @@ LAUNCHER = """
 import json, sys, time
 from pathlib import Path
 from tunefleet.jobs import Supervisor
-from tunefleet.wire.jobfolder import Job
+from tunefleet.schemas.job_folder import Job
 results, endpoints, env, job = sys.argv[1:]
 supervisor = Supervisor(results, endpoints_dir=endpoints, warm=False, base_env=json.loads(env))
 supervisor.launch(Job.model_validate_json(job))

@@ -13,7 +13,7 @@ from tests.integration.jobs.conftest import Launch, environment, make_job, proce
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.jobs import Supervisor, joblog
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.journal import ANY_RECORD
+from tunefleet.schemas.journal import ANY_RECORD
 
 pytestmark = pytest.mark.proof
 

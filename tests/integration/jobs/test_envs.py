@@ -21,8 +21,8 @@ from tunefleet.jobs import JobHandle, Supervisor, envs
 from tunefleet.jobs.envs import checking, making
 from tunefleet.jobs.envs.families import FAMILIES, Family, pins
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.jobfolder import Job, JobFolder
-from tunefleet.wire.link import Offer
+from tunefleet.schemas.job_folder import Job, JobFolder
+from tunefleet.schemas.worker_link import Offer
 
 
 def wheel(folder: Path, name: str, number: str) -> None:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import pytest
 
 from tunefleet.executors.base import JobExecutor, Output
+from tunefleet.schemas.control import BETWEEN_ITEMS
+from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.testing import JobContract
-from tunefleet.wire.control import BETWEEN_ITEMS
-from tunefleet.wire.jobfolder import JobFolder
 
 DEAF = """
 import json, sys, time

@@ -13,7 +13,7 @@ import pytest
 
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.wire.api import TaskDetail
+from tunefleet.schemas.api import TaskDetail
 
 PATIENCE_S = 600.0
 

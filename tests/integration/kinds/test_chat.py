@@ -20,7 +20,7 @@ import yaml
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.errors import ConflictError, InputError
-from tunefleet.wire.chat import ChatMessage, ChatPiece, ChatRequest, ChatView
+from tunefleet.schemas.chat import ChatMessage, ChatPiece, ChatRequest, ChatView
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
 

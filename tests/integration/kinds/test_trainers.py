@@ -16,7 +16,7 @@ import pytest
 from tests.libraries import required
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.wire.api import TaskDetail
+from tunefleet.schemas.api import TaskDetail
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
 

@@ -16,7 +16,7 @@ from tests.integration.merge.hubs import Served, asked
 from tests.libraries import required
 from tunefleet.attach import session
 from tunefleet.programs import assets, run
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 if TYPE_CHECKING:
     import torch

@@ -18,7 +18,7 @@ from tests.integration.merge.conftest import BUILTIN, llama
 from tests.integration.merge.hubs import Served
 from tunefleet.attach import session
 from tunefleet.programs import assets, run
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 
 @pytest.fixture(scope="module", autouse=True)

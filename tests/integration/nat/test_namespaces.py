@@ -22,7 +22,7 @@ from tests.integration.nat.namespaces import ROUTER_DOWN, SERVER, WORKER, Net, T
 from tunefleet.client import routes, routes_joining
 from tunefleet.client.connection import Connection
 from tunefleet.client.transport import Transport
-from tunefleet.wire.api import SubmitRequest
+from tunefleet.schemas.api import SubmitRequest
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 

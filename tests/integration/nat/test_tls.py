@@ -16,7 +16,7 @@ from tunefleet.client import Client
 from tunefleet.client.backend import AgentClient
 from tunefleet.errors import MachineError, UnreachableError
 from tunefleet.links.http import HttpLink
-from tunefleet.wire.link import RegisterRequest
+from tunefleet.schemas.worker_link import RegisterRequest
 
 WORDS = "me:se%40cret"
 

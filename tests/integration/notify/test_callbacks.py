@@ -12,8 +12,8 @@ from tests.integration.notify.told import deliver, verified
 from tests.unit.services.federating import Party, keep, party
 from tests.unit.services.lab import Lab
 from tunefleet.errors import ForbiddenError, GoneError, InputError
+from tunefleet.schemas.federated import MemberChange
 from tunefleet.services.federation import jobs, members, tokens, versions
-from tunefleet.wire.federated import MemberChange
 
 
 async def told_at(lab: Lab, group: Party, worker: str, url: str | None) -> None:

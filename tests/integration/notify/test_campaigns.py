@@ -11,11 +11,11 @@ from tests.unit.services.campaigns.desk import HOUR, reached, spec, taken
 from tests.unit.services.lab import Lab
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model import Stage
+from tunefleet.schemas.notify import ChannelCreate
 from tunefleet.services.campaigns import jobs
 from tunefleet.services.campaigns.book import Book
 from tunefleet.services.campaigns.state import BudgetError, NewVersion
 from tunefleet.services.notify import channels
-from tunefleet.wire.notify import ChannelCreate
 
 
 async def campaign(lab: Lab, **more: Any) -> tuple[Book, str]:

@@ -12,11 +12,11 @@ from tests.integration.notify.told import channel, deliver, opened, run, verifie
 from tests.unit.services.lab import ECHO, TRAIN, FakeClock, Lab
 from tests.unit.services.test_quotas import member
 from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFoundError, SpecError
+from tunefleet.schemas.api import SubmitRequest
+from tunefleet.schemas.notify import ChannelChange
 from tunefleet.services import keys, steering, tasks, why, workflows
 from tunefleet.services.notify import channels, history
 from tunefleet.services.notify.formats import is_secret, new_secret
-from tunefleet.wire.api import SubmitRequest
-from tunefleet.wire.notify import ChannelChange
 
 
 async def test_a_training_that_is_done_is_told_whole_and_signed(lab: Lab, receiver: Receiver) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.fakes.receiver import Seen
 from tests.unit.services.lab import ECHO, FakeClock, Lab
+from tunefleet.schemas.notify import ChannelCreate, NotificationView
 from tunefleet.services import keys
 from tunefleet.services.core import Clock
 from tunefleet.services.identity import Actor
@@ -16,7 +17,6 @@ from tunefleet.services.notify import channels, history
 from tunefleet.services.notify.courier import Courier
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
-from tunefleet.wire.notify import ChannelCreate, NotificationView
 
 
 @asynccontextmanager

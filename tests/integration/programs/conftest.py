@@ -17,7 +17,7 @@ from tests.libraries import required
 from tests.making import llama
 from tunefleet.attach import session
 from tunefleet.programs import run
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 required("torch")
 

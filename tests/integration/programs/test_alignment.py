@@ -16,7 +16,7 @@ from tests.integration.programs.conftest import Ended, Train, merge
 from tests.integration.programs.test_label_scoring import assert_trained_alike, counted
 from tunefleet.attach import session
 from tunefleet.programs import run
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -14,7 +14,7 @@ import pytest
 
 from tunefleet.evaluation.comparing import compare
 from tunefleet.jobs import envs
-from tunefleet.wire.jobfolder import JobFolder, JobStatus
+from tunefleet.schemas.job_folder import JobFolder, JobStatus
 
 
 @pytest.fixture(scope="module", autouse=True)

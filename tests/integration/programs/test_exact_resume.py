@@ -22,8 +22,8 @@ from tests.integration.programs.conftest import LORA, merge
 from tests.libraries import required
 from tunefleet.jobs import JobHandle, Supervisor, new_launch_id
 from tunefleet.programs import assets
+from tunefleet.schemas.job_folder import Job, JobProcess
 from tunefleet.settings import inherited_environment
-from tunefleet.wire.jobfolder import Job, JobProcess
 
 required("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.proof]

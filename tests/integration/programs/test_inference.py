@@ -16,7 +16,7 @@ from tests.integration.programs.conftest import Ended
 from tunefleet.attach import session
 from tunefleet.programs import run
 from tunefleet.programs.engine.protocol import EngineModel
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 
 @pytest.fixture(scope="module", autouse=True)

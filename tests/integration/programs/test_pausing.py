@@ -16,7 +16,7 @@ from tests.making.sentence_model import make
 from tunefleet.attach import session
 from tunefleet.jobs.control import ControlClient, find_endpoint
 from tunefleet.programs import run
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 required("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore::FutureWarning")]

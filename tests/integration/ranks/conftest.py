@@ -14,8 +14,8 @@ import pytest
 
 from tunefleet.attach import identity
 from tunefleet.jobs import JobHandle, Supervisor, locks, new_launch_id
+from tunefleet.schemas.job_folder import Job
 from tunefleet.settings import inherited_environment
-from tunefleet.wire.jobfolder import Job
 
 PROGRAM_DIR = Path(__file__).parent / "program"
 

@@ -14,7 +14,7 @@ from tests.integration.ranks.conftest import end, job
 from tunefleet.attach.checkpoints import list_whole
 from tunefleet.jobs import JobHandle, Supervisor
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.journal import ANY_RECORD, EventRecord, MetricRecord
+from tunefleet.schemas.journal import ANY_RECORD, EventRecord, MetricRecord
 
 pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.timeout(600)]
 

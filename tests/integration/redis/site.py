@@ -18,11 +18,11 @@ from tests.integration.redis.process import RedisProcess
 from tunefleet.client import Client
 from tunefleet.links.redis_keys import Keys
 from tunefleet.links.redis_worker import RedisLink
+from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, Finish, Offer
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
-from tunefleet.wire.link import ExchangeReply, ExchangeRequest, Finish, Offer
 
 PATIENCE_S = 90.0
 

@@ -14,7 +14,7 @@ from tests.contract.links.conftest import ECHO, registration
 from tests.integration.redis.process import RedisProcess
 from tests.integration.redis.site import Hand, Site, until
 from tunefleet.errors import ConflictError, TunefleetError, UnreachableError
-from tunefleet.wire.link import Capabilities, ExchangeReply, ExchangeRequest, ExecutorOffer
+from tunefleet.schemas.worker_link import Capabilities, ExchangeReply, ExchangeRequest, ExecutorOffer
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
 Start = Callable[..., Site]

@@ -20,7 +20,7 @@ from tunefleet.errors import ForbiddenError, MachineError, UnreachableError
 from tunefleet.links.http import HttpLink
 from tunefleet.links.redis_keys import INLINE_BYTES, Keys
 from tunefleet.links.redis_worker import RedisLink
-from tunefleet.wire.link import ExchangeReply
+from tunefleet.schemas.worker_link import ExchangeReply
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
 Start = Callable[..., Site]

@@ -18,8 +18,8 @@ from tunefleet.links.redis_faults import ACL_FILE
 from tunefleet.links.redis_keys import INLINE_BYTES, Keys
 from tunefleet.links.redis_tls import address_of
 from tunefleet.links.redis_worker import RedisLink
+from tunefleet.schemas.worker_link import Finish
 from tunefleet.settings import WorkerSettings, load
-from tunefleet.wire.link import Finish
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
 Start = Callable[..., Site]

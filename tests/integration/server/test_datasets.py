@@ -11,7 +11,7 @@ import httpx
 
 from tests.integration.server.support import HandWorker, is_problem
 from tunefleet.artifacts import manifest_digest
-from tunefleet.wire.api import FileEntry
+from tunefleet.schemas.api import FileEntry
 
 ROWS = b"".join(json.dumps({"prompt": f"{n}?", "response": "yes"}).encode() + b"\n" for n in range(100))
 

@@ -16,10 +16,10 @@ from tests.unit.services.test_descent import CALLER
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.observing import context, traceparent
 from tunefleet.observing.spans import open_spans
+from tunefleet.schemas.api import RetryRequest
 from tunefleet.services import tasks, workflows
 from tunefleet.services.observing.commits import Commits
 from tunefleet.services.observing.tasks import TaskSpans
-from tunefleet.wire.api import RetryRequest
 
 __all__ = ["fresh_data", "lab"]
 

@@ -22,7 +22,7 @@ from tunefleet.client.federated import FederatedClient
 from tunefleet.errors import UnreachableError
 from tunefleet.federation import TENSORS, AdapterFile
 from tunefleet.federation.quantize import write_int8
-from tunefleet.wire.federated import UpdateCreate
+from tunefleet.schemas.federated import UpdateCreate
 
 MIB = 1 << 20
 LARGE = 3 * MIB

@@ -18,7 +18,7 @@ import pytest
 
 from tests.integration.server.support import HandWorker, Running, is_problem, submit, until
 from tunefleet.artifacts import blobs, manifest_digest
-from tunefleet.wire.api import FileEntry
+from tunefleet.schemas.api import FileEntry
 
 MIB = 1 << 20
 

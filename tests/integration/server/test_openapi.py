@@ -10,10 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from tunefleet import wire
+from tunefleet import schemas
 from tunefleet.spec import federating
 
-HOMES = [federating, *(import_module(f"{wire.__name__}.{each.name}") for each in pkgutil.iter_modules(wire.__path__))]
+HOMES = [
+    federating,
+    *(import_module(f"{schemas.__name__}.{each.name}") for each in pkgutil.iter_modules(schemas.__path__)),
+]
 PUBLIC = {"/api/v1/healthz", "/api/v1/session", "/api/v1/join", "/api/v1/info", "/api/v1/schema", "/healthz"}
 
 

@@ -16,7 +16,7 @@ from tests.integration.server.support import HandWorker, Running, is_problem, su
 from tunefleet.artifacts import manifest_digest
 from tunefleet.client import Client
 from tunefleet.client.download import Address, Downloader
-from tunefleet.wire.api import FileEntry
+from tunefleet.schemas.api import FileEntry
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from tests.integration.server.support import ECHO, HandWorker, Running, submit
+from tunefleet.schemas.compat_v1 import TaskAnswer, TaskRecord
 from tunefleet.services import records
-from tunefleet.wire.records import TaskAnswer, TaskRecord
 
 TWO = """apiVersion: mloc/v1
 kind: EchoTask

@@ -20,7 +20,7 @@ from tests.integration.server.support import until
 from tests.integration.server.test_federation_kills import first_value, upload
 from tests.integration.servers.trio import Trio
 from tunefleet.client import Client
-from tunefleet.wire.campaign import CampaignDetail
+from tunefleet.schemas.campaign import CampaignDetail
 
 KILLS_AFTER_S = (0.0, 0.3)
 """After the last upload of a round."""

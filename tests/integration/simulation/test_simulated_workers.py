@@ -14,6 +14,7 @@ import pytest
 from tunefleet.client import Client
 from tunefleet.errors import TunefleetError
 from tunefleet.links.http_async import AsyncHttpLink, AsyncJournals, Traffic
+from tunefleet.schemas.api import SubmitRequest
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
 from tunefleet.services.opening import open_core
@@ -25,7 +26,6 @@ from tunefleet.simulation.plan import Meeting, Plan
 from tunefleet.simulation.processes import Crowds
 from tunefleet.simulation.sampling import Machine
 from tunefleet.simulation.worker import SimulatedWorker
-from tunefleet.wire.api import SubmitRequest
 
 pytestmark = pytest.mark.proof
 

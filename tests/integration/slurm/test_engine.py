@@ -14,7 +14,7 @@ from tests.acceptance.ways import PATIENCE_S, Way, with_slurm
 from tests.integration.slurm.cluster import CORES, SlurmCluster
 from tests.integration.slurm.training import document
 from tests.libraries import required
-from tunefleet.wire.api import TaskDetail
+from tunefleet.schemas.api import TaskDetail
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(300)]
 

@@ -23,11 +23,11 @@ from tunefleet.campaign.report import run_of
 from tunefleet.campaign.reporter import Reporter
 from tunefleet.cli import campaign_view
 from tunefleet.cli.console import _THEME
+from tunefleet.schemas.campaign import CampaignDetail, TrackingView
 from tunefleet.services.campaigns import history, jobs
 from tunefleet.services.campaigns.tracking import MAX_PAUSE_S, Outbox, pause_s
 from tunefleet.settings import TrackingSettings, load
 from tunefleet.tracking import courier
-from tunefleet.wire.campaign import CampaignDetail, TrackingView
 
 pytestmark = [pytest.mark.proof]
 

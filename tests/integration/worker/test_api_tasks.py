@@ -19,7 +19,7 @@ from tunefleet.client import Client
 from tunefleet.executors.api import ApiExecutor
 from tunefleet.jobs.secrets import Secrets
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.link import Finish, Offer
+from tunefleet.schemas.worker_link import Finish, Offer
 from tunefleet.worker.light import run_light
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "workflows" / "api.yaml"

@@ -17,7 +17,7 @@ from tests.unit.worker.test_destinations import ENVELOPE, Sleeps, destination
 from tunefleet.errors import InputError
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.jobs.secrets import Secrets
-from tunefleet.wire.link import Finish, MergedTask, Offer
+from tunefleet.schemas.worker_link import Finish, MergedTask, Offer
 from tunefleet.worker import worker as worker_module
 from tunefleet.worker.destinations import DeliveryError, Destination
 from tunefleet.worker.light import LightTasks

@@ -15,7 +15,7 @@ from tests.libraries import required
 from tunefleet.artifacts import manifest_digest
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.wire.api import FileEntry
+from tunefleet.schemas.api import FileEntry
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(240)]
 

@@ -11,7 +11,7 @@ from tests.integration.worker.receiver import Receiver, receiving
 from tests.unit.worker.fakes import World
 from tests.unit.worker.test_light_delivery import ITEMS
 from tunefleet.executors.echo import EchoExecutor
-from tunefleet.wire.link import Desired, ExchangeRequest, Finish, Offer
+from tunefleet.schemas.worker_link import Desired, ExchangeRequest, Finish, Offer
 from tunefleet.worker import light as module
 from tunefleet.worker.light import LightTasks
 from tunefleet.worker.outbox import Outbox

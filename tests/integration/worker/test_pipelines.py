@@ -15,7 +15,7 @@ import pytest
 from tests.acceptance.story import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.wire.api import TaskDetail, WorkflowDetail
+from tunefleet.schemas.api import TaskDetail, WorkflowDetail
 
 pytestmark = pytest.mark.proof
 

@@ -17,8 +17,8 @@ from tests.fakes.qdrant import QdrantDouble
 from tests.making.sentence_model import DIMENSION, make
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.wire.api import TaskDetail
-from tunefleet.wire.jobfolder import JobFolder, JobProcess
+from tunefleet.schemas.api import TaskDetail
+from tunefleet.schemas.job_folder import JobFolder, JobProcess
 
 
 @pytest.fixture(scope="module", autouse=True)

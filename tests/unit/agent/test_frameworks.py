@@ -24,8 +24,8 @@ from tunefleet.jobs.envs import places
 from tunefleet.jobs.envs.families import digest
 from tunefleet.jobs.sysinfo import SystemReader
 from tunefleet.programs.trainers import known
+from tunefleet.schemas.training import Heartbeat, HeartbeatReply
 from tunefleet.settings import AgentSettings
-from tunefleet.wire.training import Heartbeat, HeartbeatReply
 
 OTHER_TRAINERS = ("unsloth", "axolotl", "llamafactory")
 

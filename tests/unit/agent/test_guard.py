@@ -25,9 +25,9 @@ from tunefleet.jobs.runtime import RunClock
 from tunefleet.jobs.watchdog import Stall
 from tunefleet.jobs.watched import Interruption, Watched
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.schemas.job_folder import Job, JobFolder
+from tunefleet.schemas.training import JobState
 from tunefleet.settings import AgentSettings
-from tunefleet.wire.jobfolder import Job, JobFolder
-from tunefleet.wire.training import JobState
 
 KILLED = JobEnd(outcome="failed", reason=TaskReason.KILLED, error="It was killed.", launch="l1")
 PAUSED = JobEnd(outcome="paused", reason=TaskReason.PAUSED, launch="l1")

@@ -11,9 +11,9 @@ from tunefleet.agent.job import AgentJob
 from tunefleet.agent.orders import Orders
 from tunefleet.agent.records import AgentRecord
 from tunefleet.errors import ConflictError, NotFoundError
-from tunefleet.wire.control import CommandState
-from tunefleet.wire.jobfolder import JobFolder
-from tunefleet.wire.training import AgentCommand, AgentOutcome, JobState
+from tunefleet.schemas.control import CommandState
+from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.schemas.training import AgentCommand, AgentOutcome, JobState
 
 
 class Launch:

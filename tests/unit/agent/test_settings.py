@@ -15,8 +15,8 @@ from tunefleet.agent.identity import agent_id
 from tunefleet.agent.poller import Poller
 from tunefleet.agent.translate import Defaults
 from tunefleet.errors import MachineError
+from tunefleet.schemas.training import Heartbeat, HeartbeatReply, PollReply
 from tunefleet.settings import AgentSettings, load, load_agent
-from tunefleet.wire.training import Heartbeat, HeartbeatReply, PollReply
 
 
 @pytest.fixture(autouse=True)

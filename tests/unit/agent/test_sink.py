@@ -13,7 +13,7 @@ from tunefleet.agent.logtext import LogTimes
 from tunefleet.agent.sink import BackendSink
 from tunefleet.jobs import joblog
 from tunefleet.jobs.shipper import JournalShipper
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 
 class Backend:

@@ -13,8 +13,8 @@ import pytest
 from tunefleet.agent.translate import Defaults, translate
 from tunefleet.client import local_data
 from tunefleet.errors import SpecError
+from tunefleet.schemas.training import PolledJob
 from tunefleet.spec import TASK_KINDS, load_task_spec
-from tunefleet.wire.training import PolledJob
 
 SOURCE = {"path": "rows.jsonl"}
 GPU = Defaults(gpu=True, bf16=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tunefleet.artifacts import check_files, check_path, manifest_digest, scan, scan_size, target_path
 from tunefleet.errors import ArtifactError, NotFoundError
-from tunefleet.wire.api import FileEntry
+from tunefleet.schemas.api import FileEntry
 
 A, B = "a" * 64, "b" * 64
 

@@ -22,7 +22,7 @@ from tunefleet.attach.checkpoints import (
 )
 from tunefleet.attach.finisher import CheckpointFinisher, Saved
 from tunefleet.attach.retention import retain
-from tunefleet.wire.api import FileEntry
+from tunefleet.schemas.api import FileEntry
 
 
 def make(folder: Path, step: int, *, finish: bool = True, text: str = "weights") -> Path:

@@ -11,7 +11,7 @@ import pytest
 
 from tunefleet.attach import identity
 from tunefleet.attach.endpoint import EndpointFolder, list_endpoints, safe_job_id
-from tunefleet.wire.control import Endpoint
+from tunefleet.schemas.control import Endpoint
 
 
 @pytest.mark.parametrize("job_id", ["../elsewhere", "/tmp/x", "a/b", "", ".", "..", "-x", "a\n", "x" * 129])

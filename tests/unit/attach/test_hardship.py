@@ -18,8 +18,8 @@ from tunefleet.attach.board import CommandBoard
 from tunefleet.attach.journal import JournalWriter
 from tunefleet.attach.journal_lines import plain_values
 from tunefleet.attach.status import StatusFile
-from tunefleet.wire.jobfolder import JobStatus
-from tunefleet.wire.journal import ANY_RECORD, EventRecord
+from tunefleet.schemas.job_folder import JobStatus
+from tunefleet.schemas.journal import ANY_RECORD, EventRecord
 
 
 def full(*_: Any, **__: Any) -> None:

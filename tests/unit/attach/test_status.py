@@ -10,7 +10,7 @@ import pytest
 
 from tunefleet.attach import status as module
 from tunefleet.attach.status import StatusFile
-from tunefleet.wire.jobfolder import JobStatus
+from tunefleet.schemas.job_folder import JobStatus
 
 
 def read(folder: Path) -> dict[str, Any]:

@@ -25,10 +25,10 @@ from tunefleet.errors import (
     UnreachableError,
 )
 from tunefleet.lifecycle.cycle import StepName
+from tunefleet.schemas.campaign import CampaignDetail, CampaignRetry
 from tunefleet.services.campaigns import again, history, jobs
 from tunefleet.services.campaigns.book import Book
 from tunefleet.settings import CampaignSettings
-from tunefleet.wire.campaign import CampaignDetail, CampaignRetry
 
 
 class Failing(Counted):

@@ -15,8 +15,8 @@ from tunefleet.campaign import desk
 from tunefleet.campaign.contract import Outcome, StepContext
 from tunefleet.campaign.steps.merge import MergeStep
 from tunefleet.lifecycle.cycle import StepName
+from tunefleet.schemas.campaign import CampaignDetail, CampaignRetry
 from tunefleet.services.campaigns import again, jobs
-from tunefleet.wire.campaign import CampaignDetail, CampaignRetry
 
 
 class Selected(Counted):

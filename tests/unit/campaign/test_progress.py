@@ -17,10 +17,10 @@ from tunefleet.campaign.contract import Later, Outcome, StepContext
 from tunefleet.campaign.providers.local import LocalProvider
 from tunefleet.errors import StoreError
 from tunefleet.lifecycle.cycle import StepName
+from tunefleet.schemas.api import ProgressView, TaskView
+from tunefleet.schemas.campaign import ActivityView
 from tunefleet.services.campaigns import jobs
 from tunefleet.services.campaigns.book import Book
-from tunefleet.wire.api import ProgressView, TaskView
-from tunefleet.wire.campaign import ActivityView
 
 
 class Sending(Counted):

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tunefleet.cli import campaign_board
 from tunefleet.cli.campaign_board import Board, JsonBoard, LiveBoard, LogBoard, board, log_board
-from tunefleet.wire.campaign import ActivityView, CampaignLine, CampaignView, CycleView
+from tunefleet.schemas.campaign import ActivityView, CampaignLine, CampaignView, CycleView
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LINE = CampaignLine(id=1, at=NOW, campaign="daily", cycle=0, step="merge", level="info", text="merge: [bold]task-1")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.cli.test_campaign_board import campaign
 from tunefleet.cli.campaign_run import _follow
 from tunefleet.lifecycle.cycle import CampaignStatus
-from tunefleet.wire.campaign import CampaignLog, CampaignView
+from tunefleet.schemas.campaign import CampaignLog, CampaignView
 
 NEEDS = "Needs you: `tunefleet campaign start daily`. 10 are spent."
 

@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from tests.unit.cli.test_campaign_board import NOW, campaign
 from tunefleet.cli import campaign_view as view
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus
-from tunefleet.wire.campaign import LineageView
+from tunefleet.schemas.campaign import LineageView
 
 CHUNK = {"task_id": "task-2", "artifact_id": "art-2", "digest": "c" * 64, "rows": 475}
 DATA = {

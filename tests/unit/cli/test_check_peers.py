@@ -8,8 +8,8 @@ import pytest
 
 from tunefleet.cli import checks
 from tunefleet.cli.check_peers import place
-from tunefleet.wire.api import ServerInfo
-from tunefleet.wire.upkeep import PeersView, PeerView
+from tunefleet.schemas.api import ServerInfo
+from tunefleet.schemas.server_info import PeersView, PeerView
 
 
 def peer(id_: str, *, leads: bool = False, this: bool = False, silent_s: float = 0.0) -> PeerView:

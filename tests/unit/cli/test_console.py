@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from tunefleet.cli import console
-from tunefleet.wire.api import FaultView
+from tunefleet.schemas.api import FaultView
 
 
 def drawn(width: int) -> list[str]:

@@ -20,7 +20,7 @@ from tunefleet.cli import chat, conversation, growing
 from tunefleet.cli.console import err, out
 from tunefleet.cli.growing import Answer
 from tunefleet.errors import ConflictError, InputError
-from tunefleet.wire.chat import ChatPiece, ChatRequest, ChatView
+from tunefleet.schemas.chat import ChatPiece, ChatRequest, ChatView
 
 WIDTH, HEIGHT = 70, 12
 END = ChatPiece(finish="stop")

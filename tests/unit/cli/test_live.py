@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tunefleet.cli import chart, live, watch
 from tunefleet.cli.console import _THEME
-from tunefleet.wire.api import EventView, MetricPoint, ProgressView, TaskDetail
+from tunefleet.schemas.api import EventView, MetricPoint, ProgressView, TaskDetail
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 PROGRESS = ProgressView(

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from tunefleet.cli import console, failure, logs, options, results, show, stages
 from tunefleet.errors import InputError, printable
-from tunefleet.wire.api import FaultView, TaskDetail, WorkflowView
+from tunefleet.schemas.api import FaultView, TaskDetail, WorkflowView
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 EVIL = "hi\x1b]0;owned\x07\x1b[2J\x1b[8m\x9b31m\u202eereht"

@@ -10,7 +10,7 @@ from rich.console import Console
 from tunefleet.cli import show
 from tunefleet.cli.console import _THEME
 from tunefleet.cli.tasks import run_time
-from tunefleet.wire.api import EventView, TaskDetail, TaskView
+from tunefleet.schemas.api import EventView, TaskDetail, TaskView
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 TRACEBACK = "Traceback (most recent call last):\n  File deep.py\nValueError: rows"

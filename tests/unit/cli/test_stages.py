@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tunefleet.cli import causes, order, stages
 from tunefleet.cli.console import _THEME
-from tunefleet.wire.api import RetriedView, TaskView, WorkflowView
+from tunefleet.schemas.api import RetriedView, TaskView, WorkflowView
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ import pytest
 
 from tunefleet.cli.stuck import Lookout
 from tunefleet.errors import ConflictError
-from tunefleet.wire.api import TaskView
+from tunefleet.schemas.api import TaskView
 
 WHY = "unschedulable: w1 lacks the tag fast."
 

@@ -13,7 +13,7 @@ from tunefleet.cli import why, workers
 from tunefleet.cli.console import _THEME, cut, facts
 from tunefleet.cli.which import one_worker
 from tunefleet.errors import ConflictError, NotFoundError
-from tunefleet.wire.fleet import WorkerVerdict
+from tunefleet.schemas.fleet import WorkerVerdict
 
 
 def verdict(worker_id: str, reason: str) -> WorkerVerdict:

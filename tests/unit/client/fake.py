@@ -12,7 +12,7 @@ import httpx
 
 from tunefleet.client.connection import Connection
 from tunefleet.client.transport import AsyncTransport, Policy, Transport
-from tunefleet.wire.api import PROBLEM_PREFIX
+from tunefleet.schemas.api import PROBLEM_PREFIX
 
 URL = "http://server.test"
 QUICK = Policy(patience_s=0.3)

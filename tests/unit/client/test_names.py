@@ -9,16 +9,16 @@ import pytest
 from pydantic import ValidationError
 
 from tests.hostile import HARMLESS, NAMES
+from tunefleet.schemas.api import ArtifactCreate, FileEntry, KeyCreate
+from tunefleet.schemas.enrollment import InvitationCreate, JoinRequest
+from tunefleet.schemas.federated import JobCreate
+from tunefleet.schemas.notify import ChannelCreate
+from tunefleet.schemas.projects import ProjectCreate
+from tunefleet.schemas.training_jobs import JobRegistration
+from tunefleet.schemas.worker_link import Capabilities, ExchangeRequest, RegisterRequest
 from tunefleet.spec.pipeline import task_name
 from tunefleet.spec.resources import ResourcesSpec
 from tunefleet.spec.workflow import Metadata
-from tunefleet.wire.api import ArtifactCreate, FileEntry, KeyCreate
-from tunefleet.wire.federated import JobCreate
-from tunefleet.wire.joining import InvitationCreate, JoinRequest
-from tunefleet.wire.link import Capabilities, ExchangeRequest, RegisterRequest
-from tunefleet.wire.notify import ChannelCreate
-from tunefleet.wire.projects import ProjectCreate
-from tunefleet.wire.training_jobs import JobRegistration
 
 PATHS = {
     "nothing",

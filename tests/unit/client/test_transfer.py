@@ -13,7 +13,7 @@ from tunefleet.client.connection import Connection
 from tunefleet.client.transfer import Progress
 from tunefleet.client.transport import Policy, Transport
 from tunefleet.errors import ArtifactError, NotFoundError, TooLargeError, UnreachableError
-from tunefleet.wire.link import JournalBatch
+from tunefleet.schemas.worker_link import JournalBatch
 
 MEGABYTE = 1 << 20
 

@@ -20,7 +20,7 @@ from tunefleet.errors import (
     TooLargeError,
     UnreachableError,
 )
-from tunefleet.wire.api import ServerInfo, TaskView
+from tunefleet.schemas.api import ServerInfo, TaskView
 
 INFO = {"version": "1", "authenticated": True, "role": "admin", "owner": "admin"}
 

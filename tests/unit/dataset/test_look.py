@@ -10,7 +10,7 @@ import pytest
 
 from tunefleet.dataset import opened
 from tunefleet.dataset.look import COLUMNS_SHOWN, FAULTS_SHOWN, PIECES_SHOWN, ROW_SHOWN, look
-from tunefleet.wire.datasets import DatasetLook
+from tunefleet.schemas.datasets import DatasetLook
 
 ALPACA = {"instruction": "Add 1 and 1", "input": "", "output": "2"}
 CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]

@@ -16,10 +16,10 @@ from tunefleet.executors.base import JobExecutor, LightExecutor, ResultError
 from tunefleet.executors.registry import GROUP, installed
 from tunefleet.placement import LIGHT_KINDS
 from tunefleet.programs.trainers import known
+from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.services import requirements
 from tunefleet.spec import load_task_spec
-from tunefleet.wire.jobfolder import JobFolder
-from tunefleet.wire.link import Offer
 
 
 def _offer(kind: str, spec: dict[str, Any] | None = None) -> Offer:

@@ -18,12 +18,9 @@ from fastapi.routing import APIRoute
 from tunefleet.lifecycle import federation
 from tunefleet.lifecycle import round as round_
 from tunefleet.lifecycle.task import FINAL, OUTCOMES, TRANSITIONS, RetryBudget, TaskStatus
-from tunefleet.server import problems, routers
-from tunefleet.server.params import query_names
-from tunefleet.spec import parse_workflow
-from tunefleet.wire.federated import UpdateState
-from tunefleet.wire.jobfolder import JobFolder
-from tunefleet.wire.journal import (
+from tunefleet.schemas.federated import UpdateState
+from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.schemas.journal import (
     CheckpointRecord,
     EventRecord,
     LaunchRecord,
@@ -31,6 +28,9 @@ from tunefleet.wire.journal import (
     PredictionRecord,
     ProgressRecord,
 )
+from tunefleet.server import problems, routers
+from tunefleet.server.params import query_names
+from tunefleet.spec import parse_workflow
 
 ROOT = Path(__file__).resolve().parents[3]
 REFERENCE = ROOT / "docs/reference"

@@ -13,7 +13,7 @@ import pytest
 
 from tunefleet.jobs.classify import JobEnd, classify, last_traceback
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 BOOT = "boot-1"
 PROCESS = {

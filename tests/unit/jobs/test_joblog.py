@@ -10,7 +10,7 @@ import pytest
 
 from tunefleet.jobs import joblog
 from tunefleet.jobs.classify import log_tail
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 LIMIT = 4000
 

@@ -11,7 +11,7 @@ import pytest
 from tunefleet.attach import journal
 from tunefleet.attach.journal import JournalWriter
 from tunefleet.jobs.journal_audit import losses, read
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 STEPS = 40
 

@@ -14,7 +14,7 @@ from tunefleet.errors import OffsetConflict, UnreachableError
 from tunefleet.jobs import joblog
 from tunefleet.jobs import shipper as module
 from tunefleet.jobs.shipper import JournalShipper
-from tunefleet.wire.jobfolder import JobFolder, Shipped
+from tunefleet.schemas.job_folder import JobFolder, Shipped
 
 
 class Receiver:

@@ -9,7 +9,7 @@ from typing import Any
 from tunefleet.attach.journal import JournalWriter
 from tunefleet.jobs.tracing import MOST_STEPS, AttemptTrace, read
 from tunefleet.observing.spans import Told
-from tunefleet.wire.link import Offer
+from tunefleet.schemas.worker_link import Offer
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -6,7 +6,7 @@ import json
 
 from tests.contract.links.conftest import registration
 from tunefleet.links.redis_diary import Diary, hardware
-from tunefleet.wire.link import (
+from tunefleet.schemas.worker_link import (
     Capabilities,
     ExchangeRequest,
     Finish,

@@ -25,7 +25,7 @@ from tunefleet.errors import (
 from tunefleet.links import redis_parts
 from tunefleet.links.redis_faults import explained, shown
 from tunefleet.links.redis_keys import Keys, check_url, stale_after_s
-from tunefleet.wire.link import Command, Desired, ExchangeReply, InputRef, MergedTask, Offer
+from tunefleet.schemas.worker_link import Command, Desired, ExchangeReply, InputRef, MergedTask, Offer
 
 URL = "redis://worker:secret@redis.lab:6380/2"
 

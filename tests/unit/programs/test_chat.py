@@ -20,9 +20,9 @@ from tunefleet.programs.chat.sharing import share_of_two
 from tunefleet.programs.engine.prompts import Prompts
 from tunefleet.programs.engine.protocol import Choice, EngineModel, Request
 from tunefleet.programs.engine.structure import _grammar
+from tunefleet.schemas.chat import ChatMessage, ChatPiece, ChatRequest
 from tunefleet.spec import ChatTaskSpec
 from tunefleet.spec.generation import InferenceSpec
-from tunefleet.wire.chat import ChatMessage, ChatPiece, ChatRequest
 
 
 @pytest.fixture(scope="module", autouse=True)

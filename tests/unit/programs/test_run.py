@@ -12,7 +12,7 @@ import pytest
 
 from tunefleet.errors import DataError, MachineError, UnreachableError
 from tunefleet.programs import run
-from tunefleet.wire.jobfolder import JobFolder, JobStatus
+from tunefleet.schemas.job_folder import JobFolder, JobStatus
 
 
 @pytest.fixture

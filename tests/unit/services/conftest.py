@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab, open_lab
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.services import keys
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
 from tunefleet.spec import result_keys
 from tunefleet.spec.result_keys import RESULT_KEYS
-from tunefleet.wire.link import Offer
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,8 @@ from tunefleet.federation import AdapterFile, read_config
 from tunefleet.federation.contract import check, contract_of
 from tunefleet.federation.floats import Array
 from tunefleet.federation.writing import write_tensors
+from tunefleet.schemas.api import FileEntry
+from tunefleet.schemas.federated import FederationCreated, VersionDetail
 from tunefleet.services.core import Core
 from tunefleet.services.federation import accepting, jobs, versions
 from tunefleet.services.federation.accepting import Accepted, Arrived
@@ -28,8 +30,6 @@ from tunefleet.store import federation_updates, federation_versions, federations
 from tunefleet.store.federation_updates import UpdateRow
 from tunefleet.store.federations import FederationRow
 from tunefleet.store.rounds import RoundRow
-from tunefleet.wire.api import FileEntry
-from tunefleet.wire.federated import FederationCreated, VersionDetail
 
 RANK, ROWS, COLUMNS = 2, 3, 4
 A, B = (f"base_model.model.layer.lora_{side}.weight" for side in "AB")

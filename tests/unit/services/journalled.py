@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.unit.services.lab import Lab
+from tunefleet.schemas.api import MetricsView
 from tunefleet.services import series
-from tunefleet.wire.api import MetricsView
 
 
 def launch(name: str, from_step: int = 0, parent: str | None = None) -> dict[str, Any]:

@@ -13,13 +13,8 @@ from typing import Any
 
 from tests import compiled
 from tunefleet.artifacts import manifest_digest
-from tunefleet.services import artifacts, filemark, keys, link, metrics, placing, sweep, tasks, workflows
-from tunefleet.services.core import Clock, Core
-from tunefleet.services.identity import Actor, AttemptActor
-from tunefleet.services.opening import open_core
-from tunefleet.settings import ServerSettings
-from tunefleet.wire.api import ArtifactCreate, FileEntry, KeyCreate, SubmitRequest, TaskDetail
-from tunefleet.wire.link import (
+from tunefleet.schemas.api import ArtifactCreate, FileEntry, KeyCreate, SubmitRequest, TaskDetail
+from tunefleet.schemas.worker_link import (
     Capabilities,
     ExchangeReply,
     ExchangeRequest,
@@ -30,6 +25,11 @@ from tunefleet.wire.link import (
     RegisterReply,
     RegisterRequest,
 )
+from tunefleet.services import artifacts, filemark, keys, link, metrics, placing, sweep, tasks, workflows
+from tunefleet.services.core import Clock, Core
+from tunefleet.services.identity import Actor, AttemptActor
+from tunefleet.services.opening import open_core
+from tunefleet.settings import ServerSettings
 
 compiled.share()
 SETTINGS = ServerSettings(synchronous="NORMAL")

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.unit.services.lab import FakeWorker, Lab
+from tunefleet.schemas.api import SubmitRequest, TaskDetail, WorkflowDetail
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.services import workflows
-from tunefleet.wire.api import SubmitRequest, TaskDetail, WorkflowDetail
-from tunefleet.wire.link import Offer
 
 Node = dict[str, Any]
 

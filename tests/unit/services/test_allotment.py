@@ -14,14 +14,14 @@ from sqlalchemy import Table, func, select
 from tests.unit.services.journalled import launch, metric, read
 from tests.unit.services.lab import FakeWorker, Lab
 from tunefleet.errors import InputError
+from tunefleet.schemas.training_jobs import JobRegistration
+from tunefleet.schemas.training_reports import PredictionItem, ReportedPoint
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.services import allotment, events
 from tunefleet.services.training import jobs, metrics, predictions
 from tunefleet.store import journal, journal_room, training
 from tunefleet.store.tables import journal_records, launches, metric_points
 from tunefleet.store.tables_journal import reported_predictions
-from tunefleet.wire.link import Offer
-from tunefleet.wire.training_jobs import JobRegistration
-from tunefleet.wire.training_reports import PredictionItem, ReportedPoint
 
 LONG = "n" * 257
 WIDE = {f"v{number}": 1.0 for number in range(5_000)}

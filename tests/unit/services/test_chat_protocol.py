@@ -15,9 +15,9 @@ from tests.unit.services.lab import Lab
 from tests.unit.services.test_chats import HELLO, READY, running
 from tunefleet.client import routes_chat
 from tunefleet.client.call import Emit, NextLine
+from tunefleet.schemas.chat import ChatPiece, ChatRequest, ChatUsage
 from tunefleet.server.routers import chat
 from tunefleet.services import chats
-from tunefleet.wire.chat import ChatPiece, ChatRequest, ChatUsage
 
 PLAIN = {"messages": [{"role": "user", "content": "Hello?"}]}
 

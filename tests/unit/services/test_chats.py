@@ -8,10 +8,10 @@ import pytest
 
 from tests.unit.services.lab import FakeWorker, Lab
 from tunefleet.errors import ConflictError, ForbiddenError, InputError, UnreachableError
+from tunefleet.schemas.chat import ChatMessage, ChatPiece, ChatPoll, ChatRequest
+from tunefleet.schemas.worker_link import ExecutorOffer
 from tunefleet.services import chats
 from tunefleet.services.identity import AttemptActor
-from tunefleet.wire.chat import ChatMessage, ChatPiece, ChatPoll, ChatRequest
-from tunefleet.wire.link import ExecutorOffer
 
 CHAT = """apiVersion: tunefleet/v1
 kind: Workflow

@@ -9,9 +9,9 @@ import pytest
 from tests.unit.services.lab import FakeWorker, Lab
 from tests.unit.services.test_steering import running
 from tunefleet.errors import ConflictError
+from tunefleet.schemas.api import CommandRequest
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.services import artifacts, placing, steering, tasks, workers
-from tunefleet.wire.api import CommandRequest
-from tunefleet.wire.link import Offer
 
 
 def saved(step: int, digest: str | None = None) -> dict[str, Any]:

@@ -6,9 +6,9 @@ import pytest
 
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab
 from tunefleet.errors import ForbiddenError, NotFoundError
+from tunefleet.schemas.worker_link import Finish, Offer
 from tunefleet.services import controls, workers
 from tunefleet.services.opening import open_core
-from tunefleet.wire.link import Finish, Offer
 
 
 async def state(lab: Lab, worker: FakeWorker) -> tuple[str, bool, bool]:

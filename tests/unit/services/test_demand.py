@@ -8,10 +8,10 @@ from tests.unit.services.clusters.fake import ON_SLURM, FakeCluster
 from tests.unit.services.lab import ECHO, TRAIN, Lab
 from tests.unit.services.test_quotas import member, submit
 from tunefleet.errors import ForbiddenError
+from tunefleet.schemas.worker_link import ExecutorOffer, Gpu
 from tunefleet.services import demand, registering
 from tunefleet.services.clusters.engines import Engines
 from tunefleet.services.demand import Sort
-from tunefleet.wire.link import ExecutorOffer, Gpu
 
 
 def _needing(resources: str) -> str:

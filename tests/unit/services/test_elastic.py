@@ -13,11 +13,11 @@ import pytest
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab
 from tests.unit.services.test_quotas import member
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
+from tunefleet.schemas.api import SubmitRequest
+from tunefleet.schemas.projects import ProjectChange
+from tunefleet.schemas.worker_link import Gpu
 from tunefleet.services import controls, elastic, projects, workers, workflows
 from tunefleet.services.opening import open_core
-from tunefleet.wire.api import SubmitRequest
-from tunefleet.wire.link import Gpu
-from tunefleet.wire.projects import ProjectChange
 
 GPU = TRAIN.rstrip() + "\n  resources: {hardware: {gpu: {count: 1}}}\n"
 A100 = (Gpu(index=0, name="A100", uuid="g", memory_total_bytes=40 << 30),)

@@ -10,8 +10,8 @@ from tests.unit.services.lab import Lab
 from tests.unit.services.pipelines import Pipelines, stage
 from tunefleet.errors import ConflictError
 from tunefleet.executors.echo import EchoExecutor
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.services import part_results, steering, tasks, workflows
-from tunefleet.wire.link import Offer
 
 LETTERS = list("abcdefgh")
 

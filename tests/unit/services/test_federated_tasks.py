@@ -14,13 +14,13 @@ from tests.unit.services.lab import FakeWorker, Lab
 from tests.unit.services.pipelines import Pipelines, stage
 from tunefleet.errors import ConflictError, SpecError
 from tunefleet.lifecycle.round import RoundStatus
+from tunefleet.schemas.api import SubmitRequest, WorkflowDetail
+from tunefleet.schemas.federated import FederationCreated
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.services import joining, settling, tasks, workflows
 from tunefleet.services.federation import access, jobs, tokens
 from tunefleet.services.results import files, signer
 from tunefleet.store import federations
-from tunefleet.wire.api import SubmitRequest, WorkflowDetail
-from tunefleet.wire.federated import FederationCreated
-from tunefleet.wire.link import Offer
 
 MODEL = {"source": {"identifier": "builtin:gsm8k-llama-2m"}}
 

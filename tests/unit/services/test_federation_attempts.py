@@ -13,11 +13,11 @@ from tests.unit.services.federating import Party, keep, party
 from tests.unit.services.lab import Lab
 from tunefleet.errors import GoneError
 from tunefleet.lifecycle.round import RoundReason
+from tunefleet.schemas.federated import MemberChange
 from tunefleet.services.federation import jobs, members
 from tunefleet.services.federation import rounds as verbs
 from tunefleet.services.federation.accepting import Accepted
 from tunefleet.store import Connection, events, federation_updates, rounds
-from tunefleet.wire.federated import MemberChange
 
 
 async def join(group: Party, attempt: int | None) -> None:

@@ -22,6 +22,7 @@ from tunefleet.artifacts import FolderStore
 from tunefleet.errors import NotFoundError
 from tunefleet.federation import strategy
 from tunefleet.federation.floats import Array
+from tunefleet.schemas.federated import ADAPTER_FILE, MemberChange
 from tunefleet.services.core import Clock, Core
 from tunefleet.services.federation import (
     accepting,
@@ -41,7 +42,6 @@ from tunefleet.services.signals import Signals
 from tunefleet.settings import ServerSettings
 from tunefleet.store import Connection, Database, artifacts, federation_versions, rounds
 from tunefleet.store.rounds import RoundRow
-from tunefleet.wire.federated import ADAPTER_FILE, MemberChange
 
 
 @asynccontextmanager

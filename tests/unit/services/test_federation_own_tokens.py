@@ -10,14 +10,14 @@ import pytest
 from tests.unit.services.federating import Party, keep, party
 from tests.unit.services.lab import Lab
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
+from tunefleet.schemas.federated import ADAPTER_FILE, MemberChange, UpdateCreate
+from tunefleet.schemas.federated_chunks import ClaimChunk
 from tunefleet.services.core import Core
 from tunefleet.services.federation import chunks, fetching, guide, jobs, members, news, progress, uploads, versions
 from tunefleet.services.federation.cutting import Piece
 from tunefleet.services.federation.links import Signer
 from tunefleet.services.federation.tokens import FederationActor, Who
 from tunefleet.services.identity import Actor
-from tunefleet.wire.federated import ADAPTER_FILE, MemberChange, UpdateCreate
-from tunefleet.wire.federated_chunks import ClaimChunk
 
 SIGN = Signer(b"s" * 32, "https://lab.example.org", 1_900_000_000)
 DIGEST = "d" * 64

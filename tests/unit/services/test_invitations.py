@@ -10,12 +10,12 @@ import pytest
 from tests.unit.services.lab import FakeWorker, Lab, capabilities
 from tests.unit.services.test_quotas import member
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, NotFoundError, TooManyError
+from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, JoinReply, JoinRequest
+from tunefleet.schemas.projects import ProjectChange
 from tunefleet.services import invitations, keys, projects, workers
 from tunefleet.services.tries import AT_ONCE
 from tunefleet.store import Connection
 from tunefleet.store.tables_joining import invitations as table
-from tunefleet.wire.joining import InvitationCreate, InvitationCreated, JoinReply, JoinRequest
-from tunefleet.wire.projects import ProjectChange
 
 URL = "https://fleet.example"
 

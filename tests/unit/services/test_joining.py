@@ -11,11 +11,11 @@ import pytest
 from tests.unit.services.lab import Lab
 from tests.unit.services.pipelines import Node, Pipelines, stage
 from tunefleet.errors import MachineError, NotFoundError
+from tunefleet.schemas.api import FileEntry, WorkflowDetail
+from tunefleet.schemas.projects import ProjectChange
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.services import artifacts, joining, links, projects, results, tasks
 from tunefleet.services.links import Signature
-from tunefleet.wire.api import FileEntry, WorkflowDetail
-from tunefleet.wire.link import Offer
-from tunefleet.wire.projects import ProjectChange
 
 BASE: Final = "http://server:8000/below"
 LINES: Final = (b'{"n": 0}\n{"n": 1}\n', b'{"n": 2}', b"", b'{"n": 3}\n')

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from tests.unit.services.journalled import launch, metric, read
 from tests.unit.services.lab import FakeWorker, Lab
 from tunefleet.errors import ConflictError, NotFoundError, OffsetConflict
+from tunefleet.schemas.worker_link import JournalBatch, Offer
 from tunefleet.services import allotment, events, live, logs, metrics, series, tasks
 from tunefleet.services.curves import Curves
 from tunefleet.services.downsample import Column, downsample
 from tunefleet.services.scrub import scrub, scrub_bytes
 from tunefleet.store import Connection, journal, journal_room
-from tunefleet.wire.link import JournalBatch, Offer
 
 
 async def steps(lab: Lab, task_id: str, **how: Any) -> list[int]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.unit.services.journalled import launch, metric, read
 from tests.unit.services.lab import FakeWorker, Lab
-from tunefleet.wire.link import Offer
+from tunefleet.schemas.worker_link import Offer
 
 
 async def test_a_resume_hides_what_it_repeats(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:

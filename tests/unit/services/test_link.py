@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from tests.unit.services.lab import ECHO, TRAIN, Lab
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, NotFoundError
+from tunefleet.schemas.api import EventView
+from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, Finish, Reached
 from tunefleet.services import events, keys, placing, tasks, workers
-from tunefleet.wire.api import EventView
-from tunefleet.wire.link import ExchangeReply, ExchangeRequest, Finish, Reached
 
 
 async def test_a_task_goes_from_submit_to_result(lab: Lab) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from tests.unit.services.lab import ECHO, TRAIN, Lab
 from tunefleet.errors import ForbiddenError, InputError
+from tunefleet.schemas.api import TaskView
+from tunefleet.schemas.ui import ManyRequest
 from tunefleet.services import listing, many
 from tunefleet.services.listing import Look
-from tunefleet.wire.api import TaskView
-from tunefleet.wire.page import ManyRequest
 
 
 def _named(name: str, document: str = ECHO) -> str:

@@ -10,9 +10,9 @@ from tests.unit.services.lab import Lab
 from tests.unit.services.pipelines import Node, Pipelines, stage
 from tunefleet.artifacts import manifest_digest
 from tunefleet.errors import ConflictError, SpecError
+from tunefleet.schemas.api import ArtifactCreate
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.services import artifacts, prune, tasks, workflows
-from tunefleet.wire.api import ArtifactCreate
-from tunefleet.wire.link import Offer
 
 TRAIN: dict[str, Any] = {
     "taskType": "lora_sft",

@@ -6,9 +6,9 @@ import pytest
 
 from tests.unit.services.lab import FakeWorker, Lab
 from tunefleet.errors import ForbiddenError, NotFoundError
+from tunefleet.schemas.fleet import WorkerHistory
+from tunefleet.schemas.worker_link import GpuLoad, Load
 from tunefleet.services import live, loads, workers
-from tunefleet.wire.fleet import WorkerHistory
-from tunefleet.wire.link import GpuLoad, Load
 
 
 async def _busy(lab: Lab, worker: FakeWorker, times: int, every_s: float = 30.0) -> None:

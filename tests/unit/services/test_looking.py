@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.unit.services.lab import Lab
+from tunefleet.schemas.datasets import DatasetLook
 from tunefleet.services import datasets
-from tunefleet.wire.datasets import DatasetLook
 
 
 async def test_two_are_looked_through_at_once_and_all_in_the_end(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from tests.unit.services.lab import FakeWorker, Lab
 from tunefleet.errors import ConflictError
+from tunefleet.schemas.api import SubmitRequest
+from tunefleet.schemas.worker_link import ExecutorOffer, Finish, Offer
 from tunefleet.services import merging, placing, steering, tasks, workflows
 from tunefleet.services.identity import Actor
-from tunefleet.wire.api import SubmitRequest
-from tunefleet.wire.link import ExecutorOffer, Finish, Offer
 
 ABLE = (ExecutorOffer(kind="inference", merges=True),)
 

@@ -7,8 +7,8 @@ from typing import Any
 from tests.unit.services.lab import Lab
 from tests.unit.services.pipelines import Pipelines, stage
 from tunefleet.artifacts import manifest_digest
+from tunefleet.schemas.api import ArtifactCreate
 from tunefleet.services import artifacts, passing
-from tunefleet.wire.api import ArtifactCreate
 
 TRAIN: dict[str, Any] = {
     "taskType": "lora_sft",

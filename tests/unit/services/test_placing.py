@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.unit.services.lab import ECHO, TRAIN, FakeWorker, Lab
+from tunefleet.schemas.api import SubmitRequest
+from tunefleet.schemas.worker_link import ExecutorOffer, Gpu, GpuLoad, Load
 from tunefleet.services import placing, ranking, roster, tasks, waiting, why, workers, workflows
 from tunefleet.store import queue
-from tunefleet.wire.api import SubmitRequest
-from tunefleet.wire.link import ExecutorOffer, Gpu, GpuLoad, Load
 
 GIB = 1 << 30
 

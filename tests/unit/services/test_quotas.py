@@ -11,6 +11,10 @@ import pytest
 from tests.unit.services.lab import ECHO, TRAIN, FakeWorker, Lab
 from tunefleet.artifacts import blobs
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, NotFoundError, QuotaError
+from tunefleet.schemas.api import BlobQuery, FileEntry, KeyCreate, SubmitRequest
+from tunefleet.schemas.projects import ProjectChange, ProjectCreate
+from tunefleet.schemas.training_jobs import JobRegistration
+from tunefleet.schemas.worker_link import Gpu
 from tunefleet.services import (
     artifacts,
     keys,
@@ -26,10 +30,6 @@ from tunefleet.services import (
 )
 from tunefleet.services.identity import Actor
 from tunefleet.services.training import jobs
-from tunefleet.wire.api import BlobQuery, FileEntry, KeyCreate, SubmitRequest
-from tunefleet.wire.link import Gpu
-from tunefleet.wire.projects import ProjectChange, ProjectCreate
-from tunefleet.wire.training_jobs import JobRegistration
 
 GPUS = tuple(Gpu(index=number, uuid=f"GPU-{number}", name="L40", memory_total_bytes=48 << 30) for number in range(2))
 ON_GPU = TRAIN.replace("spec:\n", "spec:\n  resources: {hardware: {gpu: {count: 2}}}\n")

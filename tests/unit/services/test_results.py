@@ -12,12 +12,12 @@ from tests.unit.services.lab import TRAIN, Lab
 from tests.unit.services.test_quotas import member
 from tunefleet.artifacts import manifest_digest
 from tunefleet.errors import ForbiddenError, NotFoundError
+from tunefleet.schemas.api import ArtifactCreate, FileEntry
+from tunefleet.schemas.compat_results import ResultEnvelope
 from tunefleet.services import artifacts, links, results
 from tunefleet.services.links import Signature
 from tunefleet.store import Connection
 from tunefleet.store import artifacts as artifact_rows
-from tunefleet.wire.api import ArtifactCreate, FileEntry
-from tunefleet.wire.results import ResultEnvelope
 
 PUBLIC = "https://ai.example.org/fleet"
 

@@ -10,8 +10,8 @@ from tests.unit.services.lab import Lab
 from tests.unit.services.pipelines import Pipelines, stage
 from tests.unit.services.test_loaded_tasks import TRAIN, leave, training
 from tunefleet.errors import ConflictError, SpecError
+from tunefleet.schemas.api import RetryRequest, WorkflowDetail
 from tunefleet.services import workflows
-from tunefleet.wire.api import RetryRequest, WorkflowDetail
 
 
 @pytest.fixture

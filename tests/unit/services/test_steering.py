@@ -9,10 +9,10 @@ import pytest
 from tests.unit.services.lab import ECHO, TRAIN, FakeWorker, Lab
 from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFoundError
 from tunefleet.executors.registry import installed
+from tunefleet.schemas.api import CommandRequest
+from tunefleet.schemas.control import ControlCommand
+from tunefleet.schemas.worker_link import CommandOutcome, Finish, Offer, Reached, pause_id
 from tunefleet.services import events, steering, tasks
-from tunefleet.wire.api import CommandRequest
-from tunefleet.wire.control import ControlCommand
-from tunefleet.wire.link import CommandOutcome, Finish, Offer, Reached, pause_id
 
 
 async def running(lab: Lab, worker_id: str = "w1") -> tuple[str, FakeWorker, Offer]:

@@ -13,8 +13,8 @@ import pytest
 
 from tests.unit.services.lab import Lab
 from tunefleet.cli.main import run
+from tunefleet.schemas.api import BlobQuery, FileEntry
 from tunefleet.services import artifacts, store_verification
-from tunefleet.wire.api import BlobQuery, FileEntry
 
 DATA = b"weights of a week" * 100
 

@@ -10,10 +10,10 @@ import pytest
 
 from tests.unit.services.lab import ECHO, TRAIN, FakeWorker, Lab
 from tunefleet.placement import Candidate, plan
+from tunefleet.schemas.worker_link import Gpu
 from tunefleet.services import placing, roster, waiting
 from tunefleet.store import Connection, attempts, queue
 from tunefleet.store.rows import TaskRow
-from tunefleet.wire.link import Gpu
 
 GIB = 1 << 30
 HARDWARE = (

@@ -8,10 +8,10 @@ import pytest
 
 from tests.unit.services.lab import ECHO, TRAIN, Lab
 from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFoundError, SpecError
+from tunefleet.schemas.api import SubmitRequest
+from tunefleet.schemas.worker_link import Gpu
 from tunefleet.services import artifacts, events, placing, tasks, workflows
 from tunefleet.services import why as why_service
-from tunefleet.wire.api import SubmitRequest
-from tunefleet.wire.link import Gpu
 
 
 async def test_a_wrong_document_stores_nothing(lab: Lab) -> None:

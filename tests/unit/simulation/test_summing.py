@@ -13,12 +13,12 @@ from tests.libraries import required
 from tunefleet.cli import simulate_view
 from tunefleet.cli.console import say
 from tunefleet.errors import InputError
+from tunefleet.schemas.api import TaskView
 from tunefleet.simulation import curves, drawing
 from tunefleet.simulation.held import Trace
 from tunefleet.simulation.plan import Plan
 from tunefleet.simulation.report import CrowdEnd, Report, Sample, ServerCost, rate, spread
 from tunefleet.simulation.summing import Found, questions, report
-from tunefleet.wire.api import TaskView
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

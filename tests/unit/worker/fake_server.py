@@ -10,7 +10,7 @@ from typing import Any
 
 from tunefleet.errors import UnreachableError
 from tunefleet.links.base import WorkerLink
-from tunefleet.wire.link import (
+from tunefleet.schemas.worker_link import (
     Behind,
     Command,
     Desired,

@@ -20,14 +20,10 @@ from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.executors.registry import Registry
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.control import CommandState, ControlReply
-from tunefleet.wire.jobfolder import Job, JobFolder, JobStatus
-from tunefleet.wire.link import (
-    Capabilities,
-    FinishOutcome,
-    JournalBatch,
-)
-from tunefleet.wire.results import ResultFile
+from tunefleet.schemas.compat_results import ResultFile
+from tunefleet.schemas.control import CommandState, ControlReply
+from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
+from tunefleet.schemas.worker_link import Capabilities, FinishOutcome, JournalBatch
 from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.ports import Handle, Sink

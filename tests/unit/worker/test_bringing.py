@@ -16,8 +16,8 @@ from tests.unit.worker.fakes import Running, World
 from tunefleet.client.transfer import OnProgress, ignore_progress
 from tunefleet.errors import ForbiddenError, InputError, NotFoundError
 from tunefleet.jobs.secrets import Secrets
-from tunefleet.wire.link import InputRef, Offer
-from tunefleet.wire.results import ResultFile
+from tunefleet.schemas.compat_results import ResultFile
+from tunefleet.schemas.worker_link import InputRef, Offer
 from tunefleet.worker.bringing import Bringer
 from tunefleet.worker.fetching import Fetching
 from tunefleet.worker.mailbox import Mailbox

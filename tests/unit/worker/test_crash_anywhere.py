@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.worker.fakes import Mortal, Running, World
-from tunefleet.wire.link import InputRef, MergedTask
+from tunefleet.schemas.worker_link import InputRef, MergedTask
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from tunefleet.errors import TooLargeError
 from tunefleet.jobs.secrets import Redaction
-from tunefleet.wire.link import JournalBatch
+from tunefleet.schemas.worker_link import JournalBatch
 from tunefleet.worker.deliver import _AttemptSink
 from tunefleet.worker.ports import Delivery
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tunefleet.jobs.gpuinfo import GpuFigures
+from tunefleet.schemas.worker_link import GpuLoad
 from tunefleet.settings import WorkerSettings
-from tunefleet.wire.link import GpuLoad
 from tunefleet.worker import probe
 from tunefleet.worker.energy import EnergyMeter
 

@@ -10,7 +10,14 @@ import pytest
 
 from tunefleet.errors import AuthError, ConflictError, NotFoundError, UnreachableError
 from tunefleet.links.base import WorkerLink
-from tunefleet.wire.link import ExchangeReply, ExchangeRequest, Finish, Offer, RegisterReply, RegisterRequest
+from tunefleet.schemas.worker_link import (
+    ExchangeReply,
+    ExchangeRequest,
+    Finish,
+    Offer,
+    RegisterReply,
+    RegisterRequest,
+)
 from tunefleet.worker.exchange import Exchanger
 from tunefleet.worker.outbox import MAX_SAID_BYTES, Draft, Outbox
 

@@ -14,9 +14,9 @@ import pytest
 from tests.unit.worker.fakes import Running, World
 from tunefleet.client.transfer import OnProgress, Progress, ignore_progress
 from tunefleet.errors import UnreachableError
-from tunefleet.wire.jobfolder import JobStatus
-from tunefleet.wire.link import InputRef, ResumeFrom
-from tunefleet.wire.results import ResultFile
+from tunefleet.schemas.compat_results import ResultFile
+from tunefleet.schemas.job_folder import JobStatus
+from tunefleet.schemas.worker_link import InputRef, ResumeFrom
 from tunefleet.worker import fetching
 
 SOON_S = 2.0

@@ -13,7 +13,7 @@ from tunefleet.jobs import guard, yielding
 from tunefleet.jobs.gpuinfo import GpuFigures, GpuProcess
 from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.jobfolder import JobStatus
+from tunefleet.schemas.job_folder import JobStatus
 
 STILL = {"limits": {"stall_after_s": 0.05}}
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tunefleet.errors import MachineError
+from tunefleet.schemas.worker_link import ExchangeReply, Load
 from tunefleet.settings import WorkerSettings
-from tunefleet.wire.link import ExchangeReply, Load
 from tunefleet.worker import logfile, probe
 from tunefleet.worker.heartbeat import Heartbeat
 from tunefleet.worker.outbox import Outbox

@@ -10,7 +10,7 @@ import pytest
 
 from tunefleet.errors import ForbiddenError, UnreachableError
 from tunefleet.links.http import HttpLink
-from tunefleet.wire.link import ExchangeReply, ExchangeRequest, Finish
+from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, Finish
 
 REQUEST = ExchangeRequest(worker_id="w", session="s", wait_s=2.0)
 

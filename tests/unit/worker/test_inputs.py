@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tunefleet.errors import ArtifactError, UnreachableError
-from tunefleet.wire.link import InputRef
+from tunefleet.schemas.worker_link import InputRef
 from tunefleet.worker.inputs import InputStore
 
 REF = InputRef(digest="ab" * 32, name="rows")

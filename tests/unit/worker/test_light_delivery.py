@@ -15,7 +15,7 @@ from tunefleet.client.stopping import Stop
 from tunefleet.errors import InputError
 from tunefleet.executors.base import LightExecutor
 from tunefleet.executors.echo import EchoExecutor
-from tunefleet.wire.link import Desired, MergedTask, Offer
+from tunefleet.schemas.worker_link import Desired, MergedTask, Offer
 from tunefleet.worker.light import LightTasks
 from tunefleet.worker.outbox import Outbox
 

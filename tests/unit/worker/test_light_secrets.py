@@ -10,7 +10,7 @@ from tunefleet.errors import InputError
 from tunefleet.executors.base import LightExecutor
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.jobs.secrets import Secrets
-from tunefleet.wire.link import MergedTask, Offer
+from tunefleet.schemas.worker_link import MergedTask, Offer
 from tunefleet.worker.light import run_light
 
 SECRETS = Secrets({"TOKEN": "value-of-token"})

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tunefleet.errors import InputError
+from tunefleet.schemas.worker_link import InputRef, Offer
 from tunefleet.spec.base import is_hub_name, is_written_as_path
 from tunefleet.spec.paths import _PLACES, _WORKER_PLACES
-from tunefleet.wire.link import InputRef, Offer
 from tunefleet.worker.preparing import paths_here
 from tunefleet.worker.transfers import Transfers
 

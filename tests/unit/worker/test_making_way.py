@@ -9,8 +9,8 @@ import pytest
 from tests.unit.worker.fakes import FakeEnd, FakeJob, Running, World
 from tunefleet.errors import MachineError
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.schemas.worker_link import InputRef
 from tunefleet.settings import WorkerSettings
-from tunefleet.wire.link import InputRef
 from tunefleet.worker.leaving import Leaving, LeftEnd
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.once import Once

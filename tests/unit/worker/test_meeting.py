@@ -11,8 +11,8 @@ import pytest
 from tunefleet.errors import MachineError
 from tunefleet.jobs import Supervisor
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.jobfolder import GangJob, Job
-from tunefleet.wire.link import Finish, GangNode, Offer, release_of
+from tunefleet.schemas.job_folder import GangJob, Job
+from tunefleet.schemas.worker_link import Finish, GangNode, Offer, release_of
 from tunefleet.worker.meeting import Place, as_node, is_member
 from tunefleet.worker.probe import torch_version
 

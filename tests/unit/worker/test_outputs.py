@@ -15,8 +15,8 @@ from tunefleet.artifacts import Packing, hash_file
 from tunefleet.executors.base import Output, ResultError
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.jobs.secrets import Secrets
-from tunefleet.wire.jobfolder import JobFolder
-from tunefleet.wire.link import Offer
+from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.worker import deliver
 from tunefleet.worker.light import run_light
 from tunefleet.worker.outputs import Outputs

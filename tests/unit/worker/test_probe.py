@@ -13,8 +13,8 @@ from tunefleet.executors.needs import missing
 from tunefleet.executors.registry import Registry
 from tunefleet.jobs import environment
 from tunefleet.jobs.gpuinfo import GpuFigures
+from tunefleet.schemas.worker_link import ExecutorOffer, Offer
 from tunefleet.settings import WorkerSettings
-from tunefleet.wire.link import ExecutorOffer, Offer
 from tunefleet.worker import hub, probe
 from tunefleet.worker import main as worker_main
 from tunefleet.worker.noticing import Noticed

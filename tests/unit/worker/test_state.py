@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tunefleet.errors import MachineError
-from tunefleet.wire.link import Offer
+from tunefleet.schemas.worker_link import Offer
 from tunefleet.worker.state import AttemptRecord, StateFolder
 
 

@@ -11,9 +11,9 @@ import pytest
 from tests.unit.worker.fakes import FakeEnd, FakeJob, Running, World
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.control import CommandState, ControlReply
-from tunefleet.wire.jobfolder import Job, JobFolder, JobStatus
-from tunefleet.wire.link import pause_id
+from tunefleet.schemas.control import CommandState, ControlReply
+from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
+from tunefleet.schemas.worker_link import pause_id
 from tunefleet.worker import steering
 
 

@@ -16,8 +16,8 @@ from tests.unit.worker.fakes import FakeEnd, Running, World
 from tunefleet.errors import ArtifactError, AuthError, ConflictError, InputError, MachineError
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.jobfolder import JobFolder, Shipped
-from tunefleet.wire.link import InputRef
+from tunefleet.schemas.job_folder import JobFolder, Shipped
+from tunefleet.schemas.worker_link import InputRef
 from tunefleet.worker import deliver, light
 
 

@@ -12,9 +12,9 @@ from tunefleet.campaign.desk import document, inputs_of, model_of
 from tunefleet.client import AsyncClient
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.api import SubmitRequest, TaskDetail
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.campaign import LOCAL
-from tunefleet.wire.api import SubmitRequest, TaskDetail
 
 LOOK_S: Final = 1.0
 """Our own server may be asked often."""

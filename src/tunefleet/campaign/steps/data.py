@@ -10,7 +10,7 @@ from tunefleet.campaign.desk import Desk, result_of
 from tunefleet.campaign.position import chunk_at
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.wire.api import ArtifactView, TaskDetail
+from tunefleet.schemas.api import ArtifactView, TaskDetail
 
 
 class DataStep(Repeatable):

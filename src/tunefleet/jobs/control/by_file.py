@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.jobs.control.discovery import FoundJob
-from tunefleet.wire.control import CommandFile, CommandState, ControlReply
+from tunefleet.schemas.control import CommandFile, CommandState, ControlReply
 
 
 class FileControlClient:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, InputError, NotFoundError, UnreachableError
-from tunefleet.wire.control import CommandState, ControlReply, ControlRequest, Endpoint
+from tunefleet.schemas.control import CommandState, ControlReply, ControlRequest, Endpoint
 
 _TIMEOUT_S = 5.0
 _KINDS = {

@@ -14,8 +14,8 @@ from tunefleet.attach import identity
 from tunefleet.attach.files import read_json
 from tunefleet.errors import InputError, NotFoundError
 from tunefleet.jobs.classify import read_status
-from tunefleet.wire.control import Endpoint
-from tunefleet.wire.jobfolder import JobFolder, JobStatus
+from tunefleet.schemas.control import Endpoint
+from tunefleet.schemas.job_folder import JobFolder, JobStatus
 
 RUNS_DIR = Path("tunefleet-runs")
 """Where `tunefleet run` puts its job folders, below the folder that it was started in."""

@@ -12,7 +12,7 @@ from tunefleet.attach.status import FINAL_STATES
 from tunefleet.jobs import locks
 from tunefleet.jobs.classify import read_status
 from tunefleet.jobs.control.discovery import FoundJob, is_surely_dead, list_jobs
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 _OURS = ("status.json", "commands.json", "overrides.json", "job", "control")
 _LOCK = ".lock"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tunefleet.wire.control import CommandState, ControlCommand
+from tunefleet.schemas.control import CommandState, ControlCommand
 
 SAVING = frozenset({ControlCommand.SAVE_CHECKPOINT, ControlCommand.SAVE_AND_STOP, ControlCommand.PAUSE})
 """Those that are done when their checkpoint is durable; the others when they are applied."""

@@ -17,8 +17,8 @@ from tunefleet.jobs.control.by_file import FileControlClient, status_view
 from tunefleet.jobs.control.by_http import ControlClient, RemoteHost
 from tunefleet.jobs.control.discovery import FoundJob, find_job, is_surely_alive
 from tunefleet.jobs.control.outcome import is_settled
-from tunefleet.wire.control import CommandState, ControlReply
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.control import CommandState, ControlReply
+from tunefleet.schemas.job_folder import JobFolder
 
 logger = logging.getLogger(__name__)
 

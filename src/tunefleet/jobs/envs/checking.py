@@ -11,8 +11,8 @@ from typing import Any, Final
 from tunefleet.errors import MachineError
 from tunefleet.jobs.envs.families import normal, pins
 from tunefleet.jobs.envs.places import Environment, at, pip_of
+from tunefleet.schemas.base import Message
 from tunefleet.settings import inherited_environment
-from tunefleet.wire.base import Message
 
 _IMPORT_S: Final = 600.0
 _ASK: Final = """

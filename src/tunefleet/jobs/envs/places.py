@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from tunefleet.attach.files import read_json
 from tunefleet.jobs.envs.families import FAMILIES, Family, Machine, digest, family
 from tunefleet.jobs.gpuinfo import read_gpus
+from tunefleet.schemas.base import Message
 from tunefleet.settings import ProcessSettings, load
-from tunefleet.wire.base import Message
 
 State = Literal["ready", "missing", "unfinished", "stale"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from tunefleet.programs.align.method import Material
 from tunefleet.programs.train.report import Ended, contracted, throughput, used
+from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import AlignmentTaskSpec
-from tunefleet.wire.jobfolder import Job
 
 Measures = dict[str, float]
 

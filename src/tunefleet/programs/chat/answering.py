@@ -14,8 +14,8 @@ from tunefleet.programs.engine.faults import RequestError
 from tunefleet.programs.engine.protocol import Request, Sampling
 from tunefleet.programs.infer.asking import render, sampling_of
 from tunefleet.programs.infer.questions import Question
+from tunefleet.schemas.chat import ChatPiece, ChatRequest, ChatUsage
 from tunefleet.spec.generation import InferenceSpec
-from tunefleet.wire.chat import ChatPiece, ChatRequest, ChatUsage
 
 _AS_THEY_ARE = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed",

@@ -15,10 +15,10 @@ from tunefleet.programs.engine.vllm_options import parallel
 from tunefleet.programs.engine.warm import connect
 from tunefleet.programs.infer import engines
 from tunefleet.programs.infer.weights import engine_model, runtime_adapters
+from tunefleet.schemas.chat import BASE, TUNED
+from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import ChatTaskSpec
 from tunefleet.spec.checkpoint import LoadedCheckpointSpec
-from tunefleet.wire.chat import BASE, TUNED
-from tunefleet.wire.jobfolder import Job
 
 
 class Models:

@@ -21,8 +21,8 @@ from tunefleet.programs.chat.models import Models
 from tunefleet.programs.opening import open_task
 from tunefleet.programs.outputs import write_file
 from tunefleet.programs.secrets import hidden
+from tunefleet.schemas.chat import ChatPiece, ChatRequest
 from tunefleet.spec import ChatTaskSpec
-from tunefleet.wire.chat import ChatPiece, ChatRequest
 
 logger = logging.getLogger(__name__)
 

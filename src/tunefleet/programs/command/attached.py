@@ -16,8 +16,8 @@ from tunefleet.jobs import envs, joblog
 from tunefleet.jobs.classify import last_traceback, log_tail
 from tunefleet.programs import children
 from tunefleet.programs.faults import CommandFailedError, ErrorKind
+from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.settings import SECRETS_DIR, inherited_environment, without_credentials
-from tunefleet.wire.jobfolder import JobFolder
 
 _MEMORY_SIGNS = ("OutOfMemoryError", "out of memory", "MemoryError", "Cannot allocate memory", "std::bad_alloc")
 

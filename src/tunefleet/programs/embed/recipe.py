@@ -21,9 +21,9 @@ from tunefleet.programs.embed.telling import Teller
 from tunefleet.programs.heeding import Heeding
 from tunefleet.programs.infer.items import Item, read_items
 from tunefleet.programs.opening import open_task
+from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import EmbeddingTaskSpec
 from tunefleet.spec.retrieval import VECTORS
-from tunefleet.wire.jobfolder import Job
 
 _BATCHES_KEPT: Final = 8
 """Batches after which vectors are written down: few enough to lose little, enough to sort texts by length."""

@@ -13,9 +13,9 @@ from tunefleet.errors import InputError
 from tunefleet.evaluation.statistics import Metric
 from tunefleet.programs.evaluate import fingerprint
 from tunefleet.programs.evaluate.subject import Subject
+from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import EvaluateTaskSpec
 from tunefleet.spec.evaluating import EvaluationSpec, GateSpec
-from tunefleet.wire.jobfolder import Job
 
 
 @dataclass(frozen=True, slots=True)

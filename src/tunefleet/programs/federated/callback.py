@@ -14,7 +14,7 @@ from tunefleet.programs.federated.options import OnRefused, Options
 from tunefleet.programs.federated.participation import Participation
 from tunefleet.programs.federated.progress import Progress
 from tunefleet.programs.federated.uploader import Sent
-from tunefleet.wire.federated import UploadDtype
+from tunefleet.schemas.federated import UploadDtype
 
 _given: Final[dict[tuple[str, str], tuple[str, str | None]]] = {}
 """Address and token by federation and worker: a Trainer that makes its callbacks anew has them from a checkpoint,

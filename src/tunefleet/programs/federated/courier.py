@@ -22,8 +22,8 @@ from tunefleet.programs.federated.options import Options
 from tunefleet.programs.federated.packing import RESIDUAL, Packer
 from tunefleet.programs.federated.progress import Intent, Progress, TakenFile
 from tunefleet.programs.federated.uploader import Capture, Sent, Uploader, spool
+from tunefleet.schemas.federated import FederationDetail
 from tunefleet.spec.federating import FederationSpec
-from tunefleet.wire.federated import FederationDetail
 
 logger = logging.getLogger("tunefleet.federation")
 

@@ -13,7 +13,7 @@ from tunefleet.client.federated import FederatedClient
 from tunefleet.client.federated_transfer import AT_ONCE_BYTES
 from tunefleet.errors import ArtifactError, TunefleetError, UnreachableError
 from tunefleet.programs.federated.contact import passes
-from tunefleet.wire.federated import UpdateCreate, UpdateTaken
+from tunefleet.schemas.federated import UpdateCreate, UpdateTaken
 
 _FAULTS: Final = 8
 """So often a server may answer that it cannot take an update now; silence does not count."""

@@ -11,7 +11,7 @@ from transformers import TrainingArguments
 from tunefleet.errors import InputError
 from tunefleet.programs.federated.moments import MomentPolicy
 from tunefleet.programs.federated.reload import parse_share
-from tunefleet.wire.federated import UploadDtype
+from tunefleet.schemas.federated import UploadDtype
 
 OnRefused = Literal["raise", "warn"]
 

@@ -20,7 +20,7 @@ from tunefleet.errors import AdapterRefused
 from tunefleet.federation import write_tensors
 from tunefleet.federation.feedback import Feedback
 from tunefleet.federation.quantize import write_int8
-from tunefleet.wire.federated import UpdateTaken, UploadDtype
+from tunefleet.schemas.federated import UpdateTaken, UploadDtype
 
 logger = logging.getLogger("tunefleet.federation")
 

@@ -29,7 +29,7 @@ from tunefleet.programs.federated.proximal import Pull
 from tunefleet.programs.federated.reload import blend, keep_beside
 from tunefleet.programs.federated.together import Ranks, Tally
 from tunefleet.programs.federated.uploader import Capture, Sent
-from tunefleet.wire.federated import Losses
+from tunefleet.schemas.federated import Losses
 
 logger = logging.getLogger("tunefleet.federation")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.attach.files import read_json, write_json
-from tunefleet.wire.federated import UpdateCreate
+from tunefleet.schemas.federated import UpdateCreate
 
 logger = logging.getLogger("tunefleet.federation")
 

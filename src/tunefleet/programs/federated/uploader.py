@@ -25,7 +25,7 @@ from tunefleet.programs.federated.contact import Contact, Ended, Patience
 from tunefleet.programs.federated.delivery import Delivery, NeverArrived
 from tunefleet.programs.federated.packing import Packer
 from tunefleet.programs.federated.progress import Intent, Progress, TakenFile
-from tunefleet.wire.federated import Losses, UpdateCreate, UpdateTaken
+from tunefleet.schemas.federated import Losses, UpdateCreate, UpdateTaken
 
 logger = logging.getLogger("tunefleet.federation")
 

@@ -12,8 +12,8 @@ from typing import Any
 from tunefleet.errors import InputError
 from tunefleet.programs.infer.items import Item
 from tunefleet.programs.together import Batch, batch
+from tunefleet.schemas.chat import BASE
 from tunefleet.spec.generation import InferenceSpec
-from tunefleet.wire.chat import BASE
 
 ADAPTER = "adapter"
 """Key of an item's metadata that names one of the model's adapters."""

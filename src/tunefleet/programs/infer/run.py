@@ -25,8 +25,8 @@ from tunefleet.programs.infer.weights import engine_model, runtime_adapters
 from tunefleet.programs.opening import open_task
 from tunefleet.programs.outputs import write_file
 from tunefleet.programs.secrets import hidden_in
+from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import InferenceTaskSpec
-from tunefleet.wire.jobfolder import Job
 
 logger = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from tunefleet.programs.merge.adapter import Adapter, open_adapter
 from tunefleet.programs.opening import Opened, open_task
 from tunefleet.programs.outputs import write_file, write_folder
 from tunefleet.programs.train.clock import Clock
+from tunefleet.schemas.api import FileEntry
 from tunefleet.spec.merging import MergeTaskSpec
-from tunefleet.wire.api import FileEntry
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from tunefleet.programs.ppo.plan import Plan
 from tunefleet.programs.ppo.prompts import Prompts
 from tunefleet.programs.ppo.trainer import Trainer
 from tunefleet.programs.train.report import Ended, contracted, throughput, used
+from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import PpoSpec
-from tunefleet.wire.jobfolder import Job
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ from tunefleet.programs.opening import open_task
 from tunefleet.programs.python_task import runner
 from tunefleet.programs.python_task.found import returned, size_of
 from tunefleet.programs.python_task.packages import python_with
+from tunefleet.schemas.compat_results import FILE_KIND
+from tunefleet.schemas.job_folder import Job
 from tunefleet.settings import inherited_environment, without_credentials
 from tunefleet.spec import PythonTaskSpec
-from tunefleet.wire.jobfolder import Job
-from tunefleet.wire.results import FILE_KIND
 
 WORK: Final = "python"
 """Folder of the job in which the function runs."""

@@ -25,10 +25,10 @@ from tunefleet.programs.infer.items import read_items
 from tunefleet.programs.opening import open_task
 from tunefleet.programs.rag.chunks import Chunk, chunks
 from tunefleet.programs.rag.database import Collection, Database, copy_database, open_folder, open_server
+from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import RagIndexTaskSpec
 from tunefleet.spec.paths import DATABASE
 from tunefleet.spec.retrieval import INDEX
-from tunefleet.wire.jobfolder import Job
 
 _POINTS_AT_ONCE: Final = 256
 _DOCUMENTS_AT_ONCE: Final = 100

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tunefleet.errors import TunefleetError
 from tunefleet.programs.runpod.repository import Parts
-from tunefleet.wire.jobfolder import Job, JobFolder, JobStatus
+from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
 
 _KIND: Final = "merge"
 _PROGRAM: Final = "tunefleet.programs.merge:main"

@@ -9,7 +9,7 @@ from transformers import Trainer, TrainingArguments
 
 from tunefleet.attach.checkpoints import list_whole
 from tunefleet.jobs.disk import DiskTooSmallError, Forecast, require_space
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.job_folder import JobFolder
 
 
 def require_disk(folder: JobFolder, trainer: Trainer, *, adapter: bool, make_room: Callable[[], bool]) -> None:

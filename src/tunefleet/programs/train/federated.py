@@ -17,8 +17,8 @@ from tunefleet.programs.data.readers import Rows, take
 from tunefleet.programs.data.split import split
 from tunefleet.programs.federated.callback import FederatedCallback
 from tunefleet.programs.train.launch import Launch
+from tunefleet.schemas.job_folder import Participant
 from tunefleet.spec import FederableTaskSpec, FederatedTrainingSpec, ModelTrainingSpec, ShardSpec
-from tunefleet.wire.jobfolder import Participant
 
 SpecT = TypeVar("SpecT", bound=ModelTrainingSpec)
 _PAIRS: Final = frozenset({"dpo", "orpo"})

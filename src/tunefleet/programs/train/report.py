@@ -12,8 +12,8 @@ import trl
 
 from tunefleet.programs.train.exact import ExactTrainer
 from tunefleet.programs.train.hardware import Hardware, Kernels
+from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import ModelTrainingSpec
-from tunefleet.wire.jobfolder import Job
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any
 from tunefleet.programs.train.material import Material
 from tunefleet.programs.train.report import Ended, contracted, throughput, used
 from tunefleet.programs.train.samples import Answer, right
+from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import EvaluateSpec, TrainingTaskSpec
 from tunefleet.spec.matching import ExactMatchSpec
-from tunefleet.wire.jobfolder import Job
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from pydantic import BaseModel, Field
 from starlette.responses import StreamingResponse
 
 from tunefleet.errors import NotFoundError
+from tunefleet.schemas.api import ArtifactCreate, ArtifactDetail, ArtifactView, Page
 from tunefleet.server import bundle, files
 from tunefleet.server.auth import CoreDep, Member, MemberOrAttempt, Reader, ReaderOrAttempt
 from tunefleet.server.params import Cursor, Limit
 from tunefleet.server.routing import Router
 from tunefleet.services import artifacts
-from tunefleet.wire.api import ArtifactCreate, ArtifactDetail, ArtifactView, Page
 
 router = Router(tags=["artifacts"])
 

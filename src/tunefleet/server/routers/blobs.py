@@ -7,13 +7,13 @@ from typing import Annotated
 from fastapi import Header, Path, Request, Response
 
 from tunefleet.errors import NotFoundError
+from tunefleet.schemas.api import BlobQuery, BlobReply
+from tunefleet.schemas.direct import DirectAsk, DirectGiveUp, DirectLinks, DirectLinksAsk, DirectPlan
+from tunefleet.schemas.worker_link import Cursor
 from tunefleet.server import bodies, files
 from tunefleet.server.auth import AnyAttempt, CoreDep, MemberOrAttempt, ReaderOrAttempt
 from tunefleet.server.routing import Router
 from tunefleet.services import artifacts, direct
-from tunefleet.wire.api import BlobQuery, BlobReply
-from tunefleet.wire.direct import DirectAsk, DirectGiveUp, DirectLinks, DirectLinksAsk, DirectPlan
-from tunefleet.wire.link import Cursor
 
 router = Router(prefix="/blobs", tags=["blobs"])
 

@@ -10,16 +10,8 @@ from pydantic import BaseModel, Field
 from sse_starlette import ServerSentEvent
 
 from tunefleet.lifecycle.cycle import CampaignStatus
-from tunefleet.server import bodies, streams
-from tunefleet.server.auth import CoreDep, Member, Reader
-from tunefleet.server.params import Cursor, Limit, names, one_of
-from tunefleet.server.routing import Router
-from tunefleet.services.campaigns import again, history, jobs
-from tunefleet.services.campaigns.status import topic
-from tunefleet.services.core import Core
-from tunefleet.services.identity import Actor
-from tunefleet.wire.api import Page
-from tunefleet.wire.campaign import (
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.campaign import (
     CampaignApplied,
     CampaignDetail,
     CampaignLog,
@@ -31,7 +23,15 @@ from tunefleet.wire.campaign import (
     LineageView,
     ModelVersionView,
 )
-from tunefleet.wire.campaign_apply import CampaignApply
+from tunefleet.schemas.campaign_apply import CampaignApply
+from tunefleet.server import bodies, streams
+from tunefleet.server.auth import CoreDep, Member, Reader
+from tunefleet.server.params import Cursor, Limit, names, one_of
+from tunefleet.server.routing import Router
+from tunefleet.services.campaigns import again, history, jobs
+from tunefleet.services.campaigns.status import topic
+from tunefleet.services.core import Core
+from tunefleet.services.identity import Actor
 
 router = Router(prefix="/campaigns", tags=["campaigns"])
 

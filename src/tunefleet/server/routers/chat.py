@@ -13,14 +13,7 @@ from fastapi import Path, Request, Response
 from sse_starlette import ServerSentEvent
 
 from tunefleet.errors import TunefleetError
-from tunefleet.server import bodies, streams
-from tunefleet.server.auth import CoreDep, Member, OwnAttempt, Reader
-from tunefleet.server.routing import Router
-from tunefleet.services import chats
-from tunefleet.services.core import Core
-from tunefleet.services.identity import Actor
-from tunefleet.services.talks import Turn
-from tunefleet.wire.chat import (
+from tunefleet.schemas.chat import (
     ChatHeard,
     ChatModel,
     ChatModels,
@@ -31,6 +24,13 @@ from tunefleet.wire.chat import (
     ChatUsage,
     ChatView,
 )
+from tunefleet.server import bodies, streams
+from tunefleet.server.auth import CoreDep, Member, OwnAttempt, Reader
+from tunefleet.server.routing import Router
+from tunefleet.services import chats
+from tunefleet.services.core import Core
+from tunefleet.services.identity import Actor
+from tunefleet.services.talks import Turn
 
 router = Router(prefix="/tasks/{task_id}", tags=["chat"])
 

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from fastapi import Query, Request
 
+from tunefleet.schemas.datasets import DatasetLook
 from tunefleet.server import bodies
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.routing import Router
 from tunefleet.services import datasets
-from tunefleet.wire.datasets import DatasetLook
 
 router = Router(tags=["artifacts"])
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import Header, Query, Request, Response
 
+from tunefleet.schemas.api import EventView
 from tunefleet.server import live, streams
 from tunefleet.server.auth import CoreDep, Reader
 from tunefleet.server.params import names
@@ -13,7 +14,6 @@ from tunefleet.server.routing import Router
 from tunefleet.services import events
 from tunefleet.services import live as live_service
 from tunefleet.services.live import Place
-from tunefleet.wire.api import EventView
 
 router = Router(tags=["events"])
 

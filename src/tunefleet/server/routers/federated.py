@@ -13,6 +13,18 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Path, Query, Request, Response
 
 from tunefleet.errors import GoneError
+from tunefleet.schemas.api import Problem
+from tunefleet.schemas.federated import (
+    ADAPTER_FILE,
+    AdapterTaken,
+    Aggregated,
+    CheckpointReply,
+    JobCreate,
+    JobCreated,
+    JobProgress,
+    JobReply,
+)
+from tunefleet.schemas.federated_chunks import ChunkClaimed, ClaimChunk
 from tunefleet.server import bodies, files
 from tunefleet.server.auth import CoreDep, Participant, Person, identify_participant
 from tunefleet.server.multipart import FilePart
@@ -26,18 +38,6 @@ from tunefleet.services.federation.landing import Landing, too_large
 from tunefleet.services.federation.links import Signer
 from tunefleet.services.federation.tokens import Who
 from tunefleet.services.links import Signature
-from tunefleet.wire.api import Problem
-from tunefleet.wire.federated import (
-    ADAPTER_FILE,
-    AdapterTaken,
-    Aggregated,
-    CheckpointReply,
-    JobCreate,
-    JobCreated,
-    JobProgress,
-    JobReply,
-)
-from tunefleet.wire.federated_chunks import ChunkClaimed, ClaimChunk
 
 router = Router(tags=["federations"], route_class=TrainingRoute)
 

@@ -12,6 +12,29 @@ from pydantic import BaseModel, Field
 from sse_starlette import ServerSentEvent
 
 from tunefleet.errors import NotFoundError
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.federated import (
+    ADAPTER_FILE,
+    CONFIG_FILE,
+    Aggregated,
+    FederationCreated,
+    FederationDetail,
+    FederationState,
+    FederationView,
+    MemberChange,
+    MemberView,
+    RollbackRequest,
+    RoundView,
+    UpdateCreate,
+    UpdateState,
+    UpdateTaken,
+    UpdateView,
+    VersionDetail,
+    VersionView,
+    WorkerName,
+)
+from tunefleet.schemas.federated_tokens import FederationToken, TokenReplace
+from tunefleet.schemas.worker_link import Cursor as Reached
 from tunefleet.server import bodies, files, streams
 from tunefleet.server.auth import CoreDep, Participant, Person, Reader, identify_participant
 from tunefleet.server.params import Cursor, Limit, names, one_of
@@ -35,29 +58,6 @@ from tunefleet.services.federation.accepting import Accepted
 from tunefleet.services.federation.status import topic
 from tunefleet.services.federation.tokens import Who
 from tunefleet.spec.federating import FederationSpec
-from tunefleet.wire.api import Page
-from tunefleet.wire.federated import (
-    ADAPTER_FILE,
-    CONFIG_FILE,
-    Aggregated,
-    FederationCreated,
-    FederationDetail,
-    FederationState,
-    FederationView,
-    MemberChange,
-    MemberView,
-    RollbackRequest,
-    RoundView,
-    UpdateCreate,
-    UpdateState,
-    UpdateTaken,
-    UpdateView,
-    VersionDetail,
-    VersionView,
-    WorkerName,
-)
-from tunefleet.wire.federated_tokens import FederationToken, TokenReplace
-from tunefleet.wire.link import Cursor as Reached
 
 router = Router(prefix="/federations", tags=["federations"])
 

@@ -6,15 +6,15 @@ from typing import Annotated, Any, Final
 
 from fastapi import Header, Request, Response
 
+from tunefleet.schemas.api import Problem
+from tunefleet.schemas.compat_worker_guide import GuideWorker, Health, Snapshot
+from tunefleet.schemas.fleet import ElasticRequest, ElasticView
 from tunefleet.server import auth, problems
 from tunefleet.server.auth import Admin, CoreDep, Reader
 from tunefleet.server.routers.workers import set_elastic
 from tunefleet.server.routing import Router
 from tunefleet.services import guide
 from tunefleet.services.observing import exposition
-from tunefleet.wire.api import Problem
-from tunefleet.wire.fleet import ElasticRequest, ElasticView
-from tunefleet.wire.guide import GuideWorker, Health, Snapshot
 
 router = Router()
 _PUBLIC: dict[str, Any] = {"security": []}

@@ -11,14 +11,14 @@ from fastapi import Request, Response
 
 import tunefleet
 from tunefleet import spec
+from tunefleet.schemas.api import PruneReply, PruneRequest, ServerInfo
+from tunefleet.schemas.server_info import HealthView
+from tunefleet.schemas.ui import ExampleView
 from tunefleet.server.auth import Admin, CoreDep, Reader, identify_if_known
 from tunefleet.server.routing import Router
 from tunefleet.services import prune, upkeep
 from tunefleet.services.identity import Actor
 from tunefleet.spec import gallery
-from tunefleet.wire.api import PruneReply, PruneRequest, ServerInfo
-from tunefleet.wire.page import ExampleView
-from tunefleet.wire.upkeep import HealthView
 
 router = Router(tags=["server"])
 _PUBLIC: dict[str, Any] = {"security": []}

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from fastapi import Query, Request
 
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
 from tunefleet.server.auth import Admin, CoreDep, address_of
 from tunefleet.server.params import Cursor, Limit, names, one_of, page
 from tunefleet.server.routing import Router
 from tunefleet.services import invitations
-from tunefleet.wire.api import Page
-from tunefleet.wire.joining import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
 
 router = Router(tags=["workers"])
 

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Final, get_args
 
 from fastapi import Query, Request, Response
 
+from tunefleet.schemas.api import KeyCreate, KeyCreated, KeyView, LoginCode, Page, Role, ServerInfo
+from tunefleet.schemas.ui import SessionRequest
 from tunefleet.server.auth import (
     Admin,
     CoreDep,
@@ -18,8 +20,6 @@ from tunefleet.server.auth import (
 from tunefleet.server.params import Cursor, Limit, names, one_of, page
 from tunefleet.server.routing import Router
 from tunefleet.services import keys, upkeep
-from tunefleet.wire.api import KeyCreate, KeyCreated, KeyView, LoginCode, Page, Role, ServerInfo
-from tunefleet.wire.page import SessionRequest
 
 router = Router(tags=["keys"])
 

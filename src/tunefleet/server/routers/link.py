@@ -6,11 +6,11 @@ from fastapi import FastAPI, Request, Response
 from starlette.routing import Route
 
 from tunefleet.errors import InputError
+from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 from tunefleet.server import bodies
 from tunefleet.server.auth import CoreDep, WorkerKey, core_of, require_worker
 from tunefleet.server.routing import Router
 from tunefleet.services import link
-from tunefleet.wire.link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 
 router = Router(prefix="/link", tags=["link"])
 

@@ -8,13 +8,13 @@ from fastapi import Query
 from pydantic import BaseModel, Field
 
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.ui import ManyReply, ManyRequest, Overview, TaskCounts, TaskDemand
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import names, one_of
 from tunefleet.server.routing import Router
 from tunefleet.services import demand, listing, many
 from tunefleet.services.demand import Sort
 from tunefleet.services.listing import Look
-from tunefleet.wire.page import ManyReply, ManyRequest, Overview, TaskCounts, TaskDemand
 
 router = Router(tags=["tasks"])
 

@@ -8,12 +8,12 @@ from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
 from tunefleet.lifecycle.model import Stage
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.campaign import ModelVersionView
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import Cursor, Limit, names, one_of
 from tunefleet.server.routing import Router
 from tunefleet.services.campaigns import models
-from tunefleet.wire.api import Page
-from tunefleet.wire.campaign import ModelVersionView
 
 router = Router(prefix="/models", tags=["models"])
 

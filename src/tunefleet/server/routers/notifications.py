@@ -6,12 +6,8 @@ from typing import Annotated, Final, get_args
 
 from fastapi import Query
 
-from tunefleet.server.auth import CoreDep, Member, Reader
-from tunefleet.server.params import Cursor, Limit, names, one_of, page
-from tunefleet.server.routing import Router
-from tunefleet.services.notify import channels, history
-from tunefleet.wire.api import Page
-from tunefleet.wire.notify import (
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.notify import (
     ChannelChange,
     ChannelCreate,
     ChannelCreated,
@@ -20,6 +16,10 @@ from tunefleet.wire.notify import (
     NoticeState,
     NotificationView,
 )
+from tunefleet.server.auth import CoreDep, Member, Reader
+from tunefleet.server.params import Cursor, Limit, names, one_of, page
+from tunefleet.server.routing import Router
+from tunefleet.services.notify import channels, history
 
 router = Router(prefix="/notifications", tags=["notifications"])
 

@@ -7,12 +7,12 @@ from typing import Annotated, get_args
 
 from fastapi import Query
 
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.projects import AuditEntry, ProjectChange, ProjectCreate, ProjectView, UsageBy, UsageView
 from tunefleet.server.auth import Admin, CoreDep, Reader
 from tunefleet.server.params import Cursor, Limit, page
 from tunefleet.server.routing import Router
 from tunefleet.services import audit, projects, usage
-from tunefleet.wire.api import Page
-from tunefleet.wire.projects import AuditEntry, ProjectChange, ProjectCreate, ProjectView, UsageBy, UsageView
 
 router = Router(tags=["projects"])
 

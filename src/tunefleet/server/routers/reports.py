@@ -6,15 +6,15 @@ from typing import Annotated
 
 from fastapi import Header, Query, Request, Response
 
+from tunefleet.schemas.api import LogView, MetricsView
+from tunefleet.schemas.ui import SeriesView
+from tunefleet.schemas.worker_link import Cursor, JournalBatch
 from tunefleet.server import bodies, streams
 from tunefleet.server.auth import CoreDep, OwnAttempt, Reader
 from tunefleet.server.params import names as split_names
 from tunefleet.server.routing import Router
 from tunefleet.services import logs, metrics
 from tunefleet.services import series as series_service
-from tunefleet.wire.api import LogView, MetricsView
-from tunefleet.wire.link import Cursor, JournalBatch
-from tunefleet.wire.page import SeriesView
 
 router = Router(prefix="/tasks/{task_id}", tags=["reports"])
 

@@ -10,6 +10,8 @@ from fastapi import HTTPException, Query, Request, Response
 
 from tunefleet.artifacts import Intake
 from tunefleet.errors import InputError, QuotaError
+from tunefleet.schemas.api import FileEntry
+from tunefleet.schemas.compat_results import OWN_NAMES, ResultEnvelope, ResultFiles, ResultStored
 from tunefleet.server import files
 from tunefleet.server.auth import (
     CoreDep,
@@ -25,8 +27,6 @@ from tunefleet.services import artifacts, results
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Who
 from tunefleet.services.links import Signature, Signer
-from tunefleet.wire.api import FileEntry
-from tunefleet.wire.results import OWN_NAMES, ResultEnvelope, ResultFiles, ResultStored
 
 router = Router(prefix="/results", tags=["results"])
 

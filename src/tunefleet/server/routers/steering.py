@@ -6,17 +6,10 @@ from typing import Annotated
 
 from fastapi import Query
 
+from tunefleet.schemas.api import CheckpointView, CommandRequest, CommandView, ResumeRequest, StopRequest, TaskDetail
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.routing import Router
 from tunefleet.services import steering
-from tunefleet.wire.api import (
-    CheckpointView,
-    CommandRequest,
-    CommandView,
-    ResumeRequest,
-    StopRequest,
-    TaskDetail,
-)
 
 router = Router(prefix="/tasks/{task_id}", tags=["steering"])
 

@@ -8,6 +8,9 @@ from fastapi import Header, Query, Request, Response
 from pydantic import Field
 
 from tunefleet.errors import InputError, NotFoundError, SpecError
+from tunefleet.schemas.api import CloneRequest, Page, Problem, SubmitRequest, TaskDetail, TaskView
+from tunefleet.schemas.compat_v1 import Submitted, TaskAnswer, TaskRecord
+from tunefleet.schemas.fleet import WhyView
 from tunefleet.server import bodies, problems, records
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import Cursor, Limit, one_of
@@ -17,9 +20,6 @@ from tunefleet.services import listing, tasks, workflows
 from tunefleet.services import records as record_service
 from tunefleet.services import why as why_service
 from tunefleet.services.listing import SORTS, Look
-from tunefleet.wire.api import CloneRequest, Page, Problem, SubmitRequest, TaskDetail, TaskView
-from tunefleet.wire.fleet import WhyView
-from tunefleet.wire.records import Submitted, TaskAnswer, TaskRecord
 
 router = Router(prefix="/tasks", tags=["tasks"])
 

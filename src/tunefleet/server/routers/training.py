@@ -7,15 +7,9 @@ from typing import Annotated, Any
 from fastapi import Query, Request
 
 from tunefleet.errors import ForbiddenError
-from tunefleet.server import bodies
-from tunefleet.server.auth import AnyAttempt, CoreDep, Member, OwnAttempt, Reader
-from tunefleet.server.routing import Router
-from tunefleet.server.training_errors import TrainingRoute
-from tunefleet.services.identity import AttemptActor
-from tunefleet.services.training import jobs, logs, metrics, status, view
-from tunefleet.wire.training import StatusPatch
-from tunefleet.wire.training_jobs import JobList, JobPage, JobRegistered, JobRegistration, JobStatus, StatusStored
-from tunefleet.wire.training_reports import (
+from tunefleet.schemas.training import StatusPatch
+from tunefleet.schemas.training_jobs import JobList, JobPage, JobRegistered, JobRegistration, JobStatus, StatusStored
+from tunefleet.schemas.training_reports import (
     Done,
     LogLines,
     LogPage,
@@ -25,6 +19,12 @@ from tunefleet.wire.training_reports import (
     MetricRows,
     ReportedPoint,
 )
+from tunefleet.server import bodies
+from tunefleet.server.auth import AnyAttempt, CoreDep, Member, OwnAttempt, Reader
+from tunefleet.server.routing import Router
+from tunefleet.server.training_errors import TrainingRoute
+from tunefleet.services.identity import AttemptActor
+from tunefleet.services.training import jobs, logs, metrics, status, view
 
 router = Router(tags=["training"], route_class=TrainingRoute)
 

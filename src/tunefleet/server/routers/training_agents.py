@@ -7,15 +7,15 @@ from typing import Annotated
 from fastapi import Depends, Header, Query, Request
 from pydantic import BeforeValidator
 
+from tunefleet.schemas.base import Line, Name
+from tunefleet.schemas.training import ClaimReply, Heartbeat, HeartbeatReply, PollReply
+from tunefleet.schemas.training_agents import AgentList, AgentRemoved, AgentReply
 from tunefleet.server import bodies
 from tunefleet.server.auth import AgentKey, CoreDep, Member, Reader
 from tunefleet.server.routing import Router
 from tunefleet.server.training_errors import TrainingRoute
 from tunefleet.services.training import agent_list, claiming, polling
 from tunefleet.services.training.agents import Introduction
-from tunefleet.wire.base import Line, Name
-from tunefleet.wire.training import ClaimReply, Heartbeat, HeartbeatReply, PollReply
-from tunefleet.wire.training_agents import AgentList, AgentRemoved, AgentReply
 
 router = Router(tags=["training"], route_class=TrainingRoute)
 

@@ -9,17 +9,8 @@ from typing import Annotated
 from fastapi import Header, Query, Request, Response
 from sse_starlette import ServerSentEvent
 
-from tunefleet.server import bodies, streams
-from tunefleet.server.auth import AnyAttempt, CoreDep, Member, Reader
-from tunefleet.server.routers.training import Offset, documented, same_job
-from tunefleet.server.routing import Router
-from tunefleet.server.training_errors import TrainingRoute
-from tunefleet.services import logs
-from tunefleet.services.core import Core
-from tunefleet.services.identity import Actor
-from tunefleet.services.training import control, errors, predictions
-from tunefleet.wire.training_failures import FailureAnalysis, JobErrors
-from tunefleet.wire.training_jobs import (
+from tunefleet.schemas.training_failures import FailureAnalysis, JobErrors
+from tunefleet.schemas.training_jobs import (
     ControlAction,
     ControlDone,
     ParametersUpdated,
@@ -29,7 +20,22 @@ from tunefleet.wire.training_jobs import (
     Started,
     StartJob,
 )
-from tunefleet.wire.training_reports import Done, PredictionBatch, PredictionEpochs, PredictionPage, PredictionTrends
+from tunefleet.schemas.training_reports import (
+    Done,
+    PredictionBatch,
+    PredictionEpochs,
+    PredictionPage,
+    PredictionTrends,
+)
+from tunefleet.server import bodies, streams
+from tunefleet.server.auth import AnyAttempt, CoreDep, Member, Reader
+from tunefleet.server.routers.training import Offset, documented, same_job
+from tunefleet.server.routing import Router
+from tunefleet.server.training_errors import TrainingRoute
+from tunefleet.services import logs
+from tunefleet.services.core import Core
+from tunefleet.services.identity import Actor
+from tunefleet.services.training import control, errors, predictions
 
 router = Router(tags=["training"], route_class=TrainingRoute)
 

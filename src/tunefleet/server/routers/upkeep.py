@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tunefleet.schemas.server_info import PeersView, ServerView, StorageView
 from tunefleet.server.auth import CoreDep, Reader
 from tunefleet.server.routing import Router
 from tunefleet.services import peers, upkeep
-from tunefleet.wire.upkeep import PeersView, ServerView, StorageView
 
 router = Router(tags=["server"])
 

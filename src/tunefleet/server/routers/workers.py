@@ -8,13 +8,13 @@ from fastapi import Query, Response
 from pydantic import AwareDatetime
 
 from tunefleet.errors import ConflictError
+from tunefleet.schemas.api import CommandRequest, CommandView, Page, Problem
+from tunefleet.schemas.fleet import ElasticRequest, ElasticView, WorkerHistory, WorkerView
 from tunefleet.server import problems
 from tunefleet.server.auth import Admin, CoreDep, Reader
 from tunefleet.server.params import Cursor, Limit, one_of
 from tunefleet.server.routing import Router
 from tunefleet.services import controls, elastic, loads, verbs, workers
-from tunefleet.wire.api import CommandRequest, CommandView, Page, Problem
-from tunefleet.wire.fleet import ElasticRequest, ElasticView, WorkerHistory, WorkerView
 
 router = Router(prefix="/workers", tags=["workers"])
 

@@ -8,13 +8,13 @@ from typing import Annotated, Final
 import orjson
 from fastapi import Header, HTTPException, Query, Request, Response
 
+from tunefleet.schemas.api import Page, RetryRequest, SubmitRequest, ValidateReply, WorkflowDetail, WorkflowView
+from tunefleet.schemas.ui import EdgeView
 from tunefleet.server import bodies
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import Cursor, Limit, one_of
 from tunefleet.server.routing import Router
 from tunefleet.services import passing, why, workflows
-from tunefleet.wire.api import Page, RetryRequest, SubmitRequest, ValidateReply, WorkflowDetail, WorkflowView
-from tunefleet.wire.page import EdgeView
 
 router = Router(prefix="/workflows", tags=["workflows"])
 

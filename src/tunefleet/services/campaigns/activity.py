@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 import orjson
 
 from tunefleet.lifecycle.cycle import StepName
+from tunefleet.schemas.campaign import ActivityView, Unit
+from tunefleet.schemas.live import CampaignActivity
 from tunefleet.services.campaigns.state import CycleState
 from tunefleet.services.campaigns.status import topic
 from tunefleet.services.core import Core
@@ -15,8 +17,6 @@ from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.views import moment
 from tunefleet.store import Connection, campaigns, cycles, wake
 from tunefleet.store.cycles import CycleRow
-from tunefleet.wire.campaign import ActivityView, Unit
-from tunefleet.wire.live import CampaignActivity
 
 
 @dataclass(frozen=True, slots=True)

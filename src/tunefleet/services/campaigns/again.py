@@ -7,6 +7,7 @@ from functools import partial
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
 from tunefleet.lifecycle.model import Stage
+from tunefleet.schemas.campaign import CampaignDetail, CampaignRetry, ModelVersionView
 from tunefleet.services.campaigns import backwards, jobs, registry, views
 from tunefleet.services.campaigns.status import mine, tell
 from tunefleet.services.core import Core
@@ -15,7 +16,6 @@ from tunefleet.store import Connection, campaigns, models
 from tunefleet.store import cycles as cycle_rows
 from tunefleet.store.campaigns import CampaignRow
 from tunefleet.store.cycles import CycleRow
-from tunefleet.wire.campaign import CampaignDetail, CampaignRetry, ModelVersionView
 
 _LOOK = 50
 """In how many of the newest cycles a merge is looked for."""

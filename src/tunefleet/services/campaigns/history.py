@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from tunefleet.schemas.api import EventView, Page
+from tunefleet.schemas.campaign import CampaignLog, CycleView, LineageView
 from tunefleet.services.campaigns import views
 from tunefleet.services.campaigns.status import find, topic
 from tunefleet.services.core import Core
@@ -13,8 +15,6 @@ from tunefleet.services.views import event_view
 from tunefleet.store import Connection, campaign_log, cycles, events
 from tunefleet.store.campaigns import CampaignRow
 from tunefleet.store.cycles import CycleRow
-from tunefleet.wire.api import EventView, Page
-from tunefleet.wire.campaign import CampaignLog, CycleView, LineageView
 
 PAGE = 500
 

@@ -8,6 +8,8 @@ from typing import Any, Final, Literal
 
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.campaign import CampaignApplied, CampaignDetail, CampaignView
 from tunefleet.services.campaigns import backwards, views
 from tunefleet.services.campaigns.status import find, mine, move, readable, stored, tell
 from tunefleet.services.core import Core
@@ -19,8 +21,6 @@ from tunefleet.spec.notify import format_of, is_address
 from tunefleet.store import Connection, campaigns, channels
 from tunefleet.store.campaigns import CampaignRow
 from tunefleet.store.channels import WishRow
-from tunefleet.wire.api import Page
-from tunefleet.wire.campaign import CampaignApplied, CampaignDetail, CampaignView
 
 NOT_ENABLED: Final = "Its configuration says enabled: false."
 _RESTING: Final = frozenset({CampaignStatus.PAUSED.value, CampaignStatus.HELD.value, CampaignStatus.STOPPED.value})

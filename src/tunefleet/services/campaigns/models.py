@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.model import Stage
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.campaign import ModelVersionView
 from tunefleet.services.campaigns import registry, views
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.paging import before, bounded, split
 from tunefleet.store import Connection, models
-from tunefleet.wire.api import Page
-from tunefleet.wire.campaign import ModelVersionView
 
 
 async def list_(

@@ -9,6 +9,16 @@ import orjson
 
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
 from tunefleet.lifecycle.model import Stage
+from tunefleet.schemas.campaign import (
+    CampaignDetail,
+    CampaignLine,
+    CampaignView,
+    CycleView,
+    LineageView,
+    ModelVersionView,
+    StepView,
+    TrackingView,
+)
 from tunefleet.services.campaigns import activity
 from tunefleet.services.campaigns.cycles import kept_of
 from tunefleet.services.campaigns.status import readable
@@ -20,16 +30,6 @@ from tunefleet.store.campaigns import CampaignRow
 from tunefleet.store.cycles import CycleRow, StepRow
 from tunefleet.store.models import ModelRow
 from tunefleet.store.tracking import TrackingRow
-from tunefleet.wire.campaign import (
-    CampaignDetail,
-    CampaignLine,
-    CampaignView,
-    CycleView,
-    LineageView,
-    ModelVersionView,
-    StepView,
-    TrackingView,
-)
 
 NEWEST_CYCLES: Final = 10
 """How many cycles are shown with their campaign."""

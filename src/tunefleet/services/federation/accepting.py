@@ -11,6 +11,7 @@ import orjson
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, GoneError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundStatus
+from tunefleet.schemas.federated import Losses, UploadDtype
 from tunefleet.services.federation import rounds as verbs
 from tunefleet.services.federation.status import FOREVER, PAUSED, QUEUED, locked, move, spec_of, tell
 from tunefleet.services.federation.weighing import rows_of_both
@@ -19,7 +20,6 @@ from tunefleet.store import Connection, artifacts, federation_updates, federatio
 from tunefleet.store.federation_updates import COUNTED, DISCARDED, REJECTED, SUPERSEDED, WAITING, UpdateRow
 from tunefleet.store.federations import FederationRow, MemberRow
 from tunefleet.store.rounds import RoundRow
-from tunefleet.wire.federated import Losses, UploadDtype
 
 UNCHANGED: Final = (
     "These are the weights of your last update: nothing was trained since, and they do not count. After a hot reload "

@@ -19,6 +19,8 @@ import orjson
 from tunefleet.artifacts import BlobStore
 from tunefleet.errors import AdapterRefused, NotFoundError, StoreError, TunefleetError
 from tunefleet.lifecycle.round import RoundReason
+from tunefleet.schemas.api import FileEntry
+from tunefleet.schemas.federated import ADAPTER_FILE, CONFIG_FILE
 from tunefleet.services import ration
 from tunefleet.services.core import Core
 from tunefleet.services.federation import files
@@ -29,8 +31,6 @@ from tunefleet.store.federation_updates import COUNTED, UpdateRow
 from tunefleet.store.federation_versions import VersionRow
 from tunefleet.store.federations import FederationRow
 from tunefleet.store.rounds import RoundRow
-from tunefleet.wire.api import FileEntry
-from tunefleet.wire.federated import ADAPTER_FILE, CONFIG_FILE
 
 if TYPE_CHECKING:
     from tunefleet.federation import Update

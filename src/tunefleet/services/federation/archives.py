@@ -13,7 +13,7 @@ from typing import Final
 
 from tunefleet.artifacts import UnpackLimits, unpack
 from tunefleet.errors import AdapterRefused
-from tunefleet.wire.federated import ADAPTER_FILE, CONFIG_FILE
+from tunefleet.schemas.federated import ADAPTER_FILE, CONFIG_FILE
 
 RECIPE_FOLDER: Final = "aggregated"
 """Where `save_pretrained` puts the adapter that the guide's recipe loads beside the one at the root."""

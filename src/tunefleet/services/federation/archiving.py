@@ -14,13 +14,13 @@ import orjson
 
 from tunefleet.artifacts import BlobStore, Intake
 from tunefleet.errors import NotFoundError, StoreError
+from tunefleet.schemas.api import FileEntry
 from tunefleet.services import ration
 from tunefleet.services.core import Core
 from tunefleet.services.federation.status import FOREVER
 from tunefleet.store import Connection, artifacts, federation_versions, federations
 from tunefleet.store.federation_versions import VersionRow, holder
 from tunefleet.store.federations import FederationRow
-from tunefleet.wire.api import FileEntry
 
 ARCHIVE: Final = "adapter.tar.gz"
 _BLOCK: Final = 1 << 20

@@ -5,13 +5,13 @@ What is said is stored with the version, and delivered by the courier of notific
 
 from __future__ import annotations
 
+from tunefleet.schemas.notify import Told, ToldVersion
 from tunefleet.services.ids import new_id
 from tunefleet.services.notify.watch import TOPIC
 from tunefleet.services.views import moment
 from tunefleet.store import Connection, federations, notifications, wake
 from tunefleet.store.federations import FederationRow, MemberRow
 from tunefleet.store.notifications import WAITING, NoticeRow
-from tunefleet.wire.notify import Told, ToldVersion
 
 EVENT = "published"
 

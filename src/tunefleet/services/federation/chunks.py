@@ -11,6 +11,8 @@ from typing import Final
 
 from tunefleet.errors import ConflictError, ForbiddenError, GoneError, NotFoundError
 from tunefleet.lifecycle.federation import FederationStatus
+from tunefleet.schemas.federated import JobWorker
+from tunefleet.schemas.federated_chunks import ChunkClaimed, ClaimChunk
 from tunefleet.services.core import Core
 from tunefleet.services.federation import links
 from tunefleet.services.federation.cutting import Piece
@@ -22,8 +24,6 @@ from tunefleet.services.views import moment
 from tunefleet.store import Connection, artifacts, federation_chunks, federations
 from tunefleet.store.federation_chunks import FREE, ChunkRow
 from tunefleet.store.federations import FederationRow
-from tunefleet.wire.federated import JobWorker
-from tunefleet.wire.federated_chunks import ChunkClaimed, ClaimChunk
 
 LEASE_S: Final = 1800.0
 """How long a worker may be silent before its chunk is somebody else's."""

@@ -17,11 +17,11 @@ import orjson
 
 from tunefleet.artifacts import BlobStore, Intake
 from tunefleet.errors import DataError, NotFoundError
+from tunefleet.schemas.api import FileEntry
 from tunefleet.services import quotas
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
 from tunefleet.store import Connection, artifacts
-from tunefleet.wire.api import FileEntry
 
 MAX_CHUNKS: Final = 100_000
 _MAX_LINE_BYTES: Final = 64 << 20

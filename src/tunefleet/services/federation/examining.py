@@ -13,10 +13,10 @@ from typing import Final
 from tunefleet.errors import AdapterRefused
 from tunefleet.federation import AdapterFile, read_config
 from tunefleet.federation.contract import Contract, check, check_asked, contract_of
+from tunefleet.schemas.federated import UploadDtype
 from tunefleet.services.federation.archives import RECIPE_FOLDER, Found, find_adapter, find_recipes_adapter
 from tunefleet.services.federation.equality import untrained
 from tunefleet.spec.federating import FederationSpec
-from tunefleet.wire.federated import UploadDtype
 
 _FIX: Final = 'model.load_adapter(extract_dir, adapter_name="default", is_trainable=True)'
 UNTRAINED: Final = (

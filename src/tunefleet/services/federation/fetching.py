@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 
 from tunefleet.errors import NotFoundError
+from tunefleet.schemas.api import FileEntry
 from tunefleet.services.core import Core
 from tunefleet.services.federation import chunks, links
 from tunefleet.services.federation.archiving import with_archive
@@ -14,7 +15,6 @@ from tunefleet.services.federation.versions import version_of
 from tunefleet.services.links import Signature
 from tunefleet.store import Connection
 from tunefleet.store.federation_versions import VersionRow
-from tunefleet.wire.api import FileEntry
 
 
 async def archive(

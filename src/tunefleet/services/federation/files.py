@@ -13,11 +13,11 @@ from typing import Final
 
 from tunefleet.artifacts import BlobStore, begin_writing, hash_file, replacing
 from tunefleet.errors import MachineError
+from tunefleet.schemas.api import FileEntry
 from tunefleet.services import ration
 from tunefleet.services.core import Core
 from tunefleet.services.deleting import delete_files
 from tunefleet.store import Connection, artifacts
-from tunefleet.wire.api import FileEntry
 
 _FOLDER: Final = "federation"
 

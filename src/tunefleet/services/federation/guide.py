@@ -11,6 +11,15 @@ from pydantic import ValidationError
 
 from tunefleet.errors import ConflictError, Fault, GoneError, InputError, SpecError
 from tunefleet.lifecycle.round import RoundStatus
+from tunefleet.schemas.api import FileEntry
+from tunefleet.schemas.federated import (
+    AdapterTaken,
+    Aggregated,
+    CheckpointReply,
+    FederationCreated,
+    JobCreate,
+    JobCreated,
+)
 from tunefleet.services.core import Core
 from tunefleet.services.federation import chunks, cutting, jobs, links, progress, rounds, versions
 from tunefleet.services.federation.archiving import with_archive
@@ -27,15 +36,6 @@ from tunefleet.store import rounds as round_rows
 from tunefleet.store.federation_versions import VersionRow
 from tunefleet.store.federations import FederationRow
 from tunefleet.store.rounds import RoundRow
-from tunefleet.wire.api import FileEntry
-from tunefleet.wire.federated import (
-    AdapterTaken,
-    Aggregated,
-    CheckpointReply,
-    FederationCreated,
-    JobCreate,
-    JobCreated,
-)
 
 HELD_S: Final = 50.0
 """Longest time that a poll is held: proxies close what is silent for a minute. Whoever wants to wait longer repeats."""

@@ -8,6 +8,8 @@ from tunefleet.errors import ConflictError, ForbiddenError, InputError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.federated import FederationCreated, FederationDetail, FederationView, RoundView, UpdateView
 from tunefleet.services.core import Core
 from tunefleet.services.federation import accepting, forgetting, making, rounds, tokens, views
 from tunefleet.services.federation.status import find, move, sees
@@ -24,8 +26,6 @@ from tunefleet.store import (
 )
 from tunefleet.store import rounds as round_rows
 from tunefleet.store.federations import FederationRow
-from tunefleet.wire.api import Page
-from tunefleet.wire.federated import FederationCreated, FederationDetail, FederationView, RoundView, UpdateView
 
 
 async def create(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tunefleet.errors import InputError
+from tunefleet.schemas.federated import MemberChange, MemberView
 from tunefleet.services.core import Core
 from tunefleet.services.federation import accepting, callbacks, views
 from tunefleet.services.federation.status import find, find_to_take_part
@@ -13,7 +14,6 @@ from tunefleet.services.notify.watch import TOPIC
 from tunefleet.spec.notify import address_fault
 from tunefleet.store import Connection, federation_updates, federations, notifications, wake
 from tunefleet.store.federations import MemberRow
-from tunefleet.wire.federated import MemberChange, MemberView
 
 
 async def list_(core: Core, who: Who, reference: str) -> tuple[MemberView, ...]:

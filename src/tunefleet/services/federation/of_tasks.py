@@ -10,6 +10,7 @@ import orjson
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.worker_link import FederatedPart
 from tunefleet.services.federation import accepting, access, forgetting, making, rounds
 from tunefleet.services.federation.shares import worker_of
 from tunefleet.services.federation.status import move, spec_of
@@ -19,7 +20,6 @@ from tunefleet.store import Connection, federations, shards, tasks
 from tunefleet.store.attempts import OfferRow
 from tunefleet.store.federations import FederationRow
 from tunefleet.store.rows import TaskRow
-from tunefleet.wire.link import FederatedPart
 
 _MARK: Final = '"federation"'
 

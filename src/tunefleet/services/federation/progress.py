@@ -8,6 +8,7 @@ import orjson
 
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundStatus
+from tunefleet.schemas.federated import JobProgress, JobReply, JobState, JobStats, JobWorker
 from tunefleet.services.core import Core
 from tunefleet.services.federation.status import find, sees, spec_of
 from tunefleet.services.federation.tokens import Who
@@ -22,7 +23,6 @@ from tunefleet.store import (
 )
 from tunefleet.store.federation_updates import COUNTED
 from tunefleet.store.federations import FederationRow, MemberRow
-from tunefleet.wire.federated import JobProgress, JobReply, JobState, JobStats, JobWorker
 
 ACTIVE_S: Final = 900.0
 """A worker that was heard of since then counts as active."""

@@ -16,6 +16,9 @@ import orjson
 
 from tunefleet.artifacts import manifest_digest
 from tunefleet.lifecycle.round import RoundReason
+from tunefleet.schemas.api import FileEntry
+from tunefleet.schemas.federated import ADAPTER_FILE, Contribution, Losses, Refusal
+from tunefleet.schemas.notify import ToldVersion
 from tunefleet.services.core import Core
 from tunefleet.services.federation import aggregate, callbacks, files, rounds
 from tunefleet.services.federation.aggregate import Made, Work
@@ -28,9 +31,6 @@ from tunefleet.store.federation_updates import AGGREGATED, DISCARDED, REJECTED, 
 from tunefleet.store.federation_versions import VersionRow
 from tunefleet.store.federation_versions import holder as version_holder
 from tunefleet.store.federations import FederationRow
-from tunefleet.wire.api import FileEntry
-from tunefleet.wire.federated import ADAPTER_FILE, Contribution, Losses, Refusal
-from tunefleet.wire.notify import ToldVersion
 
 KIND: Final = "adapter"
 

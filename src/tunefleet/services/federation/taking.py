@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from tunefleet.artifacts import hash_file
 from tunefleet.errors import AdapterRefused, ArtifactError, ConflictError, NotFoundError, TooLargeError
+from tunefleet.schemas.federated import Losses
 from tunefleet.services import quotas, ration
 from tunefleet.services.core import Core
 from tunefleet.services.federation import accepting, chunks, files
@@ -23,7 +24,6 @@ from tunefleet.services.federation.landing import Scratch, keep
 from tunefleet.spec.federating import FederationSpec
 from tunefleet.store import Connection, artifacts, federations
 from tunefleet.store.federations import FederationRow
-from tunefleet.wire.federated import Losses
 
 if TYPE_CHECKING:
     from tunefleet.services.federation.examining import Examined

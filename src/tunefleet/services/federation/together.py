@@ -7,6 +7,7 @@ from functools import partial
 
 from tunefleet.artifacts import Upload
 from tunefleet.errors import InputError
+from tunefleet.schemas.federated import UpdateCreate
 from tunefleet.services.artifacts import refuse_upload
 from tunefleet.services.core import Core
 from tunefleet.services.federation.accepting import Accepted
@@ -15,7 +16,6 @@ from tunefleet.services.federation.taking import Content, Ticket, in_thread, tak
 from tunefleet.services.federation.tokens import Who
 from tunefleet.services.federation.uploads import content_of, expected, refuse_unsent_tokenizer, said_in
 from tunefleet.store import Connection
-from tunefleet.wire.federated import UpdateCreate
 
 
 async def expect(core: Core, who: Who, reference: str, body: UpdateCreate, size_bytes: int) -> Ticket | Accepted:

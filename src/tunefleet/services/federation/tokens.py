@@ -15,10 +15,10 @@ from typing import Final, Protocol, TypeAlias
 from pydantic import TypeAdapter, ValidationError
 
 from tunefleet.errors import AuthError, ForbiddenError, InputError, NotFoundError
+from tunefleet.schemas.federated import WorkerName
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
 from tunefleet.services.seals import seal
 from tunefleet.store import DEFAULT_PROJECT
-from tunefleet.wire.federated import WorkerName
 
 PREFIX: Final = "fed-"
 _MAC_DIGITS: Final = 32

@@ -16,6 +16,7 @@ import orjson
 
 from tunefleet.errors import ArtifactError, GoneError, InputError, OffsetConflict
 from tunefleet.lifecycle.federation import FederationStatus
+from tunefleet.schemas.federated import ADAPTER_FILE, Losses, UpdateCreate
 from tunefleet.services import quotas, ration
 from tunefleet.services.artifacts import refuse_upload
 from tunefleet.services.core import Core
@@ -39,7 +40,6 @@ from tunefleet.services.federation.tokens import Who, worker_name
 from tunefleet.spec.federating import FederationSpec
 from tunefleet.store import Connection, artifacts, federation_versions, federations
 from tunefleet.store.federations import FederationRow
-from tunefleet.wire.federated import ADAPTER_FILE, Losses, UpdateCreate
 
 PIN_S: Final = 24 * 3600.0
 """How long a file is kept for the update that will name it."""

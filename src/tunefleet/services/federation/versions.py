@@ -11,6 +11,8 @@ import orjson
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.federated import VersionDetail, VersionView
 from tunefleet.services.core import Core
 from tunefleet.services.federation import callbacks, publish, rounds, views
 from tunefleet.services.federation.archiving import with_archive
@@ -20,8 +22,6 @@ from tunefleet.services.paging import before, bounded
 from tunefleet.store import Connection, artifacts, federation_versions, federations
 from tunefleet.store.federation_versions import VersionRow
 from tunefleet.store.federations import FederationRow
-from tunefleet.wire.api import Page
-from tunefleet.wire.federated import VersionDetail, VersionView
 
 LOOK_S: Final = 5.0
 """Who waits for a version looks this often, even if nothing says that there is one: another server may make it."""

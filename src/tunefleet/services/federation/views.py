@@ -8,18 +8,7 @@ from typing import Any, cast
 import orjson
 
 from tunefleet.lifecycle.round import RoundStatus
-from tunefleet.services.federation.accepting import HARMLESS
-from tunefleet.services.federation.rounds import participants
-from tunefleet.services.federation.status import sees, spec_of
-from tunefleet.services.federation.tokens import Who
-from tunefleet.services.notify.channels import shown
-from tunefleet.services.views import maybe_moment, moment
-from tunefleet.store import Connection, federation_updates, federations, rounds, tasks
-from tunefleet.store.federation_updates import UpdateRow
-from tunefleet.store.federation_versions import VersionRow
-from tunefleet.store.federations import FederationRow, MemberRow
-from tunefleet.store.rounds import RoundRow
-from tunefleet.wire.federated import (
+from tunefleet.schemas.federated import (
     ADAPTER_FILE,
     CheckpointMark,
     FederationDetail,
@@ -32,6 +21,17 @@ from tunefleet.wire.federated import (
     VersionFile,
     VersionView,
 )
+from tunefleet.services.federation.accepting import HARMLESS
+from tunefleet.services.federation.rounds import participants
+from tunefleet.services.federation.status import sees, spec_of
+from tunefleet.services.federation.tokens import Who
+from tunefleet.services.notify.channels import shown
+from tunefleet.services.views import maybe_moment, moment
+from tunefleet.store import Connection, federation_updates, federations, rounds, tasks
+from tunefleet.store.federation_updates import UpdateRow
+from tunefleet.store.federation_versions import VersionRow
+from tunefleet.store.federations import FederationRow, MemberRow
+from tunefleet.store.rounds import RoundRow
 
 NEWEST_ROUNDS = 10
 """How many rounds are shown with their federation."""

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError
+from tunefleet.schemas.notify import ChannelChange, ChannelCreate, ChannelCreated, ChannelTestReply, ChannelView, Told
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_administer, may_change, may_read, may_submit
 from tunefleet.services.ids import new_id
@@ -18,14 +19,6 @@ from tunefleet.services.views import moment
 from tunefleet.spec.notify import MAILTO, OCCASIONS, Format, Occasion, address_fault, format_of
 from tunefleet.store import Connection, channels, notifications, wake
 from tunefleet.store.channels import ChannelRow
-from tunefleet.wire.notify import (
-    ChannelChange,
-    ChannelCreate,
-    ChannelCreated,
-    ChannelTestReply,
-    ChannelView,
-    Told,
-)
 
 MAX_CHANNELS: Final = 50
 """Of one owner."""

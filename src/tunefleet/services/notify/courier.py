@@ -11,6 +11,7 @@ import logging
 from functools import partial
 from typing import Final, cast
 
+from tunefleet.schemas.notify import Told
 from tunefleet.services.core import Core
 from tunefleet.services.federation import callbacks
 from tunefleet.services.notify.sending import Outcome, Sender
@@ -18,7 +19,6 @@ from tunefleet.services.notify.watch import TOPIC
 from tunefleet.spec.notify import Format
 from tunefleet.store import Connection, channels, notifications
 from tunefleet.store.notifications import NoticeRow
-from tunefleet.wire.notify import Told
 
 log = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.notify import Told, ToldCampaign, ToldTask, ToldWorkflow
 from tunefleet.services.notify.words import Happening, campaign_text, worker_text
 from tunefleet.services.scrub import scrub
 from tunefleet.services.views import moment
@@ -17,7 +18,6 @@ from tunefleet.store import Connection, attempts, campaigns, journal, shards, ta
 from tunefleet.store.campaigns import CampaignRow
 from tunefleet.store.events import Event
 from tunefleet.store.rows import TaskRow
-from tunefleet.wire.notify import Told, ToldCampaign, ToldTask, ToldWorkflow
 
 _OWN_NAME: Final[dict[str, Occasion]] = {
     "out_of_memory": "out_of_memory",

@@ -17,8 +17,8 @@ from typing import Final
 import orjson
 
 import tunefleet
+from tunefleet.schemas.notify import Told
 from tunefleet.spec.notify import MAILTO, Format
-from tunefleet.wire.notify import Told
 
 PREFIX: Final = "whsec_"
 _DISCORD_MAX: Final = 2000

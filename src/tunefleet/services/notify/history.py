@@ -7,6 +7,8 @@ from typing import Any, cast
 
 import orjson
 
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.notify import Happened, NotificationView
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.notify.channels import find, shown
@@ -15,8 +17,6 @@ from tunefleet.services.views import maybe_moment, moment
 from tunefleet.spec.notify import Format
 from tunefleet.store import Connection, channels, notifications
 from tunefleet.store.notifications import NoticeRow
-from tunefleet.wire.api import Page
-from tunefleet.wire.notify import Happened, NotificationView
 
 
 async def list_(

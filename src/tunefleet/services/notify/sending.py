@@ -14,11 +14,11 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from tunefleet.client.reach import Reach, addresses_of
 from tunefleet.client.webhook import post
 from tunefleet.errors import ForbiddenError, InputError, MachineError, TunefleetError, UnreachableError
+from tunefleet.schemas.notify import Told
 from tunefleet.services.notify import formats
 from tunefleet.services.scrub import scrub
 from tunefleet.settings import ServerSettings
 from tunefleet.spec.notify import Format
-from tunefleet.wire.notify import Told
 
 _SMTP_S: Final = 20.0
 _PORTS: Final = {"smtp": 587, "smtps": 465}

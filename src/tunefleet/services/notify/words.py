@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tunefleet.lifecycle.cycle import NEEDS_YOU
+from tunefleet.schemas.notify import ToldTask
 from tunefleet.spec.notify import Occasion
-from tunefleet.wire.notify import ToldTask
 
 _AGAIN: Final = "It is tried again."
 _SHORT_S: Final = 120.0

@@ -17,12 +17,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tunefleet.placement import Requirement, WorkerState, explain
+from tunefleet.schemas.worker_link import GpuLoad
 from tunefleet.services import roster
 from tunefleet.services.core import Core
 from tunefleet.services.observing.meters import OTHER, Bounded
 from tunefleet.services.roster import Presences
 from tunefleet.store import Connection, standing, workers
-from tunefleet.wire.link import GpuLoad
 
 FRESH_S: Final = 5.0
 """So long a look is good."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.schemas.training_agents import AgentList, AgentRemoved, AgentReply, AgentView
 from tunefleet.services import endings, standing
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import AGENT_SESSION
@@ -12,7 +13,6 @@ from tunefleet.services.training.agents import ONLINE_S, leased, refuse_stranger
 from tunefleet.services.views import maybe_moment, moment
 from tunefleet.store import Connection, attempts, training, workers
 from tunefleet.store.rows import WorkerRow
-from tunefleet.wire.training_agents import AgentList, AgentRemoved, AgentReply, AgentView
 
 
 async def list_(core: Core, actor: Actor) -> AgentList:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from tunefleet.errors import ConflictError, ForbiddenError, InputError
+from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer
 from tunefleet.services import resuming, standing
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import AGENT_SESSION, Agent, Presence
@@ -20,7 +21,6 @@ from tunefleet.services.training.held import TRAININGS
 from tunefleet.store import Connection, events, tasks, training, wake, workers
 from tunefleet.store.events import Event
 from tunefleet.store.rows import TaskRow, WorkerRow
-from tunefleet.wire.link import Capabilities, ExecutorOffer
 
 _LEASED: Final = "leased"
 _POLLING: Final = "polling"

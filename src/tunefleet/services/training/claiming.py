@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.schemas.training import ClaimReply, PolledJob
 from tunefleet.services import resuming
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
@@ -18,7 +19,6 @@ from tunefleet.services.training.agents import Introduction
 from tunefleet.services.training.held import TRAININGS
 from tunefleet.store import Connection, attempts, tasks, traces, workers
 from tunefleet.store.rows import AttemptRow, TaskRow, WorkerRow
-from tunefleet.wire.training import ClaimReply, PolledJob
 
 
 class JobNotFound(NotFoundError):

@@ -12,6 +12,19 @@ import orjson
 
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.api import CommandRequest
+from tunefleet.schemas.control import ControlCommand
+from tunefleet.schemas.training_jobs import (
+    ControlAction,
+    ControlDone,
+    JobRegistration,
+    ParametersUpdated,
+    ParameterUpdate,
+    ResumedJob,
+    ResumeJob,
+    Started,
+    StartJob,
+)
 from tunefleet.services import steering
 from tunefleet.services import tasks as task_verbs
 from tunefleet.services import workflows as workflow_verbs
@@ -29,19 +42,6 @@ from tunefleet.spec import TrainingSpec
 from tunefleet.store import Connection, tasks, training, workflows
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.training import JobRow
-from tunefleet.wire.api import CommandRequest
-from tunefleet.wire.control import ControlCommand
-from tunefleet.wire.training_jobs import (
-    ControlAction,
-    ControlDone,
-    JobRegistration,
-    ParametersUpdated,
-    ParameterUpdate,
-    ResumedJob,
-    ResumeJob,
-    Started,
-    StartJob,
-)
 
 _LIVE: Final = "learning_rate"
 """The one parameter of the protocol that a running training can change."""

@@ -9,6 +9,7 @@ import orjson
 
 from tunefleet.errors import InputError
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.training_failures import ErrorItem, FailureAnalysis, JobErrors
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.tasks import find
@@ -18,7 +19,6 @@ from tunefleet.services.views import maybe_moment
 from tunefleet.store import Connection, attempts, tasks, training
 from tunefleet.store.rows import AttemptRow, DocumentRow, TaskRow
 from tunefleet.store.training import JobRow
-from tunefleet.wire.training_failures import ErrorItem, FailureAnalysis, JobErrors
 
 _TOLD = frozenset({"warning", "error"})
 _Found = tuple[TaskRow, DocumentRow, list[AttemptRow], list[str], JobRow | None]

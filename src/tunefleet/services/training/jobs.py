@@ -10,6 +10,8 @@ import orjson
 from tunefleet.errors import ConflictError, ForbiddenError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.placement import Requirement
+from tunefleet.schemas.training import StatusPatch
+from tunefleet.schemas.training_jobs import JobItem, JobList, JobPage, JobRegistered, JobRegistration
 from tunefleet.services import quotas
 from tunefleet.services.core import Core
 from tunefleet.services.identity import EXTERNAL, Actor, may_read, may_submit
@@ -25,8 +27,6 @@ from tunefleet.store.events import Event
 from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.store.task_moves import Move, New, enter
 from tunefleet.store.training import JobRow
-from tunefleet.wire.training import StatusPatch
-from tunefleet.wire.training_jobs import JobItem, JobList, JobPage, JobRegistered, JobRegistration
 
 _WAITING: Final = frozenset({"queued", "pending"})
 LIST_LIMIT: Final = 50

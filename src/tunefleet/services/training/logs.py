@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 from tunefleet.errors import OffsetConflict
+from tunefleet.schemas.training_reports import LogLines, LogPage, LogsStored
 from tunefleet.services import logs as log_service
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, AttemptActor, may_read
@@ -14,7 +15,6 @@ from tunefleet.services.tasks import find
 from tunefleet.services.training import agents
 from tunefleet.services.training import held as holding
 from tunefleet.store import Connection, logs, training, wake
-from tunefleet.wire.training_reports import LogLines, LogPage, LogsStored
 
 _PIECE_BYTES: Final = 1 << 20
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.schemas.training_reports import Done, MetricPage, MetricRow, MetricRows, ReportedPoint
 from tunefleet.services import thinning
 from tunefleet.services.allotment import Allotment
 from tunefleet.services.core import Core
@@ -18,7 +19,6 @@ from tunefleet.services.training import held as holding
 from tunefleet.services.training import points as translate
 from tunefleet.store import Connection, journal, lineage, training, wake
 from tunefleet.store.rows import LaunchRow, PointRow
-from tunefleet.wire.training_reports import Done, MetricPage, MetricRow, MetricRows, ReportedPoint
 
 MAX_READ: Final = 100_000
 """The most points that one answer holds."""

@@ -7,6 +7,7 @@ from typing import Final
 import orjson
 
 from tunefleet.placement import Fit, WorkerState, match
+from tunefleet.schemas.training import PolledJob
 from tunefleet.services import resuming, roster, standing
 from tunefleet.services.quotas import Holding
 from tunefleet.services.roster import Presences
@@ -17,7 +18,6 @@ from tunefleet.spec import TrainingTaskSpec, load_task_spec
 from tunefleet.store import Connection, projects, queue, resumes, shards, tasks, training
 from tunefleet.store.attempts import OfferRow
 from tunefleet.store.rows import TaskRow, WorkerRow
-from tunefleet.wire.training import PolledJob
 
 _LOOK: Final = 32
 """How many tasks of one need are looked at: those behind them wait for another poll."""

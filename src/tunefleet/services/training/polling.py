@@ -8,6 +8,8 @@ from functools import partial
 from typing import Final
 
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.schemas.training import AgentCommand, AgentOutcome, Heartbeat, HeartbeatReply, PolledJob, PollReply
+from tunefleet.schemas.worker_link import CommandOutcome, pause_id
 from tunefleet.services import endings, link, orders, resuming, uplink
 from tunefleet.services.core import Core
 from tunefleet.services.identity import EXTERNAL, Actor
@@ -16,15 +18,6 @@ from tunefleet.services.training import agents, offers
 from tunefleet.services.training.agents import Introduction
 from tunefleet.store import Connection, attempts, tasks, training, wake, workers
 from tunefleet.store.rows import AttemptRow, TaskRow
-from tunefleet.wire.link import CommandOutcome, pause_id
-from tunefleet.wire.training import (
-    AgentCommand,
-    AgentOutcome,
-    Heartbeat,
-    HeartbeatReply,
-    PolledJob,
-    PollReply,
-)
 
 POLL_INTERVAL_S: Final = 10
 _MAX_HEARD: Final = 1000

@@ -14,6 +14,13 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.training_reports import (
+    Done,
+    PredictionEpochs,
+    PredictionItem,
+    PredictionPage,
+    PredictionTrends,
+)
 from tunefleet.services.allotment import Allotment
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, AttemptActor, may_read
@@ -22,7 +29,6 @@ from tunefleet.services.training import agents
 from tunefleet.services.training import held as holding
 from tunefleet.store import Connection, journal, training, wake
 from tunefleet.store.rows import TaskRow
-from tunefleet.wire.training_reports import Done, PredictionEpochs, PredictionItem, PredictionPage, PredictionTrends
 
 _OURS: Final = {"sample_index": "index", "prediction": "output", "ground_truth": "reference"}
 """Field of a reported prediction → field of a journal record."""

@@ -9,6 +9,10 @@ import orjson
 
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.lifecycle.task import OUTCOMES, TaskReason, TaskStatus
+from tunefleet.schemas.control import ControlCommand
+from tunefleet.schemas.training import StatusPatch
+from tunefleet.schemas.training_jobs import StatusStored
+from tunefleet.schemas.worker_link import CommandOutcome, Finish
 from tunefleet.services import orders, uplink
 from tunefleet.services.core import Core
 from tunefleet.services.identity import AttemptActor
@@ -19,10 +23,6 @@ from tunefleet.services.training.held import Held
 from tunefleet.services.training.words import state_of
 from tunefleet.services.views import moment
 from tunefleet.store import Connection, commands, events, journal, wake
-from tunefleet.wire.control import ControlCommand
-from tunefleet.wire.link import CommandOutcome, Finish
-from tunefleet.wire.training import StatusPatch
-from tunefleet.wire.training_jobs import StatusStored
 
 REPORTABLE: Final = ("running", "paused", "completed", "failed", "cancelled")
 _ENDS: Final[dict[str, frozenset[str]]] = {

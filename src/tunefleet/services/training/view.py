@@ -8,6 +8,8 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.api import ProgressView
+from tunefleet.schemas.training_jobs import JobStatus
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.tasks import find
@@ -18,8 +20,6 @@ from tunefleet.services.views import maybe_moment, moment, progress_view
 from tunefleet.store import Connection, attempts, journal, tasks, training
 from tunefleet.store.rows import PointRow, TaskRow
 from tunefleet.store.training import JobRow
-from tunefleet.wire.api import ProgressView
-from tunefleet.wire.training_jobs import JobStatus
 
 WARN_AFTER_S: Final = 300.0
 """A running job that says nothing for so long gets a warning."""

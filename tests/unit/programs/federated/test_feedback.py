@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tunefleet.federation import AdapterFile
 from tunefleet.federation.quantize import unpack
-from tunefleet.wire.federated import UpdateTaken
+from tunefleet.schemas.federated import UpdateTaken
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -17,7 +17,7 @@ from tunefleet.attach.board import Command
 from tunefleet.errors import AdapterRefused, InputError, UnreachableError
 from tunefleet.federation import AdapterFile
 from tunefleet.federation.quantize import unpack
-from tunefleet.wire.federated import UpdateTaken
+from tunefleet.schemas.federated import UpdateTaken
 
 
 @pytest.fixture(scope="module", autouse=True)

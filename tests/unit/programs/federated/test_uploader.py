@@ -22,7 +22,7 @@ from tunefleet.errors import (
     UnreachableError,
 )
 from tunefleet.federation import AdapterFile
-from tunefleet.wire.federated import UpdateCreate, UpdateTaken
+from tunefleet.schemas.federated import UpdateCreate, UpdateTaken
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tunefleet.attach import session
+from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec.retrieval import VectorSpec
-from tunefleet.wire.jobfolder import JobFolder
 
 
 @pytest.fixture(scope="module", autouse=True)

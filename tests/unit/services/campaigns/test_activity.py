@@ -9,10 +9,10 @@ import pytest
 from tests.unit.services.campaigns.desk import another, made, reached, taken
 from tests.unit.services.lab import Lab
 from tunefleet.lifecycle.cycle import StepName
+from tunefleet.schemas.campaign import ActivityView
 from tunefleet.services.campaigns import activity, jobs
 from tunefleet.services.campaigns.activity import Activity
 from tunefleet.services.campaigns.book import LEASE_S, Book
-from tunefleet.wire.campaign import ActivityView
 
 HALF = Activity("merging", 40, 80, "MiB", "task-1")
 

@@ -11,11 +11,11 @@ from tests.unit.services.lab import Lab
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
 from tunefleet.lifecycle.model import Stage
+from tunefleet.schemas.campaign import CampaignRetry
 from tunefleet.services import prune, tasks
 from tunefleet.services.campaigns import again, history, jobs, models
 from tunefleet.services.campaigns.book import Book
 from tunefleet.services.campaigns.state import CycleState, ModelVersion, NewVersion
-from tunefleet.wire.campaign import CampaignRetry
 
 PROMOTED, ARCHIVED = Stage.PROMOTED, Stage.ARCHIVED
 

@@ -13,12 +13,12 @@ from tests.unit.services.campaigns.desk import ADA, HOUR, another, go, made, rea
 from tests.unit.services.lab import Lab
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
+from tunefleet.schemas.campaign import CampaignRetry
 from tunefleet.services.campaigns import again, history, jobs
 from tunefleet.services.campaigns.book import LEASE_S, Book
 from tunefleet.services.campaigns.cycles import backoff_s
 from tunefleet.services.campaigns.state import LeaseLost
 from tunefleet.store import Connection, campaigns, cycles
-from tunefleet.wire.campaign import CampaignRetry
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from tests.unit.services.lab import Lab
 from tunefleet.campaign.merging import runpod_wire
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, InputError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
+from tunefleet.schemas.api import KeyCreate
 from tunefleet.services import keys
 from tunefleet.services.campaigns import jobs, tokens
 from tunefleet.services.campaigns.book import Book
 from tunefleet.services.identity import Actor
 from tunefleet.services.scrub import scrub
 from tunefleet.store import campaigns
-from tunefleet.wire.api import KeyCreate
 
 ADMIN = Actor("key-root", "root", "admin")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.unit.services.clusters.fake import ON_SLURM, TWO, Field, on_slurm
 from tests.unit.services.lab import FakeWorker
+from tunefleet.schemas.api import KeyCreate, SubmitRequest
+from tunefleet.schemas.projects import ProjectChange, ProjectCreate
 from tunefleet.services import elastic, keys, placing, projects, tasks, workers, workflows
-from tunefleet.wire.api import KeyCreate, SubmitRequest
-from tunefleet.wire.projects import ProjectChange, ProjectCreate
 
 
 async def test_most_jobs_at_a_time(field: Field) -> None:

@@ -9,9 +9,9 @@ import pytest
 from tests.unit.services.clusters.fake import ON_SLURM, Field, on_slurm
 from tests.unit.services.lab import TRAIN, Lab
 from tunefleet.errors import SpecError
+from tunefleet.schemas.api import SubmitRequest
 from tunefleet.services import why, workflows
 from tunefleet.services.clusters.engines import Engines
-from tunefleet.wire.api import SubmitRequest
 
 ON_RAY = ON_SLURM.replace("slurm", "ray")
 BOTH = """apiVersion: tunefleet/v1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tunefleet.executors.base import JobExecutor, Output
-from tunefleet.wire.control import BETWEEN_ITEMS
-from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.schemas.control import BETWEEN_ITEMS
+from tunefleet.schemas.job_folder import JobFolder
 from tunefleet_word_count.spec import REPORT
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from tunefleet.wire.base import Message, ProcessBody
+from tunefleet.schemas.base import Message, ProcessBody
 
 SINGLE_FILE: Final = "single_file"
 """Key of an artifact's metadata: it was pushed as a file, not as a folder with one file."""

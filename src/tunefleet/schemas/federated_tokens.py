@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tunefleet.wire.base import Body, Message
+from tunefleet.schemas.base import Body, Message
 
 
 class FederationToken(Message):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from tunefleet.wire.base import Message
+from tunefleet.schemas.base import Message
 
 
 class Record(Message):

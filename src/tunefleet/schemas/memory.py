@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tunefleet.wire.base import Message
+from tunefleet.schemas.base import Message
 
 
 class MemoryVariant(Message):

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from pydantic import Field, StrictInt
 
-from tunefleet.wire.federated import Camel, GuideRequest, JobWorker, either
-from tunefleet.wire.training import MAX_COUNT
+from tunefleet.schemas.federated import Camel, GuideRequest, JobWorker, either
+from tunefleet.schemas.training import MAX_COUNT
 
 
 class ClaimChunk(GuideRequest):

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
-from tunefleet.wire.base import Line, Message
-from tunefleet.wire.training import MAX_COUNT, Open
+from tunefleet.schemas.base import Line, Message
+from tunefleet.schemas.training import MAX_COUNT, Open
 
 JobId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 

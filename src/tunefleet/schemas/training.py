@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 
 from pydantic import AliasChoices, ConfigDict, Field
 
-from tunefleet.wire.base import Message
-from tunefleet.wire.link import Capabilities, ResumeFrom
+from tunefleet.schemas.base import Message
+from tunefleet.schemas.worker_link import Capabilities, ResumeFrom
 
 MAX_COUNT: Final = 2**53
 """Steps and the like stay below what every reader of JSON holds exactly."""

@@ -7,10 +7,10 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import Field
 
-from tunefleet.wire.attempts import AttemptView
-from tunefleet.wire.base import Body, Message, Name, PathName, ProcessBody
-from tunefleet.wire.direct import DirectOffer
-from tunefleet.wire.fleet import TaskForecast, TaskGlance
+from tunefleet.schemas.attempts import AttemptView
+from tunefleet.schemas.base import Body, Message, Name, PathName, ProcessBody
+from tunefleet.schemas.direct import DirectOffer
+from tunefleet.schemas.fleet import TaskForecast, TaskGlance
 
 T = TypeVar("T")
 

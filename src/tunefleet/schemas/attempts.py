@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from tunefleet.wire.base import Message
+from tunefleet.schemas.base import Message
 
 
 class NodeView(Message):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tunefleet.wire.base import Body, Message, Name
+from tunefleet.schemas.base import Body, Message, Name
 
 WORKER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 WorkerName = Annotated[str, Field(pattern=WORKER_NAME)]

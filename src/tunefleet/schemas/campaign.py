@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
 from tunefleet.lifecycle.model import Stage
-from tunefleet.wire.base import Body, Message
+from tunefleet.schemas.base import Body, Message
 
 Level = Literal["info", "warning", "error"]
 Unit = Literal["rows", "bytes", "MiB", "steps"]

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AliasChoices, AliasGenerator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from tunefleet.wire.base import Body, Message, Name
-from tunefleet.wire.training import MAX_COUNT
+from tunefleet.schemas.base import Body, Message, Name
+from tunefleet.schemas.training import MAX_COUNT
 
 UploadDtype = Literal["fp32", "fp16", "bf16", "int8"]
 FederationState = Literal["queued", "running", "paused", "completed", "cancelled"]

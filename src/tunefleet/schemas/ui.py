@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tunefleet.wire.api import ArtifactView, TaskView
-from tunefleet.wire.base import Body, Message
+from tunefleet.schemas.api import ArtifactView, TaskView
+from tunefleet.schemas.base import Body, Message
 
 
 class SessionRequest(Body):

@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from tunefleet.wire.base import Message, ProcessBody
-from tunefleet.wire.link import Capabilities, Load
-from tunefleet.wire.memory import MemoryForecast
+from tunefleet.schemas.base import Message, ProcessBody
+from tunefleet.schemas.memory import MemoryForecast
+from tunefleet.schemas.worker_link import Capabilities, Load
 
 
 class WorkerView(Message):

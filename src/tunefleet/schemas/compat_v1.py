@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from tunefleet.wire.api import TaskDetail
-from tunefleet.wire.base import Message
+from tunefleet.schemas.api import TaskDetail
+from tunefleet.schemas.base import Message
 
 RecordStatus = Literal["PENDING", "DISPATCHED", "FAILED", "DONE"]
 """pending and queued; dispatched, running and paused; failed and cancelled; completed and skipped."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tunefleet.wire.base import Message
+from tunefleet.schemas.base import Message
 
 
 class AgentView(Message):

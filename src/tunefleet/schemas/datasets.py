@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tunefleet.wire.base import Message
+from tunefleet.schemas.base import Message
 
 RowKind = Literal["alpaca", "sharegpt", "messages", "chatml", "prompt_response", "preference", "hh", "judged", "text"]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
-from tunefleet.wire.base import Body, Message
+from tunefleet.schemas.base import Body, Message
 
 BASE: Final = "base"
 """Names the model as it was, in a request."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.wire.api import EventView, ProgressView
-from tunefleet.wire.base import Message
-from tunefleet.wire.campaign import ActivityView
-from tunefleet.wire.link import Load
+from tunefleet.schemas.api import EventView, ProgressView
+from tunefleet.schemas.base import Message
+from tunefleet.schemas.campaign import ActivityView
+from tunefleet.schemas.worker_link import Load
 
 
 class LiveHello(Message):

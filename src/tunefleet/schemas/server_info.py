@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from tunefleet.wire.base import Message
+from tunefleet.schemas.base import Message
 
 Kept = Literal["results", "checkpoints", "data", "federations", "arriving", "unused", "database", "working"]
 """What takes room. `results`: what tasks have made, but for their `checkpoints`. `data`: what users and campaigns have

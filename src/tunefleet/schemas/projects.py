@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from tunefleet.wire.base import Body, Message
+from tunefleet.schemas.base import Body, Message
 
 ProjectName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 """Small letters, digits, dots, dashes and underlines; at most 63."""

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from tunefleet.wire.base import Message
+from tunefleet.schemas.base import Message
 
 
 class ControlCommand(StrEnum):

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tunefleet.wire.base import Message
+from tunefleet.schemas.base import Message
 
 
 @dataclass(frozen=True, slots=True)

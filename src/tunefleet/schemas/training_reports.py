@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from tunefleet.wire.base import Message
-from tunefleet.wire.training import MAX_COUNT, Open, TrainingMetrics
+from tunefleet.schemas.base import Message
+from tunefleet.schemas.training import MAX_COUNT, Open, TrainingMetrics
 
 MAX_POINTS = 5_000
 """The most points in one batch."""

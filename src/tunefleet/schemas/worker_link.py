@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from tunefleet.wire.base import Figure, Line, Message, Name, Whole
+from tunefleet.schemas.base import Figure, Line, Message, Name, Whole
 
 MAX_TIME_S = 253_402_300_799.0
 """Unix time of the last second that a date can say."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-from tunefleet.wire.base import Message
+from tunefleet.schemas.base import Message
 
 
 class ErrorItem(Message):

@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import Field
 
-from tunefleet.wire.base import Message, ProcessBody
+from tunefleet.schemas.base import Message, ProcessBody
 
 MOST_LINKS: Final = 64
 """So many links are given at once."""
