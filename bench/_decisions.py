@@ -18,11 +18,12 @@ from typing import Final
 import numpy as np
 import placement
 
+from tunefleet.db import DEFAULT_PROJECT
+from tunefleet.db.repositories import task_list
 from tunefleet.services import keys
 from tunefleet.services.core import Core
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
-from tunefleet.store import DEFAULT_PROJECT, task_list
 
 FLEETS: Final = (10, 100, 1_000, 5_000)
 QUEUES: Final = (1_000, 10_000, 100_000)

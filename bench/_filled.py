@@ -13,6 +13,10 @@ from pathlib import Path
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import journal, tasks
+from tunefleet.db.repositories import workflows as workflow_rows
+from tunefleet.db.repositories.task_transitions import Move, New, enter, switch
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.placement import Requirement
 from tunefleet.services import keys, ranking
@@ -20,9 +24,6 @@ from tunefleet.services.core import Core
 from tunefleet.services.ids import new_id
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
-from tunefleet.store import Connection, journal, tasks
-from tunefleet.store import workflows as workflow_rows
-from tunefleet.store.task_moves import Move, New, enter, switch
 
 AT_ONCE = 5000
 KINDS = ("lora_sft", "sft", "dpo", "merge", "evaluate")

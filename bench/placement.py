@@ -35,6 +35,12 @@ from pathlib import Path
 
 from _report import BUDGETS, Figure, Line, Report, kept_if
 
+from tunefleet.db import Connection
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import attempts, tasks
+from tunefleet.db.repositories import workflows as workflow_rows
+from tunefleet.db.repositories.task_transitions import Move, New, enter, switch
+from tunefleet.db.rows import WorkerRow
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.placement import Candidate, Device, Requirement, WorkerState, plan
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, Gpu, GpuLoad, Load
@@ -44,10 +50,6 @@ from tunefleet.services.fleet import Presence
 from tunefleet.services.ids import new_id
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
-from tunefleet.store import Connection, attempts, tasks, workers
-from tunefleet.store import workflows as workflow_rows
-from tunefleet.store.rows import WorkerRow
-from tunefleet.store.task_moves import Move, New, enter, switch
 
 BUDGET: int = 1000
 FLAT: float = 1.5

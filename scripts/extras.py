@@ -34,7 +34,10 @@ TRAINING = ("trl", "peft", "llguidance", "jsonschema_rs", "pynvml", "tunefleet.p
 TRACKERS = ("mlflow", "tensorboard", "trackio", "wandb")
 RAG = ("qdrant_client", "sentence_transformers", "pyarrow.parquet", "datasets")
 S3, GCS, AZURE = ("boto3", "tunefleet.artifacts.s3"), ("google.cloud.storage",), ("azure.storage.blob",)
-POSTGRES, OTEL = ("psycopg", "psycopg_binary", "tunefleet.store.postgres"), ("opentelemetry.exporter.otlp.proto.http",)
+POSTGRES, OTEL = (
+    ("psycopg", "psycopg_binary", "tunefleet.db.engine.postgres"),
+    ("opentelemetry.exporter.otlp.proto.http",),
+)
 # What each extra is there for: modules of others, and ours that need them.
 MODULES: dict[str, tuple[str, ...]] = {
     BASE: SIDES,

@@ -30,7 +30,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "cli": ("tests/acceptance/test_faults_as_seen.py", "tests/integration/client", "tests/integration/simulation"),
     "clusters": ("tests/integration/gangs", "tests/integration/ray", "tests/integration/slurm"),
-    "db": ("tests/contract/store", "tests/integration/postgres"),
+    "db": ("tests/contract/db", "tests/integration/postgres"),
     "docs": ("tests/acceptance/test_notebook.py", "tests/documents", "tests/packaging/test_site.py"),
     "federation": (
         "tests/acceptance/test_federated_kinds.py",

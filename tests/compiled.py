@@ -12,7 +12,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 from sqlalchemy.util import LRUCache
 
-from tunefleet.store import database
+from tunefleet.db.engine import database
 
 STATEMENTS = 5000
 """So many are kept: about twice as many as there are."""

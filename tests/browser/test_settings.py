@@ -20,7 +20,7 @@ from tests.fakes.listening import listening
 from tests.integration.server.support import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.store import migrate
+from tunefleet.db.engine import migrate
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}

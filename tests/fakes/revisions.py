@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 from alembic import op
 
-from tunefleet.store import migrate
+from tunefleet.db.engine import migrate
 
 PREVIOUS = migrate.HEAD
 NEXT = f"{int(PREVIOUS) + 1:04}"

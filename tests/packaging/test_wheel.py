@@ -26,7 +26,7 @@ def test_the_wheel_brings_its_data(archive: zipfile.ZipFile) -> None:
     model = "tunefleet/programs/assets/models/gsm8k-llama-2m"
     wanted = {f"{data}/{name}" for name in ("train.jsonl", "test.jsonl", "LICENSE", "SOURCE.md")}
     wanted |= {f"{model}/{name}" for name in ("config.json", "model.safetensors", "tokenizer.json")}
-    wanted |= {"tunefleet/py.typed", "tunefleet/store/migrations/env.py"}
+    wanted |= {"tunefleet/py.typed", "tunefleet/db/migrations/env.py"}
     assert wanted - names == set()
     assert any(name.endswith("licenses/LICENSE") for name in names)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Table, select
 
+from tunefleet.db.tables.core import metadata
 from tunefleet.lifecycle.task import FINAL, TRANSITIONS, TaskStatus
-from tunefleet.store.tables import metadata
 
 T: Mapping[str, Table] = metadata.tables
 Rows = list[Row[Any]]

@@ -11,14 +11,15 @@ import pytest
 
 from tests.unit.services.campaigns.desk import ADA, another, made
 from tests.unit.services.lab import Lab
+from tunefleet.db import Connection
+from tunefleet.db.campaigns import cycles
+from tunefleet.db.campaigns.cycles import CycleRow, StepRow
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.cycle import STEPS, CycleStatus, StepName
 from tunefleet.schemas.campaign import CampaignRetry
 from tunefleet.services.campaigns import again, jobs
 from tunefleet.services.campaigns.book import LEASE_S, Book
 from tunefleet.services.campaigns.state import TASK, CycleState, LeaseLost
-from tunefleet.store import Connection, cycles
-from tunefleet.store.cycles import CycleRow, StepRow
 
 ACTS = 400
 

@@ -25,10 +25,10 @@ from tunefleet.cli.check_store import artifact_store
 from tunefleet.cli.finding import Finding, bad, good, warning
 from tunefleet.cli.session import chosen_url
 from tunefleet.client import Client
+from tunefleet.db.backup.sqlite import fault_of
 from tunefleet.errors import StoreError, TunefleetError
 from tunefleet.jobs.envs import FAMILIES, at
 from tunefleet.settings import ClientSettings, ServerSettings, load
-from tunefleet.store.inspection import fault_of
 
 _TRAINING: Final = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 _LEAST_MEMORY: Final = 2 << 30
@@ -184,7 +184,7 @@ def data_folder() -> Finding:
 
 def database() -> Finding:
     """Check that the server's database can be reached and read, and whether a start would migrate it."""
-    from tunefleet.store.opening import name_of, standing, target_of
+    from tunefleet.db.engine.offline import name_of, standing, target_of
 
     settings = load(ServerSettings)
     url = settings.database_url

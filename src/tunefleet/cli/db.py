@@ -16,8 +16,8 @@ from tunefleet.errors import StoreError
 from tunefleet.settings import ServerSettings, load
 
 if TYPE_CHECKING:
-    from tunefleet.store.archive import Manifest
-    from tunefleet.store.opening import Standing
+    from tunefleet.db.backup.archive import Manifest
+    from tunefleet.db.engine.offline import Standing
 
 app = typer.Typer(help="Check and migrate the server's database.", no_args_is_help=True)
 
@@ -34,8 +34,8 @@ def check(*, data: Data = None, as_json: Json = False) -> None:
 
     The exit code is 1 if it has to be migrated or restored first.
     """
-    from tunefleet.store.inspection import fault_of
-    from tunefleet.store.opening import standing
+    from tunefleet.db.backup.sqlite import fault_of
+    from tunefleet.db.engine.offline import standing
 
     target, _ = _place(data)
     fault = fault_of(target) if isinstance(target, Path) and target.exists() else None
@@ -57,10 +57,10 @@ def migrate(*, data: Data = None, as_json: Json = False) -> None:
     Nothing happens if they are there. Several at once wait for each other.
     Of SQLite the database as it was is kept beside it; of PostgreSQL take a backup first (`tunefleet backup`, pg_dump).
     """
-    from tunefleet.store import copies
-    from tunefleet.store.database import Database
-    from tunefleet.store.folderlock import FolderLock
-    from tunefleet.store.opening import closing_all, standing
+    from tunefleet.db.backup import sqlite
+    from tunefleet.db.engine.database import Database
+    from tunefleet.db.engine.locks import FolderLock
+    from tunefleet.db.engine.offline import closing_all, standing
 
     target, folder = _place(data)
     locks: tuple[FolderLock, ...] = ()
@@ -71,7 +71,7 @@ def migrate(*, data: Data = None, as_json: Json = False) -> None:
         Database.open(target).close()
         after = standing(target)
     migrated = before.revision is not None and not before.current
-    copy = copies.path_of(target, str(before.revision)) if migrated and isinstance(target, Path) else None
+    copy = sqlite.path_of(target, str(before.revision)) if migrated and isinstance(target, Path) else None
     if as_json:
         print_json(_told(after) | {"before": before.revision, "copy": None if copy is None else str(copy)})
         return
@@ -97,7 +97,7 @@ def backup(
     The file holds one moment of it, whether it is SQLite's or PostgreSQL's.
     `tunefleet restore` fills a database of either kind from it. Keep it as you keep a password.
     """
-    from tunefleet.store import archive
+    from tunefleet.db.backup import archive
 
     target, folder = _place(data)
     if not file.absolute().parent.is_dir():
@@ -132,7 +132,7 @@ def restore(
     Stop its servers first. The file is checked whole before anything changes, and all of it is restored or nothing. A
     backup of an older version is migrated. Keys that worked then work again.
     """
-    from tunefleet.store.restoring import restore as restored
+    from tunefleet.db.backup.archive import restore as restored
 
     target, folder = _place(data)
     manifest = restored(file, target, folder, force=force, progress=_shown(as_json))
@@ -144,7 +144,7 @@ def restore(
 
 
 def _place(data: Path | None) -> tuple[Path | str, Path]:
-    from tunefleet.store.opening import target_of
+    from tunefleet.db.engine.offline import target_of
 
     settings = load(ServerSettings) if data is None else load(ServerSettings, data=data)
     url = settings.database_url

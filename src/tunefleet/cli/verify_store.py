@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tunefleet.artifacts import BlobStore
-    from tunefleet.store import Connection
+    from tunefleet.db import Connection
 
 
 @examples("tunefleet verify-store --data ./fleet", "tunefleet verify-store --json | jq .damaged")
@@ -37,9 +37,9 @@ def verify_store(
 
     Files that the database does not know, as after an older copy of it was put back, stay until --delete-unknown.
     """
+    from tunefleet.db.engine.offline import reading, target_of
     from tunefleet.services.blobs import open_blobs
     from tunefleet.services.garbage import unknown_files
-    from tunefleet.store.opening import reading, target_of
 
     settings = load(ServerSettings) if data is None else load(ServerSettings, data=data)
     url = settings.database_url
@@ -70,9 +70,9 @@ def verify_store(
 
 
 def _read(blobs: BlobStore, connection: Connection, *, quiet: bool) -> tuple[int, Sequence[dict[str, Any]]]:
+    from tunefleet.db.repositories import artifacts
     from tunefleet.errors import NotFoundError
     from tunefleet.services.store_verification import artifacts_with, is_whole, set_aside
-    from tunefleet.store import artifacts
 
     known = artifacts.all_digests(connection)
     bad: list[dict[str, Any]] = []

@@ -11,6 +11,7 @@ from typing import Any, Final
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tunefleet.db.access.audit import AuditRow
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.server import problems
 from tunefleet.server.auth import NOTED
@@ -18,7 +19,6 @@ from tunefleet.server.measured import request_id_of
 from tunefleet.services import audit
 from tunefleet.services.core import Core
 from tunefleet.services.leadership import fenced
-from tunefleet.store.audit import AuditRow
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 ROUTINE: Final = frozenset(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import socket
 
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import controls
 from tunefleet.links import redis_store
 from tunefleet.links.base import address_towards
 from tunefleet.links.redis_keys import Keys
@@ -14,7 +16,6 @@ from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, Regist
 from tunefleet.services import bulk, link
 from tunefleet.services.core import Core
 from tunefleet.services.identity import REDIS_WORKER
-from tunefleet.store import controls, workers
 
 
 class CoreDesk:

@@ -12,8 +12,9 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from tunefleet.store import Connection, events, journal, journal_room, tasks
-from tunefleet.store.journal_room import RoomRow
+from tunefleet.db import Connection
+from tunefleet.db.repositories import events, journal, journal_totals, tasks
+from tunefleet.db.repositories.journal_totals import RoomRow
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
@@ -55,7 +56,7 @@ class Allotment:
     @classmethod
     def of(cls, connection: Connection, task_id: str) -> Allotment:
         """Read what is kept of a task."""
-        row = journal_room.get(connection, task_id)
+        row = journal_totals.get(connection, task_id)
         known = row or RoomRow(task_id)
         return cls(task_id, known, row is None, set(orjson.loads(known.series)))
 
@@ -109,7 +110,7 @@ class Allotment:
         if len(self.series) != len(orjson.loads(series)):
             series = orjson.dumps(sorted(self.series)).decode()
         self.row = self.row._replace(series=series, told=orjson.dumps(told + fresh).decode())
-        journal_room.put(connection, self.row, new=self.new)
+        journal_totals.put(connection, self.row, new=self.new)
         self.new = False
         if fresh:
             _tell(connection, self.task_id, fresh, keep, now)

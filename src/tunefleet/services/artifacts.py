@@ -13,6 +13,10 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.artifacts import check_files, manifest_digest
+from tunefleet.db import DEFAULT_PROJECT, Connection
+from tunefleet.db.repositories import artifacts, events, tasks
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.rows import ArtifactRow
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, OffsetConflict
 from tunefleet.schemas.api import (
     ArtifactCreate,
@@ -31,9 +35,6 @@ from tunefleet.services.ids import new_id
 from tunefleet.services.metrics import refuse_ended
 from tunefleet.services.paging import before, bounded, split
 from tunefleet.services.views import artifact_detail, artifact_view
-from tunefleet.store import DEFAULT_PROJECT, Connection, artifacts, events, tasks
-from tunefleet.store.events import Event
-from tunefleet.store.rows import ArtifactRow
 
 PIN_S: Final = 24 * 3600.0
 _WHERE: Final = "`tunefleet data ls` lists what was pushed, `tunefleet artifacts ls` what tasks made."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tunefleet.db.access import audit
+from tunefleet.db.access.audit import AuditRow
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.projects import AuditEntry
 from tunefleet.services.core import Core
@@ -9,8 +11,6 @@ from tunefleet.services.federation.tokens import FederationActor
 from tunefleet.services.identity import Actor, AttemptActor, is_operator, may_administer
 from tunefleet.services.paging import before, bounded, split
 from tunefleet.services.views import moment
-from tunefleet.store import audit
-from tunefleet.store.audit import AuditRow
 
 Anybody = Actor | AttemptActor | FederationActor | None
 

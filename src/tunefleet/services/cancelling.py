@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import attempts
+from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.services import endings, siblings, voiding
 from tunefleet.services.moving import Move, switch
 from tunefleet.services.roster import Presences
-from tunefleet.store import Connection, attempts
-from tunefleet.store.rows import TaskRow
 
 
 def cancel(connection: Connection, rows: Sequence[TaskRow], here: Presences) -> None:

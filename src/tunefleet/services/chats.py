@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Final
 
+from tunefleet.db import Connection
+from tunefleet.db.rows import TaskRow
 from tunefleet.errors import ConflictError, InputError, UnreachableError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.chat import ChatHeard, ChatPiece, ChatPoll, ChatRequest, ChatTurn, ChatTurns, ChatView
@@ -17,8 +19,6 @@ from tunefleet.services.identity import Actor, AttemptActor, may_change, may_rea
 from tunefleet.services.ids import new_id
 from tunefleet.services.talks import Session, Turn
 from tunefleet.services.tasks import find
-from tunefleet.store import Connection
-from tunefleet.store.rows import TaskRow
 
 KIND: Final = "chat"
 MAX_TURNS: Final = 32

@@ -13,10 +13,11 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.artifacts import BlobStore
+from tunefleet.db import Connection
+from tunefleet.db.repositories import artifacts, attempts, journal, tasks
+from tunefleet.db.rows import ArtifactRow, TaskRow
 from tunefleet.services.deleting import delete_files
 from tunefleet.spec.training import TrainingSpec
-from tunefleet.store import Connection, artifacts, attempts, journal, tasks
-from tunefleet.store.rows import ArtifactRow, TaskRow
 
 KIND: Final = "checkpoint"
 _KEPT: Final[int | None] = TrainingSpec.model_fields["save_total_limit"].default

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import controls, events
+from tunefleet.db.repositories.controls import ControlRow
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.rows import WorkerRow
 from tunefleet.errors import ConflictError
 from tunefleet.schemas.fleet import WorkerView
 from tunefleet.services import workers as views
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import AGENT_SESSION
 from tunefleet.services.identity import Actor
-from tunefleet.store import Connection, controls, events
-from tunefleet.store.controls import ControlRow
-from tunefleet.store.events import Event
-from tunefleet.store.rows import WorkerRow
 
 Change = Callable[[WorkerRow, ControlRow], ControlRow]
 

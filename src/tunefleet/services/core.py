@@ -13,6 +13,10 @@ from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from tunefleet.artifacts import BlobStore
+from tunefleet.db import Connection, Database
+from tunefleet.db.engine.locks import FolderLock
+from tunefleet.db.federations.federation_tokens import TokenRow
+from tunefleet.db.fleet import servers
 from tunefleet.observing.spans import Spans
 from tunefleet.services.clusters.engines import Engines
 from tunefleet.services.configurations import Configurations
@@ -24,9 +28,6 @@ from tunefleet.services.signals import Signals
 from tunefleet.services.talks import Talks
 from tunefleet.services.tries import Tries
 from tunefleet.settings import ServerSettings
-from tunefleet.store import Connection, Database, servers
-from tunefleet.store.federation_tokens import TokenRow
-from tunefleet.store.folderlock import FolderLock
 
 T = TypeVar("T")
 S = TypeVar("S")

@@ -20,10 +20,11 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import journal
+from tunefleet.db.rows import LaunchRow
 from tunefleet.services import thinning
 from tunefleet.services.downsample import Column, downsample
-from tunefleet.store import Connection, journal
-from tunefleet.store.rows import LaunchRow
 
 _CHUNK: Final = 2000
 """Points that are read at once: the event loop gets its turn in between."""

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Final
 
 from tunefleet.artifacts import BlobStore
-from tunefleet.store import Connection, after_commit, artifacts
-from tunefleet.store.writer import later
+from tunefleet.db import Connection, after_commit
+from tunefleet.db.engine.writer import later
+from tunefleet.db.repositories import artifacts
 
 _BATCH: Final = 16
 """Files of one further operation: while it runs no server writes."""

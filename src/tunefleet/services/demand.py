@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tunefleet.db import Connection
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import task_list
 from tunefleet.placement import Requirement, WorkerState, is_able
 from tunefleet.schemas.ui import TaskDemand
 from tunefleet.services import roster
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.roster import Presences
-from tunefleet.store import Connection, task_list, workers
 
 _REMEMBERED_S: Final = 3600.0
 """For how long workers that have left say what the next ones are able to: who starts those may change them."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tunefleet.db import Connection
+from tunefleet.db.engine.writer import note
+from tunefleet.db.repositories import traces
+from tunefleet.db.repositories.traces import TraceRow
 from tunefleet.observing import traceparent
 from tunefleet.observing.traceparent import Place
-from tunefleet.store import Connection, traces
-from tunefleet.store.traces import TraceRow
-from tunefleet.store.writer import note
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ from typing import Final
 
 from tunefleet.artifacts.blobs import NoRoomError
 from tunefleet.artifacts.direct import DirectUploads, part_bytes_of, sizes_of
+from tunefleet.db import Connection
+from tunefleet.db.repositories import direct_uploads, events, tasks
+from tunefleet.db.repositories.direct_uploads import ArrivingRow
 from tunefleet.errors import (
     ArtifactError,
     ConflictError,
@@ -29,8 +32,6 @@ from tunefleet.schemas.direct import DirectLink, DirectLinks, DirectOffer, Direc
 from tunefleet.services import artifacts, leftovers, metrics
 from tunefleet.services.core import Core
 from tunefleet.services.identity import AttemptActor, Who
-from tunefleet.store import Connection, arriving, events, tasks
-from tunefleet.store.arriving import ArrivingRow
 
 log = logging.getLogger(__name__)
 LINK_S: Final = 900
@@ -132,9 +133,9 @@ async def complete(core: Core, who: AttemptActor, digest: str, name: str) -> int
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(core.blobs.executor, direct.finish, row.name, row.ref, _sizes(row), row.digest)
         await artifacts.stored(core, who, digest, row.size_bytes)
-        await core.write(lambda connection: arriving.delete_one(connection, name))
+        await core.write(lambda connection: direct_uploads.delete_one(connection, name))
     except ArtifactError:
-        await core.write(lambda connection: arriving.delete_one(connection, name))
+        await core.write(lambda connection: direct_uploads.delete_one(connection, name))
         raise
     finally:
         core.reading.discard(name)
@@ -177,18 +178,18 @@ async def _begin(core: Core, direct: DirectUploads, who: AttemptActor, digest: s
 
 def _insert(connection: Connection, *, core: Core, who: AttemptActor, row: ArrivingRow) -> ArrivingRow:
     metrics.refuse_ended(connection, who)
-    if arriving.of_attempt(connection, who.attempt_id, row.digest) is not None:
+    if direct_uploads.of_attempt(connection, who.attempt_id, row.digest) is not None:
         raise ConflictError(f"The upload of {row.digest[:12]}… was begun twice at once.", hint="Ask again.")
     # Again, with the row of who was quicker.
     _refuse_full(connection, core=core, size_bytes=row.size_bytes)
-    arriving.insert_one(connection, row)
+    direct_uploads.insert_one(connection, row)
     return row
 
 
 def _refuse_full(connection: Connection, *, core: Core, size_bytes: int) -> None:
     if core.blobs.limit_bytes is None:
         return
-    _, coming = arriving.taken(connection)
+    _, coming = direct_uploads.taken(connection)
     try:
         core.blobs.within_limit(size_bytes + coming)
     except NoRoomError as error:
@@ -200,9 +201,9 @@ def _refuse_full(connection: Connection, *, core: Core, size_bytes: int) -> None
 
 def _going_on(connection: Connection, *, core: Core, who: AttemptActor, digest: str) -> ArrivingRow | None:
     metrics.refuse_ended(connection, who)
-    row = arriving.of_attempt(connection, who.attempt_id, digest)
+    row = direct_uploads.of_attempt(connection, who.attempt_id, digest)
     if row is not None:
-        arriving.touch(connection, row.name, core.clock.wall())
+        direct_uploads.touch(connection, row.name, core.clock.wall())
     return row
 
 
@@ -210,11 +211,11 @@ def _mine(
     connection: Connection, *, core: Core, who: AttemptActor, digest: str, name: str, reads: bool = False
 ) -> ArrivingRow:
     metrics.refuse_ended(connection, who)
-    row = arriving.of_attempt(connection, who.attempt_id, digest)
+    row = direct_uploads.of_attempt(connection, who.attempt_id, digest)
     if row is None or row.name != name:
         raise NotFoundError(f"This attempt has no upload {name[:64]} of {digest[:12]}….", hint="Ask for a plan.")
     busy_s = row.size_bytes / _READ_BYTES_PER_S if reads else 0.0
-    arriving.touch(connection, name, core.clock.wall() + busy_s)
+    direct_uploads.touch(connection, name, core.clock.wall() + busy_s)
     return row
 
 

@@ -14,6 +14,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from tunefleet.db import Connection
+from tunefleet.db.fleet import clusters, workers
+from tunefleet.db.repositories import attempts, controls, events, queue, resumes
+from tunefleet.db.repositories.controls import ControlRow
+from tunefleet.db.repositories.events import Event
 from tunefleet.errors import ConflictError
 from tunefleet.placement import Requirement, WorkerState, only
 from tunefleet.placement.elastic import Changes, Member, Rules, Waiting, decide
@@ -23,9 +28,6 @@ from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_administer
 from tunefleet.services.roster import Presences
 from tunefleet.services.workers import owned
-from tunefleet.store import Connection, attempts, clusters, controls, events, queue, resumes, workers
-from tunefleet.store.controls import ControlRow
-from tunefleet.store.events import Event
 
 log = logging.getLogger(__name__)
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import attempts, events, queue, tasks
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.repositories.queue import STRIKES, Cordon, VoidOffer
+from tunefleet.db.rows import AttemptRow
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.services import metering, orders, siblings
 from tunefleet.services.moving import switch
 from tunefleet.services.verdicts import settle
-from tunefleet.store import Connection, attempts, events, queue, tasks, wake
-from tunefleet.store.events import Event
-from tunefleet.store.queue import STRIKES, Cordon, VoidOffer
-from tunefleet.store.rows import AttemptRow
 
 FIRST_BACKOFF_S: Final = 5.0
 MAX_BACKOFF_S: Final = 300.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tunefleet.db.repositories import events
 from tunefleet.schemas.api import EventView
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.paging import bounded
 from tunefleet.services.views import event_view
-from tunefleet.store import events
 
 
 async def after(

@@ -10,6 +10,14 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.federations import federations
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import shards, tasks, workflows
+from tunefleet.db.repositories.shards import ShardRow
+from tunefleet.db.repositories.task_transitions import Move, New, enter
+from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.placement import Fit, Requirement, match
 from tunefleet.services import descent, part_results, roster, siblings, voiding
@@ -19,11 +27,6 @@ from tunefleet.services.ids import new_id
 from tunefleet.services.roster import Presences
 from tunefleet.services.views import moment
 from tunefleet.spec import asked_shards
-from tunefleet.store import Connection, federations, shards, tasks, wake, workers, workflows
-from tunefleet.store.federations import FederationRow
-from tunefleet.store.rows import TaskRow
-from tunefleet.store.shards import ShardRow
-from tunefleet.store.task_moves import Move, New, enter
 
 MAX_AUTO: Final = 8
 """The most parts that are made where the spec does not say how many."""

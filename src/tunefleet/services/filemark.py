@@ -20,8 +20,11 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.artifacts import BlobStore, write_private
+from tunefleet.db import Connection, Database
+from tunefleet.db.access import keys
+from tunefleet.db.fleet import servers
+from tunefleet.db.repositories import artifacts
 from tunefleet.errors import StoreError
-from tunefleet.store import Connection, Database, artifacts, keys, servers
 
 log = logging.getLogger(__name__)
 _META: Final = "files_mark"

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from tunefleet.db import DEFAULT_PROJECT
 from tunefleet.schemas.worker_link import GpuLoad, Load
-from tunefleet.store import DEFAULT_PROJECT
 
 AGENT_SESSION: Final = "agent"
 """The session of every agent, a worker that polls; a worker's own is random."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import attempts, tasks
+from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.schemas.worker_link import Finish
 from tunefleet.services import endings, metering
 from tunefleet.services.scrub import scrub
 from tunefleet.services.verdicts import reason_of
-from tunefleet.store import Connection, attempts, tasks, wake
-from tunefleet.store.rows import AttemptRow, TaskRow
 
 SPARE_S: Final = 15.0
 """So long after a silent worker would be known to be lost, the word of who says that the others are gone is taken."""

@@ -13,10 +13,12 @@ from functools import partial
 from typing import Final
 
 from tunefleet.artifacts import BlobStore
+from tunefleet.db import Connection, after_commit
+from tunefleet.db.access import keys
+from tunefleet.db.repositories import artifacts
 from tunefleet.services import filemark, leftovers, ration
 from tunefleet.services.core import Core
 from tunefleet.services.deleting import delete_files
-from tunefleet.store import Connection, after_commit, artifacts, keys
 
 log = logging.getLogger(__name__)
 PARTIAL_S: Final = 24 * 3600.0

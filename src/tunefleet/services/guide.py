@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import statistics
+from tunefleet.db.repositories.statistics import KindRow
+from tunefleet.db.rows import TaskRow
 from tunefleet.links.redis_diary import hardware
 from tunefleet.placement.policy import category
 from tunefleet.schemas.compat_worker_guide import EndedTask, GuideWorker, Snapshot, Timing
@@ -13,9 +17,6 @@ from tunefleet.services import workers
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.views import maybe_moment, moment
-from tunefleet.store import Connection, figures
-from tunefleet.store.figures import KindRow
-from tunefleet.store.rows import TaskRow
 
 NEWEST: Final = 100
 """How many tasks that have ended the snapshot names."""
@@ -43,7 +44,9 @@ async def snapshot(core: Core, actor: Actor) -> Snapshot:
     here = await _all(core, actor)
 
     def operation(connection: Connection) -> tuple[list[KindRow], list[TaskRow]]:
-        return figures.by_kind(connection, actor.project), figures.newest_ended(connection, actor.project, limit=NEWEST)
+        return statistics.by_kind(connection, actor.project), statistics.newest_ended(
+            connection, actor.project, limit=NEWEST
+        )
 
     kinds, ended = await core.read(operation)
     now = core.clock.wall()

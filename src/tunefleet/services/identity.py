@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tunefleet.db import DEFAULT_PROJECT
 from tunefleet.errors import ForbiddenError
-from tunefleet.store import DEFAULT_PROJECT
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import artifacts
+from tunefleet.db.rows import ArtifactRow
 from tunefleet.errors import NotFoundError
 from tunefleet.spec.paths import NamedTask, values_at
-from tunefleet.store import Connection, artifacts
-from tunefleet.store.rows import ArtifactRow
 
 NAMED_POINTER: Final = "data.artifact"
 """Where a spec may name pushed data."""

@@ -10,6 +10,10 @@ import json
 import secrets
 from typing import Final, Literal
 
+from tunefleet.db import Connection
+from tunefleet.db.access import invitations
+from tunefleet.db.access import keys as key_rows
+from tunefleet.db.access.invitations import InvitationRow
 from tunefleet.errors import AuthError, ConflictError, NotFoundError
 from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
 from tunefleet.services import keys
@@ -17,9 +21,6 @@ from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_administer
 from tunefleet.services.ids import hashed, new_id
 from tunefleet.services.views import maybe_moment, moment
-from tunefleet.store import Connection, invitations
-from tunefleet.store import keys as key_rows
-from tunefleet.store.invitations import InvitationRow
 
 PREFIX: Final = "tfj_"
 _AGAIN: Final = "An admin makes another with `tunefleet workers invite`."

@@ -16,6 +16,9 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.artifacts import BlobStore, Intake, NoRoomError
+from tunefleet.db import Connection
+from tunefleet.db.repositories import artifacts, shards, tasks
+from tunefleet.db.rows import TaskRow
 from tunefleet.errors import ConflictError, NotFoundError, TunefleetError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import FileEntry
@@ -24,8 +27,6 @@ from tunefleet.services import fanout, links, part_results, results
 from tunefleet.services.core import Core, JoinWait
 from tunefleet.services.identity import Actor
 from tunefleet.services.moving import switch
-from tunefleet.store import Connection, artifacts, shards, tasks
-from tunefleet.store.rows import TaskRow
 
 log = logging.getLogger(__name__)
 RETRY_S: Final = 10.0

@@ -9,6 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.artifacts import write_private
+from tunefleet.db import DEFAULT_PROJECT, Connection, after_commit, wake
+from tunefleet.db.access import keys
+from tunefleet.db.access import projects as project_rows
+from tunefleet.db.repositories import attempts, tasks
+from tunefleet.db.rows import AttemptRow, KeyRow
 from tunefleet.errors import AuthError, ForbiddenError, NotFoundError, StoreError
 from tunefleet.schemas.api import KeyCreate, KeyCreated, KeyView
 from tunefleet.services import projects
@@ -16,9 +21,6 @@ from tunefleet.services.core import KEYS, Core
 from tunefleet.services.identity import Actor, AttemptActor, is_operator, may_administer
 from tunefleet.services.ids import attempt_of, hashed, is_secret, new_id, new_secret
 from tunefleet.services.views import key_view
-from tunefleet.store import DEFAULT_PROJECT, Connection, after_commit, attempts, keys, tasks, wake
-from tunefleet.store import projects as project_rows
-from tunefleet.store.rows import AttemptRow, KeyRow
 
 log = logging.getLogger(__name__)
 LOGIN_CODE_S: Final = 600.0

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from tunefleet.store.servers import LeaderRow
+from tunefleet.db.fleet.servers import LeaderRow
 
 _fence: ContextVar[int | None] = ContextVar("tunefleet_epoch", default=None)
 

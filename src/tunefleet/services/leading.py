@@ -16,11 +16,11 @@ from functools import partial
 from typing import Final
 
 import tunefleet
+from tunefleet.db.fleet import servers
+from tunefleet.db.fleet.servers import LeaderRow, ServerRow
 from tunefleet.errors import StoreError, TunefleetError
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import Fleet
-from tunefleet.store import servers
-from tunefleet.store.servers import LeaderRow, ServerRow
 
 log = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from tunefleet.db.repositories import direct_uploads
+from tunefleet.db.repositories.direct_uploads import ArrivingRow
 from tunefleet.errors import MachineError
 from tunefleet.services.core import Core
-from tunefleet.store import arriving
-from tunefleet.store.arriving import ArrivingRow
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ async def abort(core: Core, row: ArrivingRow) -> None:
     """
     if core.blobs.direct is not None:
         await asyncio.to_thread(core.blobs.direct.discard, row.name, row.ref)
-    await core.write(lambda connection: arriving.delete_one(connection, row.name))
+    await core.write(lambda connection: direct_uploads.delete_one(connection, row.name))
 
 
 async def collect(core: Core, unknown_s: float) -> int:
@@ -39,12 +39,12 @@ async def collect(core: Core, unknown_s: float) -> int:
     if direct is None:
         return 0
     before = now - core.settings.garbage_grace_s
-    left = await core.read(lambda connection: arriving.given_up(connection, before))
+    left = await core.read(lambda connection: direct_uploads.given_up(connection, before))
     left = [row for row in left if row.name not in core.reading]
     for row in left:
         await abort(core, row)
     # Asked for after the rows: what is begun meanwhile is too young.
-    spare = await core.read(arriving.names)
+    spare = await core.read(direct_uploads.names)
     try:
         unknown = await asyncio.to_thread(direct.sweep, now - unknown_s, spare)
     except MachineError as error:

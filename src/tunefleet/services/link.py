@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from tunefleet.db.fleet import workers
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError, TunefleetError
 from tunefleet.observing import context
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
@@ -17,7 +18,6 @@ from tunefleet.services.core import Core
 from tunefleet.services.fleet import Presence
 from tunefleet.services.identity import Actor
 from tunefleet.services.uplink import Answer, Said
-from tunefleet.store import workers
 
 _NOTHING: Final = ExchangeReply()
 _HOLD_SHARE: Final = 3.0

@@ -10,6 +10,11 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import journal, task_list
+from tunefleet.db.repositories.task_list import Place, Wanted
+from tunefleet.db.rows import TaskRow
 from tunefleet.errors import InputError
 from tunefleet.schemas.api import Page, TaskView
 from tunefleet.schemas.fleet import TaskGlance
@@ -21,9 +26,6 @@ from tunefleet.services.paging import before, bounded
 from tunefleet.services.roster import Presences
 from tunefleet.services.views import task_view
 from tunefleet.services.workers import visible
-from tunefleet.store import Connection, journal, task_list, workers
-from tunefleet.store.rows import TaskRow
-from tunefleet.store.task_list import Place, Wanted
 
 SORTS: Final = task_list.SORTS
 """What a list can be sorted by; `created` is the order of submission."""

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import journal, task_list
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.schemas.live import LivePoint, LivePoints, LiveResume, TaskProgress, WorkerLoad
 from tunefleet.schemas.worker_link import Load
@@ -16,7 +18,6 @@ from tunefleet.services.series import values_of
 from tunefleet.services.tasks import find
 from tunefleet.services.views import moment, progress_view
 from tunefleet.services.workers import visible
-from tunefleet.store import Connection, journal, task_list
 
 MOST_FOLLOWED = 8
 """So many tasks are compared at most."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from tunefleet.db import Connection
+from tunefleet.db.fleet import worker_loads
 from tunefleet.schemas.fleet import LoadSample, WorkerHistory
 from tunefleet.schemas.worker_link import Load
 from tunefleet.services import metering, workers
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
 from tunefleet.services.views import moment
-from tunefleet.store import Connection, loads
 
 KEPT_S: Final = 24 * 3600.0
 """How long it is kept."""
@@ -30,10 +31,10 @@ async def flush(core: Core) -> None:
     rows = [(worker_id, at, load.model_dump_json(exclude_none=True)) for worker_id, (at, load) in told.items()]
 
     def operation(connection: Connection) -> None:
-        loads.add(connection, rows)
+        worker_loads.add(connection, rows)
         metering.note_power(connection, told)
         if forget:
-            loads.forget_before(connection, now - KEPT_S)
+            worker_loads.forget_before(connection, now - KEPT_S)
 
     await core.write(operation)
 
@@ -58,7 +59,7 @@ async def history(
     start, end = since if since is not None else 0.0, until if until is not None else math.inf
 
     def operation(connection: Connection) -> WorkerHistory:
-        rows = loads.between(connection, id_, start, min(end, 1e12))
+        rows = worker_loads.between(connection, id_, start, min(end, 1e12))
         every = -(-len(rows) // most) if rows else 1
         # Counted from the newest, so that this one is always there.
         shown = rows[::-1][::every][::-1]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import attempts, logs
+from tunefleet.db.repositories.logs import StreamRow
 from tunefleet.errors import OffsetConflict
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import LogView
@@ -13,8 +16,6 @@ from tunefleet.services.identity import Actor, AttemptActor, may_read
 from tunefleet.services.metrics import refuse_ended
 from tunefleet.services.scrub import scrub_bytes
 from tunefleet.services.tasks import find
-from tunefleet.store import Connection, attempts, logs, wake
-from tunefleet.store.logs import StreamRow
 
 CHUNK_BYTES: Final = 64 << 10
 MAX_READ_BYTES: Final = 4 << 20

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import orjson
 
+from tunefleet.db.rows import ArtifactRow
 from tunefleet.schemas.compat_results import ALWAYS_REQUIRED, RESULT_NAMES, SINGLE_FILE, ManifestEntry, TaskManifest
 from tunefleet.services.views import moment
-from tunefleet.store.rows import ArtifactRow
 
 
 def manifest(

@@ -12,13 +12,14 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import queue, resumes
+from tunefleet.db.rows import TaskRow
 from tunefleet.placement import Assignment, Board, Candidate, Decisions, WorkerState
 from tunefleet.placement.match import lacks
 from tunefleet.services import roster
 from tunefleet.services.waiting import Line
 from tunefleet.spec import TASK_KINDS
-from tunefleet.store import Connection, queue, resumes
-from tunefleet.store.rows import TaskRow
 
 MERGEABLE: Final = frozenset({"inference", "rag"})
 """Of our kinds; of a kind of another package the executor says whether it merges."""

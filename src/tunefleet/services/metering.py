@@ -11,13 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from tunefleet.db import Connection
+from tunefleet.db.access import usage
+from tunefleet.db.access.usage import EnergyRow, UsageRow
+from tunefleet.db.fleet import workers
+from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.placement import BARE_SHARE
 from tunefleet.schemas.worker_link import Capabilities, Load
 from tunefleet.services import roster, standing
 from tunefleet.services.fleet import AGENT_SESSION
-from tunefleet.store import Connection, usage, workers
-from tunefleet.store.rows import AttemptRow, TaskRow
-from tunefleet.store.usage import EnergyRow, UsageRow
 
 LONGEST_GAP_S: Final = 600.0
 """A GPU that tells no power for longer adds nothing for that while: what is not known is not made up."""

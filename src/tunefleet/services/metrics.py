@@ -15,6 +15,9 @@ from typing import Any, Final, TypeGuard
 
 import orjson
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import attempts, events, journal, tasks
+from tunefleet.db.rows import LaunchRow
 from tunefleet.errors import ConflictError, InputError, OffsetConflict
 from tunefleet.schemas.worker_link import Cursor, JournalBatch
 from tunefleet.services import allotment, thinning
@@ -23,8 +26,6 @@ from tunefleet.services.core import Core
 from tunefleet.services.identity import AttemptActor
 from tunefleet.services.scrub import scrub
 from tunefleet.services.views import LAST_SECOND, read_progress
-from tunefleet.store import Connection, attempts, events, journal, lineage, tasks, wake
-from tunefleet.store.rows import LaunchRow
 
 _MANY_LINES: Final = 200
 _MANY_CHARACTERS: Final = 1 << 16
@@ -259,7 +260,7 @@ def _store_new(
     mine = launch.task_id, launch.number
     journal.add_records(connection, [(*mine, *each) for each in points], [(*mine, *each) for each in first + records])
     if parsed.launch is not None and stored == 0:
-        lineage.resume_from(connection, launch, **parsed.launch)
+        journal.resume_from(connection, launch, **parsed.launch)
     fresh = parsed.progress is not None and parsed.progress[0] >= stored
     progress = parsed.progress[1] if fresh and parsed.progress is not None else None
     journal.advance(connection, launch, cursor=end, progress=progress)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import task_transitions
+from tunefleet.db.repositories.task_transitions import Move
+from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import FINAL
 from tunefleet.services import readiness
-from tunefleet.store import Connection, task_moves
-from tunefleet.store.rows import TaskRow
-from tunefleet.store.task_moves import Move
 
 __all__ = ["Move", "begin", "switch"]
 
@@ -34,7 +35,7 @@ def switch(connection: Connection, moves: Sequence[Move], now: float) -> list[Ta
     Raises:
         IllegalTransition: If the lifecycle has no such change; nothing is written then.
     """
-    moved = task_moves.switch(connection, moves, now)
+    moved = task_transitions.switch(connection, moves, now)
     _follow(connection, moved, now)
     return moved
 
@@ -47,5 +48,5 @@ def begin(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
 def _follow(connection: Connection, moved: Sequence[TaskRow], now: float) -> None:
     ended = [row for row in moved if row.status in _FINAL]
     while ended:
-        further = task_moves.switch(connection, readiness.consequences(connection, ended, now), now)
+        further = task_transitions.switch(connection, readiness.consequences(connection, ended, now), now)
         ended = [row for row in further if row.status in _FINAL]

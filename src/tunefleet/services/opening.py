@@ -9,6 +9,11 @@ from pathlib import Path
 from typing import Final
 
 import tunefleet
+from tunefleet.db import Connection, Database
+from tunefleet.db.access import keys
+from tunefleet.db.engine.locks import FolderLock
+from tunefleet.db.engine.offline import name_of, target_of
+from tunefleet.db.engine.writer import EVERYTHING
 from tunefleet.observing.spans import open_spans
 from tunefleet.services import filemark, ration
 from tunefleet.services.blobs import open_blobs
@@ -21,10 +26,6 @@ from tunefleet.services.observing.tasks import TaskSpans
 from tunefleet.services.shares import Ledger
 from tunefleet.services.signals import Signals
 from tunefleet.settings import ServerSettings
-from tunefleet.store import Connection, Database, keys
-from tunefleet.store.folderlock import FolderLock
-from tunefleet.store.opening import name_of, target_of
-from tunefleet.store.writer import EVERYTHING
 
 _SECRET: Final = "server_secret"
 

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import orjson
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import commands, events, tasks
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.rows import AttemptRow, CommandRow, TaskRow
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.worker_link import Command, CommandOutcome, pause_id
 from tunefleet.services.ids import attempt_token
 from tunefleet.services.scrub import scrub
-from tunefleet.store import Connection, commands, events, tasks, wake
-from tunefleet.store.events import Event
-from tunefleet.store.rows import AttemptRow, CommandRow, TaskRow
 
 _LASTING = frozenset({ControlCommand.SAVE_CHECKPOINT, ControlCommand.SAVE_AND_STOP, ControlCommand.PAUSE})
 """Those that are done when their checkpoint is whole; the others are done when they are applied."""

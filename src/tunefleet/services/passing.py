@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import artifacts, tasks
+from tunefleet.db.rows import ArtifactRow
 from tunefleet.schemas.api import ArtifactView
 from tunefleet.schemas.ui import EdgeView
 from tunefleet.services import checkpoints, related, workflows
@@ -13,8 +16,6 @@ from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.views import artifact_view
 from tunefleet.spec.references import references_of
-from tunefleet.store import Connection, artifacts, tasks
-from tunefleet.store.rows import ArtifactRow
 
 
 async def edges(core: Core, actor: Actor, workflow_id: str) -> list[EdgeView]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from tunefleet.db import Connection
+from tunefleet.db.fleet import servers
+from tunefleet.db.fleet.servers import LeaderRow, ServerRow
 from tunefleet.schemas.server_info import PeersView, PeerView
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.views import moment
-from tunefleet.store import Connection, servers
-from tunefleet.store.servers import LeaderRow, ServerRow
 
 
 async def show(core: Core, actor: Actor) -> PeersView:

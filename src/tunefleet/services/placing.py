@@ -10,6 +10,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import attempts, queue
+from tunefleet.db.repositories.task_transitions import Move, switch
+from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.placement import Assignment, Board, Policy, Requirement, Share
 from tunefleet.services import merging, roster, shares
@@ -20,9 +24,6 @@ from tunefleet.services.roster import Presences
 from tunefleet.services.shares import Ledger
 from tunefleet.services.waiting import Line
 from tunefleet.settings import ServerSettings
-from tunefleet.store import Connection, attempts, queue, wake
-from tunefleet.store.rows import AttemptRow, TaskRow
-from tunefleet.store.task_moves import Move, switch
 
 
 @dataclass(frozen=True, slots=True)

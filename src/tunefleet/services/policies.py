@@ -8,12 +8,13 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import tasks
 from tunefleet.errors import SpecError
 from tunefleet.placement import LIGHT_KINDS, Requirement, only
 from tunefleet.services import requirements
 from tunefleet.services.ranking import rank
 from tunefleet.spec import BaseTaskSpec, TaskNode, load_task_spec
-from tunefleet.store import Connection, tasks
 
 _COMMON: Final = ("priority", "limits", "retry", "on_lost", "resources", "engine", "sloSeconds", "notify")
 """What of a spec decides how its task is queued and tried again, and who is told of it."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from tunefleet.db import DEFAULT_PROJECT, Connection, after_commit, wake
+from tunefleet.db.access import projects
+from tunefleet.db.access.projects import ProjectRow
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.schemas.projects import ProjectChange, ProjectCreate, ProjectUse, ProjectView
 from tunefleet.services import quotas
 from tunefleet.services.core import KEYS, Core
 from tunefleet.services.identity import Actor, is_operator, may_operate, may_read
 from tunefleet.services.views import maybe_moment, moment
-from tunefleet.store import DEFAULT_PROJECT, Connection, after_commit, projects, wake
-from tunefleet.store.projects import ProjectRow
 
 _HINT = "`tunefleet projects ls` lists them."
 

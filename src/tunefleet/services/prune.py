@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from tunefleet.db import DEFAULT_PROJECT, Connection
+from tunefleet.db.campaigns import models
+from tunefleet.db.repositories import artifacts as artifact_rows
+from tunefleet.db.repositories import dependencies, tasks, workflows
+from tunefleet.db.rows import WorkflowRow
 from tunefleet.schemas.api import PruneReply
 from tunefleet.services import garbage, removal
 from tunefleet.services.core import Core
 from tunefleet.services.federation import of_tasks
 from tunefleet.services.garbage import Collected
 from tunefleet.services.upkeep import Count
-from tunefleet.store import DEFAULT_PROJECT, Connection, edges, models, tasks, workflows
-from tunefleet.store import artifacts as artifact_rows
-from tunefleet.store.rows import WorkflowRow
 
 _GROUP: Final = 20
 """Workflows removed in one operation: others must not wait long for the writer."""
@@ -57,7 +59,7 @@ def _ended(connection: Connection, *, project: str, limit: float) -> list[Workfl
 
 def _free(connection: Connection, rows: Sequence[WorkflowRow]) -> list[WorkflowRow]:
     seqs = [row.seq for row in rows]
-    needed = edges.workflows_needed(connection, seqs)
+    needed = dependencies.workflows_needed(connection, seqs)
     kept = {task.workflow_seq for task in tasks.by_ids(connection, models.all_in_use(connection)).values()}
     kept |= {
         seq for seq, theirs in tasks.of_workflows(connection, seqs).items() if of_tasks.read_by(connection, theirs)

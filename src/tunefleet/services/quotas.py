@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from tunefleet.db import Connection
+from tunefleet.db.access import projects, usage
+from tunefleet.db.access.projects import ProjectRow, RunningRow
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import artifacts
 from tunefleet.errors import QuotaError
-from tunefleet.store import Connection, artifacts, projects, usage
-from tunefleet.store.federations import FederationRow
-from tunefleet.store.projects import ProjectRow, RunningRow
 
 if TYPE_CHECKING:
     from tunefleet.placement import Requirement

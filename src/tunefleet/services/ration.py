@@ -13,7 +13,8 @@ from functools import partial
 from typing import Final
 
 from tunefleet.artifacts import BlobStore
-from tunefleet.store import Connection, after_commit, artifacts
+from tunefleet.db import Connection, after_commit
+from tunefleet.db.repositories import artifacts
 
 log = logging.getLogger(__name__)
 WARN_AT: Final = 0.9

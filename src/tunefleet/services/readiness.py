@@ -12,6 +12,12 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection, undone_if_failed
+from tunefleet.db.fleet import clusters
+from tunefleet.db.repositories import dependencies, tasks
+from tunefleet.db.repositories.dependencies import Upstream
+from tunefleet.db.repositories.task_transitions import Move
+from tunefleet.db.rows import DocumentRow, TaskRow
 from tunefleet.errors import InputError, NotFoundError, SpecError, StoreError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.services import fanout, inputs, merging, policies, retried
@@ -21,10 +27,6 @@ from tunefleet.spec.condition import ConditionSpec, unmet
 from tunefleet.spec.paths import named_tasks
 from tunefleet.spec.python_task import with_upstream
 from tunefleet.spec.references import references_of, resolve
-from tunefleet.store import Connection, clusters, edges, tasks, undone_if_failed
-from tunefleet.store.edges import Upstream
-from tunefleet.store.rows import DocumentRow, TaskRow
-from tunefleet.store.task_moves import Move
 
 log = logging.getLogger(__name__)
 _NOT_FOR_WORKERS: Final = ("condition", "dependsOn")
@@ -44,7 +46,7 @@ def consequences(connection: Connection, ended: Sequence[TaskRow], now: float) -
     Returns:
         At most one move for each task.
     """
-    found = edges.touched(connection, [row.seq for row in ended])
+    found = dependencies.touched(connection, [row.seq for row in ended])
     moves = judge(connection, tasks.by_seqs(connection, found.dependents, lock=True), now)
     moves += fanout.after_parts(connection, found.parents, now)
     if found.parts:
@@ -61,7 +63,7 @@ def judge(connection: Connection, rows: Sequence[TaskRow], now: float) -> list[M
         now: Unix time.
     """
     waiting = [row for row in rows if row.status == TaskStatus.PENDING]
-    above = edges.upstreams(connection, [row.seq for row in waiting])
+    above = dependencies.upstreams(connection, [row.seq for row in waiting])
     computed = retried.computed(connection, (each.task for every in above.values() for each in every))
     skipped_over = passed(connection, (each.task for every in above.values() for each in every))
     moves, ready = [], []

@@ -8,6 +8,11 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import attempts, dependencies, task_list, workflows
+from tunefleet.db.repositories import tasks as task_rows
+from tunefleet.db.repositories.task_list import Wanted
+from tunefleet.db.rows import AttemptRow, DocumentRow, TaskRow
 from tunefleet.lifecycle.task import FINAL, OUTCOMES, RetryBudget, TaskStatus
 from tunefleet.schemas.api import WorkflowDetail
 from tunefleet.schemas.compat_v1 import RecordFields, RecordStatus, Submitted, SubmittedTask, TaskAnswer, TaskRecord
@@ -17,10 +22,6 @@ from tunefleet.services.fanout import MANY_WORKERS
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.related import Related
 from tunefleet.services.views import moment
-from tunefleet.store import Connection, attempts, edges, task_list, workflows
-from tunefleet.store import tasks as task_rows
-from tunefleet.store.rows import AttemptRow, DocumentRow, TaskRow
-from tunefleet.store.task_list import Wanted
 
 NEWEST: Final = 1000
 """How many tasks the bare list has at most."""
@@ -112,7 +113,7 @@ async def get(core: Core, actor: Actor, task_id: str, *, v1: bool = False) -> Ta
             **{**fields, **ours},
             record_status=other,
             pending_dependencies=tuple(id_ for id_, _ in related.waits_for(connection, row)),
-            dependents=tuple(edges.dependents(connection, row.seq)),
+            dependents=tuple(dependencies.dependents(connection, row.seq)),
             completed=detail.status in {TaskStatus.COMPLETED, TaskStatus.SKIPPED},
             failed=detail.status in {TaskStatus.FAILED, TaskStatus.CANCELLED},
         )
@@ -141,7 +142,7 @@ class _About:
     def of(cls, connection: Connection, rows: Sequence[TaskRow]) -> _About:
         """Read it."""
         flows = list({row.workflow_seq for row in rows})
-        above = edges.upstreams(connection, [row.seq for row in rows if row.status == TaskStatus.PENDING])
+        above = dependencies.upstreams(connection, [row.seq for row in rows if row.status == TaskStatus.PENDING])
         return cls(
             rows,
             related.of(connection, rows),

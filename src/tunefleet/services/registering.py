@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from tunefleet.db import Connection
+from tunefleet.db.access import invitations
+from tunefleet.db.fleet import clusters, workers
+from tunefleet.db.repositories import attempts, controls, events, queue, tasks
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.rows import WorkerRow
 from tunefleet.errors import ConflictError, ForbiddenError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.placement import only
 from tunefleet.schemas.worker_link import RegisterRequest
 from tunefleet.services import endings, standing
 from tunefleet.services.identity import REDIS_WORKER, Actor
-from tunefleet.store import Connection, attempts, clusters, controls, events, invitations, queue, tasks, workers
-from tunefleet.store.events import Event
-from tunefleet.store.rows import WorkerRow
 
 MOST_OF_A_KEY: Final = 10_000
 """Workers that may register with one key: anyone who has it can make up names."""

@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tunefleet.db import Connection
+from tunefleet.db.federations import federations
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import attempts, dependencies, shards, task_list
+from tunefleet.db.repositories.shards import ShardRow
+from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.store import Connection, attempts, edges, federations, shards, task_list
-from tunefleet.store.federations import FederationRow
-from tunefleet.store.rows import TaskRow
-from tunefleet.store.shards import ShardRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +44,14 @@ def of(connection: Connection, rows: Sequence[TaskRow]) -> Related:
     carried = {held[id_]: found for id_, found in attempts.carried(connection, list(held)).items()}
     ran = attempts.ran(connection, seqs)
     named = task_list.workflow_names(connection, [row.workflow_seq for row in rows])
-    return Related(edges.names(connection, seqs), shards.of_tasks(connection, seqs), merged, carried, ran, named)
+    return Related(dependencies.names(connection, seqs), shards.of_tasks(connection, seqs), merged, carried, ran, named)
 
 
 def waits_for(connection: Connection, row: TaskRow) -> tuple[tuple[str, str], ...]:
     """Return id and name of the tasks that a pending task still waits for."""
     if row.status != TaskStatus.PENDING:
         return ()
-    above = edges.upstreams(connection, [row.seq])[row.seq]
+    above = dependencies.upstreams(connection, [row.seq])[row.seq]
     return tuple((each.task.id, each.name) for each in above if not TaskStatus(each.task.status).final)
 
 
@@ -62,7 +64,7 @@ def reasons(connection: Connection, rows: Sequence[TaskRow], joins: Mapping[int,
         joins: `seq` of a spread task whose parts' files cannot be put together yet → what they do meanwhile.
     """
     pending = [row for row in rows if row.status == TaskStatus.PENDING]
-    above = edges.upstreams(connection, [row.seq for row in pending])
+    above = dependencies.upstreams(connection, [row.seq for row in pending])
     told = {}
     for row in pending:
         open_ = [each for each in above[row.seq] if not TaskStatus(each.task.status).final]

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunefleet.errors import ConflictError
-from tunefleet.services.federation import of_tasks
-from tunefleet.services.identity import EXTERNAL
-from tunefleet.store import (
-    Connection,
+from tunefleet.db import Connection
+from tunefleet.db.campaigns import models
+from tunefleet.db.fleet import clusters
+from tunefleet.db.repositories import (
     artifacts,
     attempts,
-    channels,
-    clusters,
     commands,
+    dependencies,
     discards,
-    edges,
     events,
     journal,
     logs,
-    models,
+    notifications,
     queue,
     resumes,
     shards,
     tasks,
     traces,
-    training,
+    training_protocol,
     workflows,
 )
-from tunefleet.store.rows import TaskRow
+from tunefleet.db.rows import TaskRow
+from tunefleet.errors import ConflictError
+from tunefleet.services.federation import of_tasks
+from tunefleet.services.identity import EXTERNAL
 
 
 def refuse_needed(connection: Connection, rows: Sequence[TaskRow]) -> None:
@@ -37,7 +37,7 @@ def refuse_needed(connection: Connection, rows: Sequence[TaskRow]) -> None:
     Raises:
         ConflictError: If there is any such.
     """
-    needing = edges.needing(connection, [row.seq for row in rows])
+    needing = dependencies.needing(connection, [row.seq for row in rows])
     if needing:
         raise ConflictError(
             f"The task {needing[0]} still needs the result.", hint=f"`tunefleet cancel {needing[0]}` ends it."
@@ -71,10 +71,10 @@ def remove_tasks(connection: Connection, rows: Sequence[TaskRow], now: float) ->
     queue.delete_of_tasks(connection, ids)
     commands.delete_of_tasks(connection, ids)
     resumes.delete_of_tasks(connection, ids)
-    channels.delete_of_tasks(connection, ids)
-    training.delete_of_tasks(connection, ids)
+    notifications.delete_of_tasks(connection, ids)
+    training_protocol.delete_of_tasks(connection, ids)
     traces.delete_of_tasks(connection, ids)
-    edges.delete_of_tasks(connection, rows)
+    dependencies.delete_of_tasks(connection, rows)
     shards.delete_of_tasks(connection, rows)
     attempts.delete_of_tasks(connection, rows)
     clusters.delete_of_tasks(connection, rows)

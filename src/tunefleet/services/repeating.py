@@ -10,6 +10,9 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import dependencies, shards, tasks, workflows
+from tunefleet.db.rows import DocumentRow, TaskRow, WorkflowRow
 from tunefleet.errors import ConflictError, ForbiddenError, SpecError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import RetryRequest
@@ -19,8 +22,6 @@ from tunefleet.services.identity import Actor
 from tunefleet.services.inputs import is_named
 from tunefleet.services.submission import Submission
 from tunefleet.spec import Workflow, override_document, parse_workflow
-from tunefleet.store import Connection, edges, shards, tasks, workflows
-from tunefleet.store.rows import DocumentRow, TaskRow, WorkflowRow
 
 _OWN: Final = re.compile(r"(?:spec\.)?(?:stages|graph\.nodes)\.(?P<task>[^.]+)\.spec\.")
 """How a path begins that leads to one task alone."""
@@ -73,7 +74,7 @@ async def task(core: Core, actor: Actor, row: TaskRow, overrides: Mapping[str, A
 def _task(connection: Connection, row: TaskRow) -> _Task:
     refuse_part(connection, row, "retry")
     text = workflows.document(connection, row.workflow_seq)
-    above = len(edges.names(connection, [row.seq]).get(row.seq, ()))
+    above = len(dependencies.names(connection, [row.seq]).get(row.seq, ()))
     return _Task(row, text, tasks.document(connection, row), above)
 
 
@@ -164,7 +165,7 @@ def _workflow(
     wholes = [each for each in rows if each.seq not in parts]
     documents = tasks.documents(connection, [each.seq for each in wholes])
     # What this workflow itself took over from an earlier one is found behind its edges.
-    above = edges.upstreams(connection, [each.seq for each in wholes]).values()
+    above = dependencies.upstreams(connection, [each.seq for each in wholes]).values()
     known = {each.name: each.task for every in above for each in every} | {each.name: each for each in wholes}
     computed = retried.computed(connection, known.values())
     done = {name: each for name, each in known.items() if each.status == TaskStatus.COMPLETED or each.seq in computed}

@@ -10,6 +10,9 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.artifacts import manifest_digest
+from tunefleet.db import Connection
+from tunefleet.db.repositories import artifacts, dependencies, tasks
+from tunefleet.db.rows import ArtifactRow, TaskRow
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.schemas.api import ArtifactCreate, FileEntry
 from tunefleet.schemas.compat_results import (
@@ -30,8 +33,6 @@ from tunefleet.services.links import Signature, Signer
 from tunefleet.services.manifests import manifest
 from tunefleet.services.metrics import refuse_ended
 from tunefleet.services.views import moment
-from tunefleet.store import Connection, artifacts, edges, tasks
-from tunefleet.store.rows import ArtifactRow, TaskRow
 
 _TAKES: Final = frozenset({"dispatched", "running", "paused"})
 """Where a task stands while somebody may bring a result for it."""
@@ -287,7 +288,7 @@ def concerns(connection: Connection, attempt: AttemptActor, task_ids: Sequence[s
     mine = tasks.by_ids(connection, [attempt.task_id]).get(attempt.task_id)
     if mine is None or not task_ids:
         return False
-    before = {upstream_id for upstream_id, _ in edges.names(connection, [mine.seq]).get(mine.seq, [])}
+    before = {upstream_id for upstream_id, _ in dependencies.names(connection, [mine.seq]).get(mine.seq, [])}
     if before & set(task_ids):
         return True
     document = tasks.document(connection, mine)

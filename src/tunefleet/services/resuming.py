@@ -7,6 +7,11 @@ from typing import Literal
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import artifacts, commands, events, journal, resumes, tasks
+from tunefleet.db.repositories.attempts import OfferRow
+from tunefleet.db.rows import ArtifactRow, AttemptRow, ResumeRow, TaskRow
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.schemas.worker_link import InputRef, ResumeFrom
@@ -15,9 +20,6 @@ from tunefleet.services.checkpoints import Known
 from tunefleet.services.identity import EXTERNAL
 from tunefleet.services.ids import new_id
 from tunefleet.services.moving import Move, switch
-from tunefleet.store import Connection, artifacts, commands, events, journal, resumes, tasks, workers
-from tunefleet.store.attempts import OfferRow
-from tunefleet.store.rows import ArtifactRow, AttemptRow, ResumeRow, TaskRow
 
 FromStep = int | Literal["best"] | None
 

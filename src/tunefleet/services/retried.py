@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import tasks, workflows
+from tunefleet.db.rows import TaskRow, WorkflowRow
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.store import Connection, tasks, workflows
-from tunefleet.store.rows import TaskRow, WorkflowRow
 
 
 def newest(connection: Connection, rows: Sequence[WorkflowRow]) -> dict[str, WorkflowRow]:

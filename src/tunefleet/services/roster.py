@@ -7,6 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from tunefleet.db import DEFAULT_PROJECT, Connection
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import attempts, controls, queue, resumes, tasks
+from tunefleet.db.repositories.attempts import Held
+from tunefleet.db.repositories.controls import ControlRow
+from tunefleet.db.repositories.queue import STRIKES
+from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.placement import Requirement, WorkerState, explain
 from tunefleet.schemas.worker_link import Load
 from tunefleet.services import quotas, related, standing
@@ -14,11 +21,6 @@ from tunefleet.services.clusters import waiting as waiting_for
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import AGENT_SESSION
 from tunefleet.services.standing import About
-from tunefleet.store import DEFAULT_PROJECT, Connection, attempts, controls, queue, resumes, tasks, workers
-from tunefleet.store.attempts import Held
-from tunefleet.store.controls import ControlRow
-from tunefleet.store.queue import STRIKES
-from tunefleet.store.rows import TaskRow, WorkerRow
 
 _MAX_KNOWN: Final = 10_000
 _known_needs: dict[str, Requirement] = {}

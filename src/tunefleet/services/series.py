@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import journal
+from tunefleet.db.rows import PointRow
 from tunefleet.schemas.api import MetricsView
 from tunefleet.schemas.ui import SeriesView
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.tasks import find
 from tunefleet.services.views import moment
-from tunefleet.store import Connection, journal
-from tunefleet.store.rows import PointRow
 
 if TYPE_CHECKING:
     from tunefleet.services.curves import Curves

@@ -13,6 +13,13 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.artifacts import manifest_digest
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_versions, federations
+from tunefleet.db.federations.federation_versions import VersionRow
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import artifacts, events, shards, tasks
+from tunefleet.db.repositories.task_transitions import Move
+from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.schemas.api import FileEntry
@@ -26,11 +33,6 @@ from tunefleet.services.federation.status import spec_of
 from tunefleet.services.ids import new_id
 from tunefleet.services.links import Signer
 from tunefleet.services.moving import switch
-from tunefleet.store import Connection, artifacts, events, federation_versions, federations, shards, tasks
-from tunefleet.store.federation_versions import VersionRow
-from tunefleet.store.federations import FederationRow
-from tunefleet.store.rows import TaskRow
-from tunefleet.store.task_moves import Move
 
 SWEEP_S: Final = 60.0
 """Time between two looks, if nothing says that there is something to do."""

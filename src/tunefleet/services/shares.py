@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from tunefleet.db import Connection, after_commit
+from tunefleet.db.access import projects, usage
+from tunefleet.db.access.projects import ProjectRow, RunningRow
 from tunefleet.placement import BARE_SHARE, QUANTUM_S, Decayed, Share
 from tunefleet.services import quotas
 from tunefleet.services.core import Core
-from tunefleet.store import Connection, after_commit, projects, usage
-from tunefleet.store.projects import ProjectRow, RunningRow
 
 _HALF_LIVES: Final = 8.0
 """Use that is older by so many half-lives counts for nothing."""

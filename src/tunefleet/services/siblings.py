@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import shards, tasks
+from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.store import Connection, shards, tasks
-from tunefleet.store.rows import TaskRow
 
 Cause = tuple[TaskReason, str]
 """The reason, and a sentence for the user."""

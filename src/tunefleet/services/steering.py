@@ -10,6 +10,11 @@ from typing import Any, Final
 import orjson
 from pydantic import ValidationError
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import attempts, commands, events
+from tunefleet.db.repositories import tasks as task_rows
+from tunefleet.db.rows import CommandRow, TaskRow
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import CheckpointView, CommandRequest, CommandView, TaskDetail
@@ -24,9 +29,6 @@ from tunefleet.services.tasks import find
 from tunefleet.services.training import agents
 from tunefleet.services.views import checkpoint_view, command_view
 from tunefleet.spec.words import nearest
-from tunefleet.store import Connection, attempts, commands, events, wake, workers
-from tunefleet.store import tasks as task_rows
-from tunefleet.store.rows import CommandRow, TaskRow
 
 MAX_WAIT_S: Final = 30.0
 """How long a question for a command's outcome is held open at most."""

@@ -15,9 +15,10 @@ from functools import partial
 from typing import Final
 
 from tunefleet.artifacts import BlobStore
+from tunefleet.db import Connection
+from tunefleet.db.repositories import artifacts
 from tunefleet.errors import NotFoundError
 from tunefleet.services.core import Core, Verified
-from tunefleet.store import Connection, artifacts
 
 log = logging.getLogger(__name__)
 LATELY_S: Final = 600.0

@@ -10,6 +10,13 @@ from typing import Any
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.fleet import clusters
+from tunefleet.db.repositories import dependencies, events, tasks, traces, workflows
+from tunefleet.db.repositories.dependencies import EdgeRow
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.repositories.task_transitions import New, enter
+from tunefleet.db.rows import TaskRow, WorkflowRow
 from tunefleet.errors import ConflictError, Fault, SpecError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.observing import context
@@ -27,11 +34,6 @@ from tunefleet.services.upstreams import Waiting
 from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, asked_shards, dump_task_spec
 from tunefleet.spec.at_submit import new_faults
 from tunefleet.spec.paths import NamedTask, named_tasks
-from tunefleet.store import Connection, clusters, edges, events, tasks, traces, workflows
-from tunefleet.store.edges import EdgeRow
-from tunefleet.store.events import Event
-from tunefleet.store.rows import TaskRow, WorkflowRow
-from tunefleet.store.task_moves import New, enter
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +255,7 @@ def _store_tasks(
     wishes.store(connection, ((row, each.spec.notify) for row, each in zip(rows, planned, strict=True)))
     waiting = [row for row, each in zip(rows, planned, strict=True) if each.waits]
     if waiting:
-        edges.insert_all(connection, _edges(connection, submission, planned, rows))
+        dependencies.insert_all(connection, _edges(connection, submission, planned, rows))
         moving.begin(connection, waiting, now)
 
 

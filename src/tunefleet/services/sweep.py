@@ -9,6 +9,12 @@ from typing import Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.access import keys
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import attempts, events, queue, tasks
+from tunefleet.db.repositories.attempts import OpenRow
+from tunefleet.db.repositories.events import Event
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.services import cancelling, endings, gangs, loads, orders, roster, series, shares, usage
 from tunefleet.services.core import Core
@@ -18,9 +24,6 @@ from tunefleet.services.identity import EXTERNAL
 from tunefleet.services.moving import Move, switch
 from tunefleet.services.roster import Presences
 from tunefleet.services.training import agents
-from tunefleet.store import Connection, attempts, events, keys, queue, tasks, workers
-from tunefleet.store.attempts import OpenRow
-from tunefleet.store.events import Event
 
 FLUSH_S: Final = 10.0
 """How old a stored `last_seen_at` may be."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import attempts, journal, shards, tasks
+from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import Page, TaskDetail, TaskView, WorkflowDetail
@@ -16,8 +19,6 @@ from tunefleet.services.listing import Look
 from tunefleet.services.roster import Presences
 from tunefleet.services.submission import Submission
 from tunefleet.services.views import task_detail
-from tunefleet.store import Connection, attempts, journal, shards, tasks
-from tunefleet.store.rows import AttemptRow, TaskRow
 
 
 async def get(core: Core, actor: Actor, task_id: str) -> TaskDetail:

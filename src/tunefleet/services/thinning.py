@@ -6,8 +6,9 @@ quarter of the limit has come; so how far a launch is thinned follows from its c
 
 from __future__ import annotations
 
-from tunefleet.store import Connection, events, journal, tasks
-from tunefleet.store.rows import LaunchRow
+from tunefleet.db import Connection
+from tunefleet.db.repositories import events, journal, tasks
+from tunefleet.db.rows import LaunchRow
 
 
 def times(cursor: int, limit: int) -> int:

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Final, cast
 
 import tunefleet
+from tunefleet.db import DEFAULT_PROJECT, Connection
+from tunefleet.db.engine import migrate
+from tunefleet.db.repositories import direct_uploads, statistics
 from tunefleet.errors import ForbiddenError
 from tunefleet.schemas.api import Role, ServerInfo
 from tunefleet.schemas.server_info import HealthView, Kept, ServerView, StorageUse, StorageView
@@ -21,7 +24,6 @@ from tunefleet.services.core import Core
 from tunefleet.services.federation import files as federation_files
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.views import moment
-from tunefleet.store import DEFAULT_PROJECT, Connection, arriving, migrate, room
 
 FRESH_S: Final = 5.0
 """So long a count is good: it looks at every file and row of a kind."""
@@ -93,7 +95,7 @@ async def server(core: Core, actor: Actor) -> ServerView:
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         schema_revision=migrate.HEAD,
-        database=await core.read(room.engine),
+        database=await core.read(statistics.engine),
         artifacts=store_kind(core.settings),
         elastic_scaling=core.settings.elastic,
         data_dir=str(core.settings.data_dir.absolute()) if actor.role == "admin" else None,
@@ -104,12 +106,12 @@ async def _count(core: Core) -> StorageView:
     now = core.clock.wall()
 
     def stored(connection: Connection) -> tuple[dict[str, tuple[int, int]], int, int]:
-        kept = room.of_files(connection, checkpoint=checkpoints.KIND, now=now)
+        kept = statistics.of_files(connection, checkpoint=checkpoints.KIND, now=now)
         count, size = kept.get("arriving", (0, 0))
-        beside, more = arriving.taken(connection)
+        beside, more = direct_uploads.taken(connection)
         kept["arriving"] = (count + beside, size + more)
-        kept["database"] = room.of_database(connection)
-        return kept, room.of_logs(connection), room.of_journals(connection)
+        kept["database"] = statistics.of_database(connection)
+        return kept, statistics.of_logs(connection), statistics.of_journals(connection)
 
     kept, log_bytes, journal_records = await core.read(stored)
     lying, disk_total, disk_free = await asyncio.to_thread(_lying, core)

@@ -10,6 +10,12 @@ from typing import Any
 import orjson
 
 from tunefleet.artifacts import BlobStore
+from tunefleet.db import Connection, wake
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import artifacts, attempts, controls, discards, events, journal, queue, tasks
+from tunefleet.db.repositories.attempts import OfferRow
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.schemas.worker_link import (
     Behind,
@@ -32,22 +38,6 @@ from tunefleet.services.observing.tasks import attempt_traceparent
 from tunefleet.services.scrub import scrub
 from tunefleet.services.verdicts import reason_of, settle
 from tunefleet.services.views import moment
-from tunefleet.store import (
-    Connection,
-    artifacts,
-    attempts,
-    controls,
-    discards,
-    events,
-    journal,
-    queue,
-    tasks,
-    wake,
-    workers,
-)
-from tunefleet.store.attempts import OfferRow
-from tunefleet.store.events import Event
-from tunefleet.store.rows import AttemptRow, TaskRow
 
 
 def topic(worker_id: str) -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import tasks
+from tunefleet.db.repositories.dependencies import EdgeRow
+from tunefleet.db.rows import TaskRow
 from tunefleet.errors import Fault
 from tunefleet.lifecycle.task import FINAL, TaskStatus
 from tunefleet.services import inputs, readiness, retried
 from tunefleet.spec import TaskNode
 from tunefleet.spec.edges import TASK_ID_PREFIX, Edge
 from tunefleet.spec.paths import NamedTask, named_tasks
-from tunefleet.store import Connection, tasks
-from tunefleet.store.edges import EdgeRow
-from tunefleet.store.rows import TaskRow
 
 
 @dataclass(frozen=True, slots=True)

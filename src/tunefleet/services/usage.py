@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from tunefleet.db import Connection
+from tunefleet.db.access import audit, usage
+from tunefleet.db.access.usage import SumRow, UsageRow
+from tunefleet.db.rows import AttemptRow
 from tunefleet.errors import NotFoundError
 from tunefleet.schemas import projects as wire
 from tunefleet.services import metering, quotas
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, is_operator, may_read
 from tunefleet.services.views import moment
-from tunefleet.store import Connection, audit, usage
-from tunefleet.store.rows import AttemptRow
-from tunefleet.store.usage import SumRow, UsageRow
 
 _DAY_S: Final = 86_400.0
 _FORGET_EVERY_S: Final = 3600.0

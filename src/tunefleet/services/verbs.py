@@ -6,6 +6,10 @@ from functools import partial
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import commands, events
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.rows import CommandRow
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.schemas.api import CommandRequest, CommandView
 from tunefleet.schemas.training import AgentVerb
@@ -15,9 +19,6 @@ from tunefleet.services.identity import Actor, may_administer
 from tunefleet.services.ids import new_id
 from tunefleet.services.views import command_view
 from tunefleet.services.workers import owned
-from tunefleet.store import Connection, commands, events
-from tunefleet.store.events import Event
-from tunefleet.store.rows import CommandRow
 
 MAX_WAIT_S = 30.0
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+from tunefleet.db.repositories.task_transitions import Move
+from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import OUTCOMES, RetryBudget, TaskReason, TaskStatus
-from tunefleet.store.rows import TaskRow
-from tunefleet.store.task_moves import Move
 
 MAX_LOST: Final = 5
 """How many lost workers a task outlives: one that kills its machine must end too."""

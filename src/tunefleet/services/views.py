@@ -8,6 +8,17 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db.rows import (
+    ArtifactRow,
+    AttemptRow,
+    CommandRow,
+    DocumentRow,
+    EventRow,
+    KeyRow,
+    LaunchRow,
+    TaskRow,
+    WorkflowRow,
+)
 from tunefleet.schemas.api import (
     ArtifactDetail,
     ArtifactView,
@@ -28,17 +39,6 @@ from tunefleet.schemas.fleet import TaskGlance
 from tunefleet.services import redact
 from tunefleet.services.checkpoints import Known
 from tunefleet.services.related import Related
-from tunefleet.store.rows import (
-    ArtifactRow,
-    AttemptRow,
-    CommandRow,
-    DocumentRow,
-    EventRow,
-    KeyRow,
-    LaunchRow,
-    TaskRow,
-    WorkflowRow,
-)
 
 LAST_SECOND: Final = 1 << 33
 """Times beyond it, in the year 2242, are wrong clocks."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import attempts, events, tasks
+from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.services import metering, orders
-from tunefleet.store import Connection, attempts, events, tasks, wake
-from tunefleet.store.rows import TaskRow
 
 
 def void(connection: Connection, rows: Sequence[TaskRow], reason: TaskReason, now: float) -> None:

@@ -11,11 +11,12 @@ from heapq import merge
 from operator import attrgetter
 from typing import Final
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import queue, resumes
+from tunefleet.db.rows import TaskRow
 from tunefleet.placement import Board, Candidate, Requirement, Share, WorkerState, take_turns
 from tunefleet.placement.policy import TRAININGS
 from tunefleet.services import roster
-from tunefleet.store import Connection, queue, resumes
-from tunefleet.store.rows import TaskRow
 
 MAX_CANDIDATES: Final = 1024
 """How many tasks with one need a pass looks at; what is left is looked at by the next one."""

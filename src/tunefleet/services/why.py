@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import attempts, queue
+from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.errors import Fault, SpecError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.placement import (
@@ -32,8 +35,6 @@ from tunefleet.services.views import moment
 from tunefleet.services.workflows import fault_views, validate
 from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, parse_workflow
 from tunefleet.spec.at_submit import new_faults, remarks
-from tunefleet.store import Connection, attempts, queue
-from tunefleet.store.rows import AttemptRow, TaskRow
 
 
 async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:

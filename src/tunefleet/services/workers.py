@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from tunefleet.db import DEFAULT_PROJECT, Connection
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import attempts, commands, controls
+from tunefleet.db.repositories import tasks as task_rows
+from tunefleet.db.repositories.controls import ControlRow
+from tunefleet.db.rows import WorkerRow
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.api import Page
@@ -13,10 +19,6 @@ from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, is_operator, may_administer, may_read
 from tunefleet.services.paging import bounded
 from tunefleet.services.views import maybe_moment, moment
-from tunefleet.store import DEFAULT_PROJECT, Connection, attempts, commands, controls, workers
-from tunefleet.store import tasks as task_rows
-from tunefleet.store.controls import ControlRow
-from tunefleet.store.rows import WorkerRow
 
 
 async def list_(

@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import journal, tasks, workflows
+from tunefleet.db.rows import TaskRow, WorkflowRow
 from tunefleet.errors import ConflictError, Fault, NotFoundError, SpecError
 from tunefleet.placement import WorkerState
 from tunefleet.schemas.api import (
@@ -27,8 +30,6 @@ from tunefleet.services.submission import Submission
 from tunefleet.services.views import task_view, workflow_detail, workflow_view
 from tunefleet.spec import Workflow, parse_workflow
 from tunefleet.spec.at_submit import new_faults, remarks
-from tunefleet.store import Connection, journal, tasks, workflows
-from tunefleet.store.rows import TaskRow, WorkflowRow
 
 
 async def submit(

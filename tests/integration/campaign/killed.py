@@ -22,12 +22,12 @@ from tunefleet.campaign.steps.sleep import SleepStep
 from tunefleet.campaign.steps.submit import SubmitStep
 from tunefleet.campaign.steps.wait import WaitStep
 from tunefleet.client import AsyncClient
+from tunefleet.db.campaigns import campaigns
 from tunefleet.lifecycle.cycle import STEPS
 from tunefleet.services.campaigns import jobs
 from tunefleet.services.core import Core
 from tunefleet.services.opening import open_core
 from tunefleet.settings import CampaignSettings, ServerSettings
-from tunefleet.store import campaigns
 
 INTERVAL_S = 0.3
 

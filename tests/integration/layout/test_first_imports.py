@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.store import Database
+from tunefleet.db import Database
 
 pytestmark = pytest.mark.timeout(330)
 PROGRAMS = Path(__file__).with_name("program")

@@ -303,9 +303,9 @@ async def test_what_cannot_be_used_is_refused_at_once(lab: Lab, data: Path) -> N
 
 async def test_what_is_undone_is_told_to_nobody(lab: Lab, receiver: Receiver) -> None:
     """A channel and an end that were rolled back together leave no notification, and no memory of the channel."""
-    from tunefleet.store import channels as rows
-    from tunefleet.store import events
-    from tunefleet.store.events import Event
+    from tunefleet.db.repositories import events
+    from tunefleet.db.repositories import notifications as rows
+    from tunefleet.db.repositories.events import Event
 
     task_id = await lab.submit()
 
@@ -328,8 +328,8 @@ async def test_what_is_undone_is_told_to_nobody(lab: Lab, receiver: Receiver) ->
 
 
 async def test_without_channels_a_transaction_asks_the_store_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunefleet.db.repositories import notifications as rows
     from tunefleet.services.notify import facts
-    from tunefleet.store import channels as rows
 
     await run(lab)
     asked: list[str] = []

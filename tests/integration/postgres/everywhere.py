@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.integration.postgres.process import PostgresProcess
-from tunefleet.store import Database
+from tunefleet.db import Database
 
 
 class Everywhere:

@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-from tunefleet.store import Database
+from tunefleet.db import Database
 
 USER = "tunefleet"
 PASSWORD = "p@ss/word"

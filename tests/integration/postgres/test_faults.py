@@ -17,15 +17,16 @@ from sqlalchemy import insert, select, text, update
 from tests.integration.postgres.process import PASSWORD, PostgresProcess
 from tests.integration.server.conftest import start  # noqa: F401 - a fixture
 from tests.integration.server.support import ECHO, Running, is_problem, until
+from tunefleet.db import Connection, Database, wake
+from tunefleet.db.engine import offline
+from tunefleet.db.engine import postgres as store_postgres
+from tunefleet.db.engine.notify import MAX_PAYLOAD_BYTES, payloads
+from tunefleet.db.engine.writer import EVERYTHING
+from tunefleet.db.tables.core import meta
 from tunefleet.errors import StoreError
 from tunefleet.services.opening import open_core
 from tunefleet.services.signals import Signals
 from tunefleet.settings import ServerSettings
-from tunefleet.store import Connection, Database, opening, wake
-from tunefleet.store import postgres as store_postgres
-from tunefleet.store.tables import meta
-from tunefleet.store.wakes import MAX_PAYLOAD_BYTES, payloads
-from tunefleet.store.writer import EVERYTHING
 
 pytestmark = pytest.mark.proof
 
@@ -175,7 +176,7 @@ def test_another_process_wakes_who_waits_here(postgres_url: str, opened: Callabl
     assert len(list(payloads("s", topics))) > 2
     assert all(len(payload) <= MAX_PAYLOAD_BYTES for payload in payloads("s" * 32, topics))
     code = (
-        "import sys; from tunefleet.store import Database, wake\n"
+        "import sys; from tunefleet.db import Database, wake\n"
         "database = Database.open(sys.argv[1])\n"
         "database.write(lambda c: wake(c, *(f'task-{n:06}' for n in range(2_000)))).result(60)\n"
         "database.close()"
@@ -271,7 +272,7 @@ def test_a_role_that_lacks_rights_is_refused(postgres: PostgresProcess, postgres
         with postgres.connect() as connection:
             connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         assert "cannot be written to" in refusal(postgres_url)
-        assert opening.standing(reads).current
+        assert offline.standing(reads).current
     finally:
         with postgres.connect(postgres_url) as connection:
             for statement in ("SET default_transaction_read_only = off", "DROP OWNED BY reader", "DROP ROLE reader"):

@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tunefleet.store.folderlock import FolderLock
+from tunefleet.db.engine.locks import FolderLock
 
 
 def test_one_process_a_data_folder(tmp_path: Path) -> None:
     lock = FolderLock.take(tmp_path)
     code = (
         "import pathlib, sys; from tunefleet.errors import StoreError\n"
-        "from tunefleet.store.folderlock import FolderLock\n"
+        "from tunefleet.db.engine.locks import FolderLock\n"
         f"try: FolderLock.take(pathlib.Path({str(tmp_path)!r}))\n"
         "except StoreError as error: sys.exit(str(error))\n"
     )

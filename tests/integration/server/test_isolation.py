@@ -16,8 +16,8 @@ from tests.integration.server.support import HandWorker, Running, submit
 from tests.integration.server.test_campaigns import Engine, apply
 from tests.integration.server.test_projects import member  # noqa: F401 - a fixture
 from tunefleet.artifacts import manifest_digest
+from tunefleet.db.tables.core import metadata
 from tunefleet.schemas.api import FileEntry
-from tunefleet.store.tables import metadata
 
 MARK = "zebra"
 DOCUMENT = f"""apiVersion: tunefleet/v1

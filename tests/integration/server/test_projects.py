@@ -15,7 +15,7 @@ from tests.integration.server.support import ECHO, HandWorker, Running, is_probl
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.cli.main import run
 from tunefleet.client import Client
-from tunefleet.store import audit
+from tunefleet.db.access import audit
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ import pytest
 from tests.fakes import revisions
 from tests.integration.server.support import ECHO, HandWorker, Running, submit
 from tests.integration.server.test_files import digest_of, publish, put
-from tunefleet.store import archive, copies, migrate, opening, restoring
+from tunefleet.db.backup import archive, sqlite
+from tunefleet.db.engine import migrate, offline
 
 TRAINING = """apiVersion: tunefleet/v1
 metadata: {name: trained}
@@ -138,11 +139,11 @@ def upgraded(
             process = request.getfixturevalue("postgres")
             settings["database_url"] = url = process.create()
             assert archive.write(database, data / "moved.zip").revision == before
-            restoring.restore(data / "moved.zip", url, data)
+            archive.restore(data / "moved.zip", url, data)
             database.unlink()
         server = start(data, **settings)
-        assert opening.standing(url if in_postgres else database).revision == after
-        assert [copy.name for copy in copies.of(database)] == (
+        assert offline.standing(url if in_postgres else database).revision == after
+        assert [copy.name for copy in sqlite.of(database)] == (
             [] if in_postgres else [f"tunefleet.db.revision-{before}"]
         )
         yield Upgraded(server, left)

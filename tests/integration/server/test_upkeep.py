@@ -12,8 +12,9 @@ import pytest
 
 from tests.integration.server.support import HandWorker, Running, is_problem
 from tunefleet.client import Client
+from tunefleet.db.engine import migrate
+from tunefleet.db.repositories import artifacts
 from tunefleet.services import filemark, upkeep
-from tunefleet.store import artifacts, migrate
 
 PASSED = """apiVersion: tunefleet/v1
 kind: Workflow

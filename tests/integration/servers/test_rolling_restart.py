@@ -13,13 +13,13 @@ from tests.fakes import revisions
 from tests.integration.server.support import until
 from tests.integration.servers.trio import LONG, QUICK, Trio, named, submit
 from tunefleet.artifacts import FolderStore
+from tunefleet.db import Database
+from tunefleet.db.fleet import servers as server_rows
+from tunefleet.db.fleet.servers import ServerRow
 from tunefleet.errors import StoreError
 from tunefleet.services import filemark
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
-from tunefleet.store import Database
-from tunefleet.store import servers as server_rows
-from tunefleet.store.servers import ServerRow
 
 
 class Submitter(threading.Thread):

@@ -14,9 +14,9 @@ from tests.integration.server.support import HandWorker, Running, submit
 from tests.integration.server.test_campaigns import apply
 from tests.integration.server.test_isolation import MARK, OURS, Known
 from tests.properties.api.roles import PARTICIPANT, TABLE, WHO, Asker, cells, lines_of, routes, written
+from tunefleet.db.tables.core import metadata
 from tunefleet.server import own_wheel
 from tunefleet.services.campaigns.tokens import token_of
-from tunefleet.store.tables import metadata
 
 CHAT = """apiVersion: tunefleet/v1
 metadata: {name: talk}

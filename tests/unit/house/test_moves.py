@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-STORE = "tunefleet.store.task_moves"
+STORE = "tunefleet.db.repositories.task_transitions"
 THE_ONE = "moving.py"
 ONLY_OPENS_OFFERS = "placing.py"
 
@@ -19,6 +19,6 @@ def test_services_move_tasks_through_moving_only(repository: Path) -> None:
             names = {each.name for each in node.names} if isinstance(node, ast.ImportFrom) else set()
             if isinstance(node, ast.ImportFrom) and node.module == STORE and "switch" in names:
                 users.add(file.name)
-            if isinstance(node, ast.ImportFrom) and node.module == "tunefleet.store" and "task_moves" in names:
+            if isinstance(node, ast.ImportFrom) and node.module == "tunefleet.db" and "task_moves" in names:
                 users.add(file.name)
     assert users <= {THE_ONE, ONLY_OPENS_OFFERS}

@@ -12,13 +12,13 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from tests.unit.services.lab import FakeClock
+from tunefleet.db.fleet.servers import LeaderRow
 from tunefleet.links.forward import epoch_of, proof
 from tunefleet.server.forward import Forward, needs_leader
 from tunefleet.services.core import Clock
 from tunefleet.services.leadership import Leading
 from tunefleet.services.leading import SEEN
 from tunefleet.services.signals import Signals
-from tunefleet.store.servers import LeaderRow
 
 SECRET = b"of one database"
 

@@ -14,6 +14,10 @@ from typing import Any
 import numpy as np
 
 from tests.unit.services.lab import Lab
+from tunefleet.db.federations import federation_updates, federation_versions, federations, rounds
+from tunefleet.db.federations.federation_updates import UpdateRow
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.federations.rounds import RoundRow
 from tunefleet.federation import AdapterFile, read_config
 from tunefleet.federation.contract import check, contract_of
 from tunefleet.federation.floats import Array
@@ -26,10 +30,6 @@ from tunefleet.services.federation.accepting import Accepted, Arrived
 from tunefleet.services.federation.archiving import with_archive
 from tunefleet.services.federation.keeper import RoundKeeper
 from tunefleet.spec.federating import FederationSpec
-from tunefleet.store import federation_updates, federation_versions, federations, rounds
-from tunefleet.store.federation_updates import UpdateRow
-from tunefleet.store.federations import FederationRow
-from tunefleet.store.rounds import RoundRow
 
 RANK, ROWS, COLUMNS = 2, 3, 4
 A, B = (f"base_model.model.layer.lora_{side}.weight" for side in "AB")

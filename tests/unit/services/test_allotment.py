@@ -13,15 +13,15 @@ from sqlalchemy import Table, func, select
 
 from tests.unit.services.journalled import launch, metric, read
 from tests.unit.services.lab import FakeWorker, Lab
+from tunefleet.db.repositories import journal, journal_totals, training_protocol
+from tunefleet.db.tables.core import journal_records, launches, metric_points
+from tunefleet.db.tables.journal import reported_predictions
 from tunefleet.errors import InputError
 from tunefleet.schemas.training_jobs import JobRegistration
 from tunefleet.schemas.training_reports import PredictionItem, ReportedPoint
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.services import allotment, events
 from tunefleet.services.training import jobs, metrics, predictions
-from tunefleet.store import journal, journal_room, training
-from tunefleet.store.tables import journal_records, launches, metric_points
-from tunefleet.store.tables_journal import reported_predictions
 
 LONG = "n" * 257
 WIDE = {f"v{number}": 1.0 for number in range(5_000)}
@@ -42,8 +42,8 @@ async def count(lab: Lab, table: Table) -> int:
                                    .scalar_one()))  # fmt: skip
 
 
-async def kept(lab: Lab, task_id: str) -> journal_room.RoomRow:
-    found = await lab.core.read(partial(journal_room.get, task_id=task_id))
+async def kept(lab: Lab, task_id: str) -> journal_totals.RoomRow:
+    found = await lab.core.read(partial(journal_totals.get, task_id=task_id))
     assert found is not None
     return found
 
@@ -134,7 +134,7 @@ async def test_nothing_is_left_of_the_room_of_a_task_that_is_removed(
     await send(lab, offer, [launch("l1"), metric(1)])
     await worker.finish(offer.token)
     await lab.core.write(partial(journal.delete_of_tasks, task_ids=[offer.task_id]))
-    assert await lab.core.read(partial(journal_room.get, task_id=offer.task_id)) is None
+    assert await lab.core.read(partial(journal_totals.get, task_id=offer.task_id)) is None
 
 
 async def registered(lab: Lab) -> tuple[str, str]:
@@ -168,7 +168,7 @@ async def test_a_report_reads_none_of_the_predictions_that_are_stored(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("read")
 
-    monkeypatch.setattr(training, "predictions", refuse)
+    monkeypatch.setattr(training_protocol, "predictions", refuse)
     await predictions.report(lab.core, who, [said(1), said(2)])
     assert await count(lab, journal_records) == 2
 

@@ -9,14 +9,14 @@ import pytest
 
 from tests.unit.services.lab import TRAIN, Lab
 from tunefleet.artifacts import manifest_digest
+from tunefleet.db import Connection, after_commit
+from tunefleet.db.repositories import artifacts as rows
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, OffsetConflict
 from tunefleet.schemas.api import ArtifactCreate, BlobQuery, FileEntry
 from tunefleet.services import artifacts, events, prune, tasks
 from tunefleet.services.artifacts import PIN_S
 from tunefleet.services.deleting import delete_files
 from tunefleet.services.garbage import Collected
-from tunefleet.store import Connection, after_commit
-from tunefleet.store import artifacts as rows
 
 
 def entry(data: bytes) -> FileEntry:

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.services.federating import Party, keep
 from tests.unit.services.lab import FakeWorker, Lab
 from tests.unit.services.pipelines import Pipelines, stage
+from tunefleet.db.federations import federations
 from tunefleet.errors import ConflictError, SpecError
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.schemas.api import SubmitRequest, WorkflowDetail
@@ -20,7 +21,6 @@ from tunefleet.schemas.worker_link import Offer
 from tunefleet.services import joining, settling, tasks, workflows
 from tunefleet.services.federation import access, jobs, tokens
 from tunefleet.services.results import files, signer
-from tunefleet.store import federations
 
 MODEL = {"source": {"identifier": "builtin:gsm8k-llama-2m"}}
 

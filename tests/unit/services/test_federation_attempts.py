@@ -11,13 +11,15 @@ import pytest
 
 from tests.unit.services.federating import Party, keep, party
 from tests.unit.services.lab import Lab
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_updates, rounds
+from tunefleet.db.repositories import events
 from tunefleet.errors import GoneError
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.schemas.federated import MemberChange
 from tunefleet.services.federation import jobs, members
 from tunefleet.services.federation import rounds as verbs
 from tunefleet.services.federation.accepting import Accepted
-from tunefleet.store import Connection, events, federation_updates, rounds
 
 
 async def join(group: Party, attempt: int | None) -> None:

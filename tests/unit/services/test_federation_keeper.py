@@ -19,6 +19,10 @@ import pytest
 from tests.unit.services.federating import CONFIG, A, B, Party, adapter, keep, party
 from tests.unit.services.lab import Lab
 from tunefleet.artifacts import FolderStore
+from tunefleet.db import Connection, Database
+from tunefleet.db.federations import federation_versions, rounds
+from tunefleet.db.federations.rounds import RoundRow
+from tunefleet.db.repositories import artifacts
 from tunefleet.errors import NotFoundError
 from tunefleet.federation import strategy
 from tunefleet.federation.floats import Array
@@ -40,8 +44,6 @@ from tunefleet.services.federation.aggregate import Work
 from tunefleet.services.federation.keeper import LEASE_S, MAX_FAULTS, RoundKeeper, pause_s
 from tunefleet.services.signals import Signals
 from tunefleet.settings import ServerSettings
-from tunefleet.store import Connection, Database, artifacts, federation_versions, rounds
-from tunefleet.store.rounds import RoundRow
 
 
 @asynccontextmanager

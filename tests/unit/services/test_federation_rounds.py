@@ -9,11 +9,12 @@ import pytest
 
 from tests.unit.services.federating import adapter, keep, party
 from tests.unit.services.lab import Lab
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_updates, federations
+from tunefleet.db.federations.rounds import RoundRow
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, GoneError
 from tunefleet.services.federation import accepting, jobs, rounds
 from tunefleet.services.federation.accepting import CheckAgain, Refused
-from tunefleet.store import Connection, federation_updates, federations
-from tunefleet.store.rounds import RoundRow
 
 
 async def test_strangers_close_a_round_when_enough_have_uploaded(lab: Lab, tmp_path: Path) -> None:

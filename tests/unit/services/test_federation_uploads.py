@@ -13,6 +13,7 @@ import pytest
 
 from tests.unit.federation.adapters import factors, save
 from tunefleet.artifacts import FolderStore
+from tunefleet.db.federations.federations import FederationRow
 from tunefleet.errors import AdapterRefused, AuthError, ForbiddenError, InputError, NotFoundError, TooLargeError
 from tunefleet.services.federation import links, taking, tokens
 from tunefleet.services.federation.archives import find_adapter, find_recipes_adapter, is_tokenizer
@@ -22,7 +23,6 @@ from tunefleet.services.federation.tokens import FederationActor, may_look, may_
 from tunefleet.services.federation.uploads import read_fields
 from tunefleet.services.identity import Actor
 from tunefleet.spec.federating import FederationSpec
-from tunefleet.store.federations import FederationRow
 
 SECRET = b"s" * 32
 ROW = FederationRow(

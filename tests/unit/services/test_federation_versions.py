@@ -19,14 +19,15 @@ import pytest
 from tests.unit.services.federating import A, Party, keep, party
 from tests.unit.services.lab import Lab
 from tunefleet.artifacts import FolderStore, Link
+from tunefleet.db.federations import federation_versions
+from tunefleet.db.repositories import artifacts as rows
+from tunefleet.db.repositories import events
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.federated import Losses, VersionFile
 from tunefleet.services import artifacts, garbage
 from tunefleet.services.federation import archiving, jobs, tokens, versions
 from tunefleet.services.federation.archiving import archived, with_archive
-from tunefleet.store import artifacts as rows
-from tunefleet.store import events, federation_versions
 
 
 async def published(lab: Lab, folder: Path, count: int = 1, **spec: object) -> Party:

@@ -7,13 +7,13 @@ from pathlib import Path
 from tests.unit.services.campaigns.desk import HOUR, go, made, reached
 from tests.unit.services.federating import keep, party
 from tests.unit.services.lab import Lab
+from tunefleet.db.engine.writer import note
+from tunefleet.db.repositories import tasks
+from tunefleet.db.rows import AttemptRow
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.services.campaigns.book import Book
 from tunefleet.services.federation import versions
 from tunefleet.services.observing.commits import Commits
-from tunefleet.store import tasks
-from tunefleet.store.rows import AttemptRow
-from tunefleet.store.writer import note
 
 
 def figure(lab: Lab, name: str, **labels: str) -> float:

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab
+from tunefleet.db.access import usage
+from tunefleet.db.repositories import attempts
+from tunefleet.db.repositories.tasks import by_ids
+from tunefleet.db.rows import TaskRow
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.services import events, placing, tasks, why
-from tunefleet.store import attempts, usage
-from tunefleet.store.rows import TaskRow
-from tunefleet.store.tasks import by_ids
 
 NODES = TRAIN + "  resources: {nodes: 2, hardware: {gpu: {count: 0}}}\n  retry: {max_attempts: 2, backoff_s: 0}\n"
 POINT = "10.0.0.1:29500"

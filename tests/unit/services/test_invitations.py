@@ -9,13 +9,13 @@ import pytest
 
 from tests.unit.services.lab import FakeWorker, Lab, capabilities
 from tests.unit.services.test_quotas import member
+from tunefleet.db import Connection
+from tunefleet.db.tables.operations import invitations as table
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, NotFoundError, TooManyError
 from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, JoinReply, JoinRequest
 from tunefleet.schemas.projects import ProjectChange
 from tunefleet.services import invitations, keys, projects, workers
 from tunefleet.services.tries import AT_ONCE
-from tunefleet.store import Connection
-from tunefleet.store.tables_joining import invitations as table
 
 URL = "https://fleet.example"
 

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from tests.unit.services.journalled import launch, metric, read
 from tests.unit.services.lab import FakeWorker, Lab
+from tunefleet.db import Connection
+from tunefleet.db.repositories import journal, journal_totals
 from tunefleet.errors import ConflictError, NotFoundError, OffsetConflict
 from tunefleet.schemas.worker_link import JournalBatch, Offer
 from tunefleet.services import allotment, events, live, logs, metrics, series, tasks
 from tunefleet.services.curves import Curves
 from tunefleet.services.downsample import Column, downsample
 from tunefleet.services.scrub import scrub, scrub_bytes
-from tunefleet.store import Connection, journal, journal_room
 
 
 async def steps(lab: Lab, task_id: str, **how: Any) -> list[int]:
@@ -79,7 +80,7 @@ async def test_of_other_records_so_many_are_kept_and_an_event_says_so(
         cursor = await lab.journal(offer.token, "l1", records[cursor : cursor + 3], from_seq=cursor)
     assert cursor == len(records)
     assert await steps(lab, offer.task_id) == [1, 2]
-    kept = await lab.core.read(partial(journal_room.get, task_id=offer.task_id))
+    kept = await lab.core.read(partial(journal_totals.get, task_id=offer.task_id))
     assert kept is not None
     assert 8 <= kept.records <= 12
     page = await events.after(lab.core, lab.admin, 0)

@@ -13,12 +13,12 @@ import pytest
 
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab
 from tests.unit.services.test_journals import launch, metric, read, steps
+from tunefleet.db.repositories import task_list
+from tunefleet.db.rows import TaskRow
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.services import live, series, upkeep
 from tunefleet.services.curves import KEPT_S, Curves
 from tunefleet.services.federation import files
-from tunefleet.store import task_list
-from tunefleet.store.rows import TaskRow
 
 
 @pytest.fixture

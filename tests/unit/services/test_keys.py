@@ -14,6 +14,7 @@ import pytest
 
 from tests.integration.postgres.everywhere import Everywhere
 from tests.unit.services.lab import Lab
+from tunefleet.db import Connection
 from tunefleet.errors import AuthError, ForbiddenError, NotFoundError, StoreError
 from tunefleet.schemas.api import KeyCreate
 from tunefleet.services import ids, keys
@@ -21,7 +22,6 @@ from tunefleet.services.core import Core
 from tunefleet.services.opening import open_core
 from tunefleet.services.signals import MAX_TOPICS, Signals
 from tunefleet.settings import ServerSettings
-from tunefleet.store import Connection
 
 
 async def test_the_first_start_makes_keys_that_only_this_user_can_read(lab: Lab) -> None:

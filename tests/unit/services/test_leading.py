@@ -10,6 +10,9 @@ from pydantic import TypeAdapter
 
 from tests.unit.services.lab import Lab
 from tests.unit.services.test_federation_keeper import another
+from tunefleet.db.access import keys
+from tunefleet.db.fleet import servers
+from tunefleet.db.fleet.servers import LeaderRow
 from tunefleet.errors import NotLeadingError
 from tunefleet.server import mirror
 from tunefleet.services import roster
@@ -17,8 +20,6 @@ from tunefleet.services.core import Core, JoinWait
 from tunefleet.services.fleet import Fleet
 from tunefleet.services.leadership import fenced
 from tunefleet.services.leading import LEASE_S, PATIENCE_S, RENEW_S, Election, TwinError
-from tunefleet.store import keys, servers
-from tunefleet.store.servers import LeaderRow
 
 
 @pytest.fixture

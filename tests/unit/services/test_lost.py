@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab
+from tunefleet.db import Connection
 from tunefleet.services import placing, uplink, workers
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import Fleet, Presence
 from tunefleet.services.opening import open_core
-from tunefleet.store import Connection
 
 WAITS = TRAIN.replace("taskType: lora_sft", "taskType: lora_sft\n  on_lost: wait")
 

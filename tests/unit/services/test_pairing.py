@@ -14,13 +14,13 @@ import pytest
 
 from tunefleet.artifacts import FolderStore
 from tunefleet.cli.main import run
+from tunefleet.db.backup import archive
 from tunefleet.errors import StoreError
 from tunefleet.services import artifacts, garbage, keys
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
-from tunefleet.store import archive, restoring
 
 OLD_S = 7 * 86_400
 FILES = {name.encode() for name in ("rows", "weights")}
@@ -200,7 +200,7 @@ async def test_files_that_are_newer_than_a_restored_backup_stay(tmp_path: Path) 
     newer = await store(core, b"newer than the backup")
     core.close()
     age(folder)
-    restoring.restore(backup, folder / "tunefleet.db", folder, force=True)
+    archive.restore(backup, folder / "tunefleet.db", folder, force=True)
     core = open_core(settings(folder))
     await garbage.collect(core)
     assert core.blobs.has(newer)

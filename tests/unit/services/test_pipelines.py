@@ -7,13 +7,13 @@ import pytest
 from tests.unit.services.lab import Lab
 from tests.unit.services.pipelines import Pipelines, stage
 from tests.unit.services.test_checkpoints import launched, saved, upload
+from tunefleet.db.repositories import tasks as task_rows
 from tunefleet.errors import ConflictError, SpecError
 from tunefleet.schemas.api import SubmitRequest
 from tunefleet.schemas.worker_link import Finish
 from tunefleet.services import artifacts, events, prune, steering, tasks, workflows
 from tunefleet.services import why as why_service
 from tunefleet.services.training.offers import polled
-from tunefleet.store import tasks as task_rows
 
 TRAIN = {
     "taskType": "lora_sft",

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.unit.services.lab import ECHO, TRAIN, FakeWorker, Lab
+from tunefleet.db.repositories import queue
 from tunefleet.schemas.api import SubmitRequest
 from tunefleet.schemas.worker_link import ExecutorOffer, Gpu, GpuLoad, Load
 from tunefleet.services import placing, ranking, roster, tasks, waiting, why, workers, workflows
-from tunefleet.store import queue
 
 GIB = 1 << 30
 

@@ -11,10 +11,10 @@ import pytest
 from tests.unit.services.federating import keep, party
 from tests.unit.services.lab import Lab
 from tunefleet.artifacts import NoRoomError
+from tunefleet.db.repositories import artifacts
 from tunefleet.services import artifacts as services
 from tunefleet.services import ration
 from tunefleet.services.garbage import Collected
-from tunefleet.store import artifacts
 
 
 def named(data: bytes) -> str:

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.services.federating import Party, keep
 from tests.unit.services.lab import TRAIN, Lab
 from tests.unit.services.pipelines import Pipelines, stage
+from tunefleet.db import Connection
 from tunefleet.errors import ConflictError
 from tunefleet.schemas.api import WorkflowDetail
 from tunefleet.schemas.federated import FederationCreated
@@ -18,7 +19,6 @@ from tunefleet.schemas.worker_link import Offer
 from tunefleet.services import artifacts, garbage, prune, registering, tasks, workers, workflows
 from tunefleet.services.core import Core
 from tunefleet.services.federation import jobs
-from tunefleet.store import Connection
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import pytest
 from tests.unit.services.lab import TRAIN, Lab
 from tests.unit.services.test_quotas import member
 from tunefleet.artifacts import manifest_digest
+from tunefleet.db import Connection
+from tunefleet.db.repositories import artifacts as artifact_rows
 from tunefleet.errors import ForbiddenError, NotFoundError
 from tunefleet.schemas.api import ArtifactCreate, FileEntry
 from tunefleet.schemas.compat_results import ResultEnvelope
 from tunefleet.services import artifacts, links, results
 from tunefleet.services.links import Signature
-from tunefleet.store import Connection
-from tunefleet.store import artifacts as artifact_rows
 
 PUBLIC = "https://ai.example.org/fleet"
 

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.services.lab import ECHO, TRAIN, Lab
+from tunefleet.db.rows import TaskRow
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import OUTCOMES, RetryBudget, TaskReason, TaskStatus
 from tunefleet.services import events, keys, placing, sweep, workers
 from tunefleet.services import why as why_service
 from tunefleet.services.fleet import Fleet
 from tunefleet.services.verdicts import MAX_BACKOFF_S, MAX_LOST, reason_of, settle
-from tunefleet.store.rows import TaskRow
 
 RETRY = TRAIN + "  retry: {max_attempts: 3, backoff_s: 10}\n"
 

@@ -11,10 +11,10 @@ from sqlalchemy import func, select
 
 from tests.unit.services.journalled import launch, metric, read
 from tests.unit.services.lab import FakeWorker, Lab
+from tunefleet.db.repositories import journal
+from tunefleet.db.tables.core import metric_points
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.services import events, thinning
-from tunefleet.store import journal
-from tunefleet.store.tables import metric_points
 
 KEPT = 1000
 

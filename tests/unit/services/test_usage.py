@@ -8,15 +8,15 @@ import pytest
 
 from tests.unit.services.lab import ECHO, FakeWorker, Lab
 from tests.unit.services.test_quotas import GPUS, ON_GPU, member, submit
+from tunefleet.db import Connection
+from tunefleet.db.access import usage as rows
+from tunefleet.db.access.audit import AuditRow
+from tunefleet.db.access.usage import UsageRow as UsedRow
 from tunefleet.errors import NotFoundError
 from tunefleet.schemas.projects import UsageRow
 from tunefleet.schemas.worker_link import GpuLoad, Load
 from tunefleet.services import audit, loads, shares, tasks, usage
 from tunefleet.services.federation.tokens import FederationActor
-from tunefleet.store import Connection
-from tunefleet.store import usage as rows
-from tunefleet.store.audit import AuditRow
-from tunefleet.store.usage import UsageRow as UsedRow
 
 ASKED = AuditRow(0, 0.0, None, None, None, None, "10.0.0.9", "POST", "/api/v1/keys", "key_id=key-1", 201, "r-1")
 

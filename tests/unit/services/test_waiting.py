@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from tests.unit.services.lab import ECHO, TRAIN, FakeWorker, Lab
+from tunefleet.db import Connection
+from tunefleet.db.repositories import attempts, queue
+from tunefleet.db.rows import TaskRow
 from tunefleet.placement import Candidate, plan
 from tunefleet.schemas.worker_link import Gpu
 from tunefleet.services import placing, roster, waiting
-from tunefleet.store import Connection, attempts, queue
-from tunefleet.store.rows import TaskRow
 
 GIB = 1 << 30
 HARDWARE = (

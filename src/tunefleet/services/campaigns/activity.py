@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass
 
 import orjson
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.campaigns import campaigns, cycles
+from tunefleet.db.campaigns.cycles import CycleRow
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.schemas.campaign import ActivityView, Unit
 from tunefleet.schemas.live import CampaignActivity
@@ -15,8 +18,6 @@ from tunefleet.services.campaigns.status import topic
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.views import moment
-from tunefleet.store import Connection, campaigns, cycles, wake
-from tunefleet.store.cycles import CycleRow
 
 
 @dataclass(frozen=True, slots=True)

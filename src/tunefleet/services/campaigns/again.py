@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from tunefleet.db import Connection
+from tunefleet.db.campaigns import campaigns, models
+from tunefleet.db.campaigns import cycles as cycle_rows
+from tunefleet.db.campaigns.campaigns import CampaignRow
+from tunefleet.db.campaigns.cycles import CycleRow
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
 from tunefleet.lifecycle.model import Stage
@@ -12,10 +17,6 @@ from tunefleet.services.campaigns import backwards, jobs, registry, views
 from tunefleet.services.campaigns.status import mine, tell
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
-from tunefleet.store import Connection, campaigns, models
-from tunefleet.store import cycles as cycle_rows
-from tunefleet.store.campaigns import CampaignRow
-from tunefleet.store.cycles import CycleRow
 
 _LOOK = 50
 """In how many of the newest cycles a merge is looked for."""

@@ -7,13 +7,14 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.campaigns import cycles
+from tunefleet.db.campaigns.campaigns import CampaignRow
+from tunefleet.db.campaigns.cycles import CycleRow
 from tunefleet.lifecycle.cycle import CycleStatus, StepName, StepStatus, move_cycle
 from tunefleet.services.campaigns.cycles import changed, kept_of, lasted, state_of, steps_of
 from tunefleet.services.campaigns.state import CycleState
 from tunefleet.services.campaigns.status import tell
-from tunefleet.store import Connection, cycles
-from tunefleet.store.campaigns import CampaignRow
-from tunefleet.store.cycles import CycleRow
 
 RETRIED_FROM: Final = {StepName.WAIT: StepName.UPLOAD, StepName.SELECT: StepName.EVALUATE}
 """Where a retry begins if it is not at the step that failed: a task that failed is ordered anew, with its data sent

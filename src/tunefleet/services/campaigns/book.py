@@ -15,6 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.campaigns import campaigns, models, spend
+from tunefleet.db.campaigns import cycles as cycle_rows
+from tunefleet.db.campaigns.campaigns import CampaignRow, LineRow
+from tunefleet.db.campaigns.cycles import CycleRow
+from tunefleet.db.campaigns.spend import SpendRow
 from tunefleet.errors import NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus
 from tunefleet.services.campaigns import activity, backwards, cycles, registry, tokens
@@ -34,12 +40,6 @@ from tunefleet.services.campaigns.status import ACTIVE, TOPIC, await_person, sam
 from tunefleet.services.core import Core
 from tunefleet.services.notify.words import spell_until
 from tunefleet.services.scrub import scrub
-from tunefleet.store import Connection, campaign_log, campaigns, models, spend, wake
-from tunefleet.store import cycles as cycle_rows
-from tunefleet.store.campaign_log import LineRow
-from tunefleet.store.campaigns import CampaignRow
-from tunefleet.store.cycles import CycleRow
-from tunefleet.store.spend import SpendRow
 
 __all__ = ["LEASE_S", "RENEW_S", "TOPIC", "Book", "Level"]
 
@@ -91,7 +91,7 @@ class Book:
         Without it a campaign whose server was killed would wait for the rest of a lease.
         """
         await self._core.write(campaigns.release_all)
-        newest = await self._core.read(campaign_log.newest_at)
+        newest = await self._core.read(campaigns.newest_at)
         if newest is not None:
             await self.look_at_clock(newest)
 
@@ -110,7 +110,7 @@ class Book:
             campaigns.set_back(connection, now, seen - now)
             for id_ in campaigns.due(connection):
                 row = _known(connection, id_)
-                campaign_log.add(connection, LineRow(row.seq, None, None, "warning", text, now))
+                campaigns.add(connection, LineRow(row.seq, None, None, "warning", text, now))
                 wake(connection, topic(id_))
 
         await self._core.write(operation)
@@ -146,7 +146,7 @@ class Book:
                     return cycles.state_of(connection, claimed, cycle)
             except Unreadable as error:
                 held = await_person(connection, claimed, now, str(error), verb="start")
-                campaign_log.add(connection, LineRow(held.seq, None, None, "error", f"held: {held.reason}", now))
+                campaigns.add(connection, LineRow(held.seq, None, None, "error", f"held: {held.reason}", now))
             campaigns.release(connection, campaign_id, holder=holder)
             return None
 
@@ -463,5 +463,5 @@ def _known(connection: Connection, campaign_id: str) -> CampaignRow:
 
 
 def _line(connection: Connection, row: CampaignRow, cycle: int, step: str, level: Level, text: str, now: float) -> None:
-    campaign_log.add(connection, LineRow(row.seq, cycle, str(step), level, text, now))
+    campaigns.add(connection, LineRow(row.seq, cycle, str(step), level, text, now))
     wake(connection, topic(row.id))

@@ -7,14 +7,15 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.campaigns import campaigns, cycles, tracking
+from tunefleet.db.campaigns.campaigns import CampaignRow
+from tunefleet.db.campaigns.cycles import CycleRow, StepRow
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus, CycleStatus, StepName, StepStatus, move_cycle
 from tunefleet.services.campaigns.state import CycleState
 from tunefleet.services.campaigns.status import await_person, parsed, readable, tell
 from tunefleet.services.notify.words import spell_until
-from tunefleet.store import Connection, campaigns, cycles, tracking
-from tunefleet.store.campaigns import CampaignRow
-from tunefleet.store.cycles import CycleRow, StepRow
 
 FIRST_PAUSE_S: Final = 60.0
 MAX_PAUSE_S: Final = 3600.0

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from tunefleet.db import Connection
+from tunefleet.db.campaigns import campaigns, cycles
+from tunefleet.db.campaigns.campaigns import CampaignRow
+from tunefleet.db.campaigns.cycles import CycleRow
+from tunefleet.db.repositories import events
 from tunefleet.schemas.api import EventView, Page
 from tunefleet.schemas.campaign import CampaignLog, CycleView, LineageView
 from tunefleet.services.campaigns import views
@@ -12,9 +17,6 @@ from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
 from tunefleet.services.paging import before, bounded
 from tunefleet.services.views import event_view
-from tunefleet.store import Connection, campaign_log, cycles, events
-from tunefleet.store.campaigns import CampaignRow
-from tunefleet.store.cycles import CycleRow
 
 PAGE = 500
 
@@ -40,9 +42,9 @@ async def read_log(
     def operation(connection: Connection) -> CampaignLog:
         row, count = find(connection, actor, reference), bounded(limit)
         if after is None:
-            found = campaign_log.tail(connection, row.seq, limit=count, cycle=cycle)
+            found = campaigns.tail(connection, row.seq, limit=count, cycle=cycle)
         else:
-            found = campaign_log.after(connection, row.seq, after, limit=count, cycle=cycle)
+            found = campaigns.after(connection, row.seq, after, limit=count, cycle=cycle)
         lines = tuple(views.line_view(row, line) for line in found)
         return CampaignLog(lines=lines, next_id=lines[-1].id if lines else after or 0)
 

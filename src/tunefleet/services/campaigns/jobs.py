@@ -6,6 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
+from tunefleet.db import Connection
+from tunefleet.db.campaigns import campaigns
+from tunefleet.db.campaigns.campaigns import CampaignRow
+from tunefleet.db.repositories import notifications
+from tunefleet.db.repositories.notifications import WishRow
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus
 from tunefleet.schemas.api import Page
@@ -18,9 +23,6 @@ from tunefleet.services.ids import new_id
 from tunefleet.services.paging import before, bounded, split
 from tunefleet.spec.campaign import CampaignSpec
 from tunefleet.spec.notify import format_of, is_address
-from tunefleet.store import Connection, campaigns, channels
-from tunefleet.store.campaigns import CampaignRow
-from tunefleet.store.channels import WishRow
 
 NOT_ENABLED: Final = "Its configuration says enabled: false."
 _RESTING: Final = frozenset({CampaignStatus.PAUSED.value, CampaignStatus.HELD.value, CampaignStatus.STOPPED.value})
@@ -249,7 +251,7 @@ def _check_channels(connection: Connection, actor: Actor, specs: Mapping[str, Ca
         for name, spec in specs.items()
         for wish in spec.notify
         if not is_address(wish.to)
-        and channels.by_name(connection, wish.to, project=actor.project, owner=actor.owner) is None
+        and notifications.by_name(connection, wish.to, project=actor.project, owner=actor.owner) is None
     ]
     if missing:
         raise InputError(
@@ -259,14 +261,14 @@ def _check_channels(connection: Connection, actor: Actor, specs: Mapping[str, Ca
 
 def _wish(connection: Connection, row: CampaignRow, spec: CampaignSpec) -> None:
     """Store who is told of a campaign, as its document wants."""
-    channels.delete_of_tasks(connection, [row.id])
+    notifications.delete_of_tasks(connection, [row.id])
     wishes = []
     for number, wish in enumerate(spec.notify):
         events = ",".join(dict.fromkeys(wish.on))
         if is_address(wish.to):
             wishes.append(WishRow(row.id, number, None, wish.format or format_of(wish.to), wish.to, events))
             continue
-        channel = channels.by_name(connection, wish.to, project=row.project, owner=row.owner)
+        channel = notifications.by_name(connection, wish.to, project=row.project, owner=row.owner)
         if channel is not None:
             wishes.append(WishRow(row.id, number, channel.id, channel.format, channel.target, events))
-    channels.add_wishes(connection, wishes)
+    notifications.add_wishes(connection, wishes)

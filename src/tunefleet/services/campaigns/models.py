@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tunefleet.db import Connection
+from tunefleet.db.campaigns import models
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.model import Stage
 from tunefleet.schemas.api import Page
@@ -12,7 +14,6 @@ from tunefleet.services.campaigns import registry, views
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.paging import before, bounded, split
-from tunefleet.store import Connection, models
 
 
 async def list_(

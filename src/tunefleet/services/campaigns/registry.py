@@ -7,6 +7,10 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.campaigns import campaigns, models
+from tunefleet.db.campaigns.models import ModelRow
+from tunefleet.db.repositories import artifacts
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model import Stage, move
@@ -14,8 +18,6 @@ from tunefleet.services.campaigns.state import CycleState, ModelVersion, NewVers
 from tunefleet.services.campaigns.status import tell
 from tunefleet.services.identity import Actor, may_change, may_read
 from tunefleet.services.ids import new_id
-from tunefleet.store import Connection, artifacts, campaigns, models
-from tunefleet.store.models import ModelRow
 
 _LIST: Final = "`tunefleet models ls` lists them."
 _OWN: Final = ("artifact_id", "kept_from")

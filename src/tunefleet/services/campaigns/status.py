@@ -9,15 +9,17 @@ from typing import Any, Final
 import orjson
 from pydantic import ValidationError
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.campaigns import campaigns
+from tunefleet.db.campaigns.campaigns import CampaignRow
+from tunefleet.db.repositories import events
+from tunefleet.db.repositories.events import Event
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus, move_campaign, needs_you
 from tunefleet.services.campaigns.state import Unreadable
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
 from tunefleet.spec.campaign import CampaignSpec
 from tunefleet.spec.campaign_file import dump_campaign_spec, load_campaign_spec
-from tunefleet.store import Connection, campaigns, events, wake
-from tunefleet.store.campaigns import CampaignRow
-from tunefleet.store.events import Event
 
 TOPIC: Final = "campaigns"
 """Notified when a campaign may want something of the engine."""

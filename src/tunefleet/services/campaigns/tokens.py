@@ -9,12 +9,14 @@ from __future__ import annotations
 import hmac
 from typing import Final
 
+from tunefleet.db import Connection
+from tunefleet.db.access import keys
+from tunefleet.db.campaigns import campaigns
 from tunefleet.errors import AuthError
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
 from tunefleet.services.keys import SHARED_TOKEN, refuse_archived
 from tunefleet.services.seals import seal
-from tunefleet.store import Connection, campaigns, keys
 
 PREFIX: Final = "camp-"
 _MAC_DIGITS: Final = 32

@@ -8,16 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.campaigns import campaigns, spend, tracking
+from tunefleet.db.campaigns import cycles as cycle_rows
+from tunefleet.db.campaigns.campaigns import LineRow
+from tunefleet.db.campaigns.tracking import TrackingRow
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.services.campaigns import cycles
 from tunefleet.services.campaigns.state import CycleState, Unreadable
 from tunefleet.services.campaigns.status import parsed, topic
 from tunefleet.services.core import Core
 from tunefleet.services.scrub import scrub
-from tunefleet.store import Connection, campaign_log, campaigns, spend, tracking, wake
-from tunefleet.store import cycles as cycle_rows
-from tunefleet.store.campaign_log import LineRow
-from tunefleet.store.tracking import TrackingRow
 
 FIRST_PAUSE_S: Final = 60.0
 MAX_PAUSE_S: Final = 3600.0
@@ -159,7 +160,7 @@ def _untold(connection: Connection, row: TrackingRow) -> Untold | None:
 
 
 def _say(connection: Connection, row: TrackingRow, level: str, text: str, now: float) -> None:
-    campaign_log.add(connection, LineRow(row.campaign_seq, row.cycle, None, level, text, now))
+    campaigns.add(connection, LineRow(row.campaign_seq, row.cycle, None, level, text, now))
     campaign = campaigns.by_seq(connection, row.campaign_seq)
     if campaign is not None:
         wake(connection, topic(campaign.id))

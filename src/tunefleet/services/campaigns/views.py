@@ -7,6 +7,12 @@ from typing import Any, Final, cast
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.campaigns import cycles, models, spend, tracking
+from tunefleet.db.campaigns.campaigns import CampaignRow, LineRow
+from tunefleet.db.campaigns.cycles import CycleRow, StepRow
+from tunefleet.db.campaigns.models import ModelRow
+from tunefleet.db.campaigns.tracking import TrackingRow
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
 from tunefleet.lifecycle.model import Stage
 from tunefleet.schemas.campaign import (
@@ -24,12 +30,6 @@ from tunefleet.services.campaigns.cycles import kept_of
 from tunefleet.services.campaigns.status import readable
 from tunefleet.services.scrub import scrub
 from tunefleet.services.views import maybe_moment, moment
-from tunefleet.store import Connection, cycles, models, spend, tracking
-from tunefleet.store.campaign_log import LineRow
-from tunefleet.store.campaigns import CampaignRow
-from tunefleet.store.cycles import CycleRow, StepRow
-from tunefleet.store.models import ModelRow
-from tunefleet.store.tracking import TrackingRow
 
 NEWEST_CYCLES: Final = 10
 """How many cycles are shown with their campaign."""

@@ -8,6 +8,12 @@ from dataclasses import dataclass
 import orjson
 
 from tunefleet.clusters import Ask, Seen
+from tunefleet.db import Connection, wake
+from tunefleet.db.access import keys as key_rows
+from tunefleet.db.fleet import clusters, workers
+from tunefleet.db.fleet.clusters import ClusterJobRow
+from tunefleet.db.repositories import attempts, commands, controls, events, tasks
+from tunefleet.db.rows import TaskRow
 from tunefleet.errors import TunefleetError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.placement import Requirement
@@ -16,10 +22,6 @@ from tunefleet.services.clusters.course import BARREN, Step, needs_nodes
 from tunefleet.services.core import KEYS
 from tunefleet.services.ids import hashed, new_secret
 from tunefleet.services.moving import Move, switch
-from tunefleet.store import Connection, attempts, clusters, commands, controls, events, tasks, wake, workers
-from tunefleet.store import keys as key_rows
-from tunefleet.store.clusters import ClusterJobRow
-from tunefleet.store.rows import TaskRow
 
 
 @dataclass(frozen=True, slots=True)

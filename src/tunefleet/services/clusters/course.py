@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tunefleet.clusters import Seen
+from tunefleet.db.fleet.clusters import ClusterJobRow
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.store.clusters import ClusterJobRow
 
 Act = Literal["none", "waits", "runs", "leave", "cancel", "end", "fail"]
 VANISHED_S: Final = 30.0

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from tunefleet.db import Connection
+from tunefleet.db.fleet import clusters
+from tunefleet.db.repositories import tasks
 from tunefleet.placement import Requirement
-from tunefleet.store import Connection, clusters, tasks
 
 GATHER_S: Final = 20.0
 """So long further workers of a job are waited for, after it got its nodes and after each that has come.

@@ -14,6 +14,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tunefleet.clusters import Cluster, Seen
+from tunefleet.db import Connection
+from tunefleet.db.fleet import clusters
+from tunefleet.db.fleet.clusters import ClusterJobRow
+from tunefleet.db.repositories import tasks
 from tunefleet.errors import ConflictError, TunefleetError, UnreachableError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.services import roster
@@ -21,8 +25,6 @@ from tunefleet.services.clusters import book, picture
 from tunefleet.services.clusters.course import Crew, Step, next_step
 from tunefleet.services.clusters.picture import Picture
 from tunefleet.services.core import Core
-from tunefleet.store import Connection, clusters, tasks
-from tunefleet.store.clusters import ClusterJobRow
 
 log = logging.getLogger(__name__)
 _HERE: Final = frozenset({"127.0.0.1", "localhost", "::1"})

@@ -6,15 +6,17 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tunefleet.db import Connection
+from tunefleet.db.fleet import clusters
+from tunefleet.db.fleet.clusters import ClusterJobRow
+from tunefleet.db.repositories import tasks
+from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.placement import Requirement, WorkerState, lacks
 from tunefleet.placement.gangs import largest
 from tunefleet.services import quotas, roster
 from tunefleet.services.clusters.course import Crew
 from tunefleet.services.roster import Presences
-from tunefleet.store import Connection, clusters, tasks
-from tunefleet.store.clusters import ClusterJobRow
-from tunefleet.store.rows import TaskRow
 
 
 @dataclass(frozen=True, slots=True)

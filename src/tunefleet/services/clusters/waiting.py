@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tunefleet.store import Connection, clusters
-from tunefleet.store.clusters import ClusterJobRow
-from tunefleet.store.rows import TaskRow
+from tunefleet.db import Connection
+from tunefleet.db.fleet import clusters
+from tunefleet.db.fleet.clusters import ClusterJobRow
+from tunefleet.db.rows import TaskRow
 
 
 def nodes(connection: Connection, rows: Sequence[TaskRow], absent: Mapping[str, str], most: int) -> dict[str, str]:

@@ -8,6 +8,12 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_updates, federations, rounds
+from tunefleet.db.federations.federation_updates import COUNTED, DISCARDED, REJECTED, SUPERSEDED, WAITING, UpdateRow
+from tunefleet.db.federations.federations import FederationRow, MemberRow
+from tunefleet.db.federations.rounds import RoundRow
+from tunefleet.db.repositories import artifacts
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, GoneError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundStatus
@@ -16,10 +22,6 @@ from tunefleet.services.federation import rounds as verbs
 from tunefleet.services.federation.status import FOREVER, PAUSED, QUEUED, locked, move, spec_of, tell
 from tunefleet.services.federation.weighing import rows_of_both
 from tunefleet.spec.federating import MAX_WORKERS
-from tunefleet.store import Connection, artifacts, federation_updates, federations, rounds
-from tunefleet.store.federation_updates import COUNTED, DISCARDED, REJECTED, SUPERSEDED, WAITING, UpdateRow
-from tunefleet.store.federations import FederationRow, MemberRow
-from tunefleet.store.rounds import RoundRow
 
 UNCHANGED: Final = (
     "These are the weights of your last update: nothing was trained since, and they do not count. After a hot reload "

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
+from tunefleet.db import DEFAULT_PROJECT, Connection, after_commit, wake
+from tunefleet.db.federations import federation_tokens, federations
+from tunefleet.db.federations.federation_tokens import TokenRow
+from tunefleet.db.federations.federations import FederationRow
 from tunefleet.errors import AuthError, InputError
 from tunefleet.schemas.federated_tokens import FederationToken
 from tunefleet.services.core import KEYS, Core
 from tunefleet.services.federation.status import find, spec_of, tell
 from tunefleet.services.federation.tokens import FederationActor, Who, may_steer, proven, token_of, worker_name
 from tunefleet.services.views import maybe_moment
-from tunefleet.store import DEFAULT_PROJECT, Connection, after_commit, federation_tokens, federations, wake
-from tunefleet.store.federation_tokens import TokenRow
-from tunefleet.store.federations import FederationRow
 
 
 async def authenticate(core: Core, token: str) -> FederationActor:

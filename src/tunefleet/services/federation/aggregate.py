@@ -17,6 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from tunefleet.artifacts import BlobStore
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_updates, federation_versions, federations, rounds
+from tunefleet.db.federations.federation_updates import COUNTED, UpdateRow
+from tunefleet.db.federations.federation_versions import VersionRow
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.federations.rounds import RoundRow
+from tunefleet.db.repositories import artifacts
 from tunefleet.errors import AdapterRefused, NotFoundError, StoreError, TunefleetError
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.schemas.api import FileEntry
@@ -26,11 +33,6 @@ from tunefleet.services.core import Core
 from tunefleet.services.federation import files
 from tunefleet.services.federation.rounds import result_holder
 from tunefleet.services.federation.status import FOREVER, spec_of, tell
-from tunefleet.store import Connection, artifacts, federation_updates, federation_versions, federations, rounds
-from tunefleet.store.federation_updates import COUNTED, UpdateRow
-from tunefleet.store.federation_versions import VersionRow
-from tunefleet.store.federations import FederationRow
-from tunefleet.store.rounds import RoundRow
 
 if TYPE_CHECKING:
     from tunefleet.federation import Update

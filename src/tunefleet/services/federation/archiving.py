@@ -13,14 +13,16 @@ from typing import IO, Any, Final, cast
 import orjson
 
 from tunefleet.artifacts import BlobStore, Intake
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_versions, federations
+from tunefleet.db.federations.federation_versions import VersionRow, holder
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import artifacts
 from tunefleet.errors import NotFoundError, StoreError
 from tunefleet.schemas.api import FileEntry
 from tunefleet.services import ration
 from tunefleet.services.core import Core
 from tunefleet.services.federation.status import FOREVER
-from tunefleet.store import Connection, artifacts, federation_versions, federations
-from tunefleet.store.federation_versions import VersionRow, holder
-from tunefleet.store.federations import FederationRow
 
 ARCHIVE: Final = "adapter.tar.gz"
 _BLOCK: Final = 1 << 20

@@ -5,13 +5,15 @@ What is said is stored with the version, and delivered by the courier of notific
 
 from __future__ import annotations
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.federations import federations
+from tunefleet.db.federations.federations import FederationRow, MemberRow
+from tunefleet.db.repositories import notifications
+from tunefleet.db.repositories.notifications import WAITING, NoticeRow
 from tunefleet.schemas.notify import Told, ToldVersion
 from tunefleet.services.ids import new_id
 from tunefleet.services.notify.watch import TOPIC
 from tunefleet.services.views import moment
-from tunefleet.store import Connection, federations, notifications, wake
-from tunefleet.store.federations import FederationRow, MemberRow
-from tunefleet.store.notifications import WAITING, NoticeRow
 
 EVENT = "published"
 

@@ -9,6 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_chunks, federations
+from tunefleet.db.federations.federation_chunks import FREE, ChunkRow
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import artifacts
 from tunefleet.errors import ConflictError, ForbiddenError, GoneError, NotFoundError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.schemas.federated import JobWorker
@@ -21,9 +26,6 @@ from tunefleet.services.federation.status import FOREVER, find_to_take_part, how
 from tunefleet.services.federation.tokens import Who, only_worker, worker_name
 from tunefleet.services.links import Signature
 from tunefleet.services.views import moment
-from tunefleet.store import Connection, artifacts, federation_chunks, federations
-from tunefleet.store.federation_chunks import FREE, ChunkRow
-from tunefleet.store.federations import FederationRow
 
 LEASE_S: Final = 1800.0
 """How long a worker may be silent before its chunk is somebody else's."""

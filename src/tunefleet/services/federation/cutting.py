@@ -16,12 +16,13 @@ from typing import Final
 import orjson
 
 from tunefleet.artifacts import BlobStore, Intake
+from tunefleet.db import Connection
+from tunefleet.db.repositories import artifacts
 from tunefleet.errors import DataError, NotFoundError
 from tunefleet.schemas.api import FileEntry
 from tunefleet.services import quotas
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
-from tunefleet.store import Connection, artifacts
 
 MAX_CHUNKS: Final = 100_000
 _MAX_LINE_BYTES: Final = 64 << 20

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.federations.federation_versions import VersionRow
 from tunefleet.errors import NotFoundError
 from tunefleet.schemas.api import FileEntry
 from tunefleet.services.core import Core
@@ -13,8 +15,6 @@ from tunefleet.services.federation.status import find
 from tunefleet.services.federation.tokens import Who
 from tunefleet.services.federation.versions import version_of
 from tunefleet.services.links import Signature
-from tunefleet.store import Connection
-from tunefleet.store.federation_versions import VersionRow
 
 
 async def archive(

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.artifacts import BlobStore, begin_writing, hash_file, replacing
+from tunefleet.db import Connection
+from tunefleet.db.repositories import artifacts
 from tunefleet.errors import MachineError
 from tunefleet.schemas.api import FileEntry
 from tunefleet.services import ration
 from tunefleet.services.core import Core
 from tunefleet.services.deleting import delete_files
-from tunefleet.store import Connection, artifacts
 
 _FOLDER: Final = "federation"
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from tunefleet.services.federation import callbacks
-from tunefleet.store import (
-    Connection,
-    artifacts,
-    events,
+from tunefleet.db import Connection
+from tunefleet.db.federations import (
     federation_chunks,
     federation_tokens,
     federation_updates,
     federation_versions,
     federations,
-    notifications,
 )
-from tunefleet.store.federations import FederationRow
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import artifacts, events, notifications
+from tunefleet.services.federation import callbacks
 
 _AT_ONCE: Final = 500
 

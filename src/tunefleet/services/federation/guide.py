@@ -9,6 +9,11 @@ from typing import Any, Final, get_args
 
 from pydantic import ValidationError
 
+from tunefleet.db import Connection
+from tunefleet.db.federations import rounds as round_rows
+from tunefleet.db.federations.federation_versions import VersionRow
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.federations.rounds import RoundRow
 from tunefleet.errors import ConflictError, Fault, GoneError, InputError, SpecError
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.schemas.api import FileEntry
@@ -31,11 +36,6 @@ from tunefleet.services.identity import Actor
 from tunefleet.spec.explain import explain
 from tunefleet.spec.federating import FederationSpec, StrategyName, StrategySpec
 from tunefleet.spec.text import Source
-from tunefleet.store import Connection
-from tunefleet.store import rounds as round_rows
-from tunefleet.store.federation_versions import VersionRow
-from tunefleet.store.federations import FederationRow
-from tunefleet.store.rounds import RoundRow
 
 HELD_S: Final = 50.0
 """Longest time that a poll is held: proxies close what is silent for a minute. Whoever wants to wait longer repeats."""

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_updates, federations
+from tunefleet.db.federations import rounds as round_rows
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import tasks
 from tunefleet.errors import ConflictError, ForbiddenError, InputError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
@@ -18,14 +23,6 @@ from tunefleet.services.identity import Actor, may_read, may_submit
 from tunefleet.services.notify import formats
 from tunefleet.services.paging import before, bounded, split
 from tunefleet.spec.federating import FederationSpec
-from tunefleet.store import (
-    Connection,
-    federation_updates,
-    federations,
-    tasks,
-)
-from tunefleet.store import rounds as round_rows
-from tunefleet.store.federations import FederationRow
 
 
 async def create(

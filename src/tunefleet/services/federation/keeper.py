@@ -17,6 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from tunefleet.db import Connection
+from tunefleet.db.federations import federations, rounds
+from tunefleet.db.federations.federation_updates import UpdateRow
+from tunefleet.db.federations.rounds import RoundRow
 from tunefleet.errors import InputError, NotFoundError, TunefleetError
 from tunefleet.lifecycle.round import RoundReason, RoundStatus
 from tunefleet.services.core import Core
@@ -24,9 +28,6 @@ from tunefleet.services.federation import aggregate, files, publish
 from tunefleet.services.federation import rounds as verbs
 from tunefleet.services.federation.aggregate import Blamed
 from tunefleet.services.federation.status import TOPIC
-from tunefleet.store import Connection, federations, rounds
-from tunefleet.store.federation_updates import UpdateRow
-from tunefleet.store.rounds import RoundRow
 
 log = logging.getLogger(__name__)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from tunefleet.db import Connection
+from tunefleet.db.federations import federations
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.rows import TaskRow
 from tunefleet.services.federation.status import tell
 from tunefleet.services.ids import new_id
 from tunefleet.services.notify import formats
 from tunefleet.spec.federating import FederationSpec
-from tunefleet.store import Connection, federations
-from tunefleet.store.federations import FederationRow
-from tunefleet.store.rows import TaskRow
 
 
 def make(

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.federations import federation_updates, federations
+from tunefleet.db.federations.federations import MemberRow
+from tunefleet.db.repositories import notifications
 from tunefleet.errors import InputError
 from tunefleet.schemas.federated import MemberChange, MemberView
 from tunefleet.services.core import Core
@@ -12,8 +16,6 @@ from tunefleet.services.federation.status import find, find_to_take_part
 from tunefleet.services.federation.tokens import Who
 from tunefleet.services.notify.watch import TOPIC
 from tunefleet.spec.notify import address_fault
-from tunefleet.store import Connection, federation_updates, federations, notifications, wake
-from tunefleet.store.federations import MemberRow
 
 
 async def list_(core: Core, who: Who, reference: str) -> tuple[MemberView, ...]:

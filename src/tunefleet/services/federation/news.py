@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from tunefleet.db import Connection
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import events
 from tunefleet.schemas.api import EventView
 from tunefleet.services.core import Core
 from tunefleet.services.federation.status import find, sees
 from tunefleet.services.federation.tokens import Who
 from tunefleet.services.views import event_view
-from tunefleet.store import Connection, events
-from tunefleet.store.federations import FederationRow
 
 PAGE = 500
 _OF_ALL: Final = ("federation", "number", "round")

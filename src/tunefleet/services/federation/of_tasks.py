@@ -7,6 +7,12 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.federations import federations
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import shards, tasks
+from tunefleet.db.repositories.attempts import OfferRow
+from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.lifecycle.task import TaskStatus
@@ -16,10 +22,6 @@ from tunefleet.services.federation.shares import worker_of
 from tunefleet.services.federation.status import move, spec_of
 from tunefleet.spec.federated_training import FederatedTrainingSpec
 from tunefleet.spec.federating import FederationSpec
-from tunefleet.store import Connection, federations, shards, tasks
-from tunefleet.store.attempts import OfferRow
-from tunefleet.store.federations import FederationRow
-from tunefleet.store.rows import TaskRow
 
 _MARK: Final = '"federation"'
 

@@ -6,6 +6,10 @@ from typing import Final, Literal
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_chunks, federation_updates, federation_versions, federations, rounds
+from tunefleet.db.federations.federation_updates import COUNTED
+from tunefleet.db.federations.federations import FederationRow, MemberRow
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.schemas.federated import JobProgress, JobReply, JobState, JobStats, JobWorker
@@ -13,16 +17,6 @@ from tunefleet.services.core import Core
 from tunefleet.services.federation.status import find, sees, spec_of
 from tunefleet.services.federation.tokens import Who
 from tunefleet.services.views import maybe_moment, moment
-from tunefleet.store import (
-    Connection,
-    federation_chunks,
-    federation_updates,
-    federation_versions,
-    federations,
-    rounds,
-)
-from tunefleet.store.federation_updates import COUNTED
-from tunefleet.store.federations import FederationRow, MemberRow
 
 ACTIVE_S: Final = 900.0
 """A worker that was heard of since then counts as active."""

@@ -15,6 +15,14 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.artifacts import manifest_digest
+from tunefleet.db import Connection, wake
+from tunefleet.db.federations import federation_updates, federation_versions, federations
+from tunefleet.db.federations import rounds as rows
+from tunefleet.db.federations.federation_updates import AGGREGATED, DISCARDED, REJECTED, UpdateRow
+from tunefleet.db.federations.federation_versions import VersionRow
+from tunefleet.db.federations.federation_versions import holder as version_holder
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import artifacts
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.federated import ADAPTER_FILE, Contribution, Losses, Refusal
@@ -25,12 +33,6 @@ from tunefleet.services.federation.aggregate import Made, Work
 from tunefleet.services.federation.archiving import archived, keep_archive
 from tunefleet.services.federation.status import FOREVER, spec_of, tell
 from tunefleet.services.ids import new_id
-from tunefleet.store import Connection, artifacts, federation_updates, federation_versions, federations, wake
-from tunefleet.store import rounds as rows
-from tunefleet.store.federation_updates import AGGREGATED, DISCARDED, REJECTED, UpdateRow
-from tunefleet.store.federation_versions import VersionRow
-from tunefleet.store.federation_versions import holder as version_holder
-from tunefleet.store.federations import FederationRow
 
 KIND: Final = "adapter"
 

@@ -12,6 +12,12 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_updates, federations, rounds
+from tunefleet.db.federations.federation_updates import COUNTED, DISCARDED, REJECTED, SUPERSEDED, WAITING, UpdateRow
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.federations.rounds import RoundRow
+from tunefleet.db.repositories import artifacts
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason, RoundStatus
@@ -19,10 +25,6 @@ from tunefleet.services.federation import shares
 from tunefleet.services.federation.status import RUNNING, how_to_start, move, spec_of, tell
 from tunefleet.services.federation.weighing import rows_of_both
 from tunefleet.spec.federating import FederationSpec
-from tunefleet.store import Connection, artifacts, federation_updates, federations, rounds
-from tunefleet.store.federation_updates import COUNTED, DISCARDED, REJECTED, SUPERSEDED, WAITING, UpdateRow
-from tunefleet.store.federations import FederationRow
-from tunefleet.store.rounds import RoundRow
 
 _COLLECTING: Final = RoundStatus.COLLECTING.value
 _SAMPLING: Final = RoundStatus.SAMPLING.value

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_updates
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import shards
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.store import Connection, federation_updates, shards
-from tunefleet.store.federations import FederationRow
 
 _HERE: Final = frozenset({TaskStatus.DISPATCHED, TaskStatus.RUNNING})
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.federations import federations
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import events
+from tunefleet.db.repositories.events import Event
 from tunefleet.errors import ForbiddenError, NotFoundError
 from tunefleet.lifecycle import federation as lifecycle
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.services.federation.tokens import FederationActor, Who, may_look, may_take_part, only_worker
 from tunefleet.spec.federating import FederationSpec
-from tunefleet.store import Connection, events, federations, wake
-from tunefleet.store.events import Event
-from tunefleet.store.federations import FederationRow
 
 TOPIC: Final = "federations"
 """Notified when a round of any federation may want something of the server."""

@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from tunefleet.artifacts import hash_file
+from tunefleet.db import Connection
+from tunefleet.db.federations import federations
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import artifacts
 from tunefleet.errors import AdapterRefused, ArtifactError, ConflictError, NotFoundError, TooLargeError
 from tunefleet.schemas.federated import Losses
 from tunefleet.services import quotas, ration
@@ -22,8 +26,6 @@ from tunefleet.services.federation import accepting, chunks, files
 from tunefleet.services.federation.accepting import Accepted, Arrived, CheckAgain, Refused
 from tunefleet.services.federation.landing import Scratch, keep
 from tunefleet.spec.federating import FederationSpec
-from tunefleet.store import Connection, artifacts, federations
-from tunefleet.store.federations import FederationRow
 
 if TYPE_CHECKING:
     from tunefleet.services.federation.examining import Examined

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from tunefleet.artifacts import Upload
+from tunefleet.db import Connection
 from tunefleet.errors import InputError
 from tunefleet.schemas.federated import UpdateCreate
 from tunefleet.services.artifacts import refuse_upload
@@ -15,7 +16,6 @@ from tunefleet.services.federation.landing import Scratch, too_large
 from tunefleet.services.federation.taking import Content, Ticket, in_thread, take, with_scratch
 from tunefleet.services.federation.tokens import Who
 from tunefleet.services.federation.uploads import content_of, expected, refuse_unsent_tokenizer, said_in
-from tunefleet.store import Connection
 
 
 async def expect(core: Core, who: Who, reference: str, body: UpdateCreate, size_bytes: int) -> Ticket | Accepted:

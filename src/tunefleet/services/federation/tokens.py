@@ -14,11 +14,11 @@ from typing import Final, Protocol, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
+from tunefleet.db import DEFAULT_PROJECT
 from tunefleet.errors import AuthError, ForbiddenError, InputError, NotFoundError
 from tunefleet.schemas.federated import WorkerName
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
 from tunefleet.services.seals import seal
-from tunefleet.store import DEFAULT_PROJECT
 
 PREFIX: Final = "fed-"
 _MAC_DIGITS: Final = 32

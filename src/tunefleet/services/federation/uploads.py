@@ -14,6 +14,10 @@ from typing import Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_versions, federations
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import artifacts
 from tunefleet.errors import ArtifactError, GoneError, InputError, OffsetConflict
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.schemas.federated import ADAPTER_FILE, Losses, UpdateCreate
@@ -38,8 +42,6 @@ from tunefleet.services.federation.taking import (
 )
 from tunefleet.services.federation.tokens import Who, worker_name
 from tunefleet.spec.federating import FederationSpec
-from tunefleet.store import Connection, artifacts, federation_versions, federations
-from tunefleet.store.federations import FederationRow
 
 PIN_S: Final = 24 * 3600.0
 """How long a file is kept for the update that will name it."""

@@ -8,6 +8,11 @@ from typing import Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_versions, federations
+from tunefleet.db.federations.federation_versions import VersionRow
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import artifacts
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
@@ -19,9 +24,6 @@ from tunefleet.services.federation.archiving import with_archive
 from tunefleet.services.federation.status import FOREVER, existing, find
 from tunefleet.services.federation.tokens import FederationActor, Who, may_look, may_steer
 from tunefleet.services.paging import before, bounded
-from tunefleet.store import Connection, artifacts, federation_versions, federations
-from tunefleet.store.federation_versions import VersionRow
-from tunefleet.store.federations import FederationRow
 
 LOOK_S: Final = 5.0
 """Who waits for a version looks this often, even if nothing says that there is one: another server may make it."""

@@ -7,6 +7,13 @@ from typing import Any, cast
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_updates, federations, rounds
+from tunefleet.db.federations.federation_updates import UpdateRow
+from tunefleet.db.federations.federation_versions import VersionRow
+from tunefleet.db.federations.federations import FederationRow, MemberRow
+from tunefleet.db.federations.rounds import RoundRow
+from tunefleet.db.repositories import tasks
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.schemas.federated import (
     ADAPTER_FILE,
@@ -27,11 +34,6 @@ from tunefleet.services.federation.status import sees, spec_of
 from tunefleet.services.federation.tokens import Who
 from tunefleet.services.notify.channels import shown
 from tunefleet.services.views import maybe_moment, moment
-from tunefleet.store import Connection, federation_updates, federations, rounds, tasks
-from tunefleet.store.federation_updates import UpdateRow
-from tunefleet.store.federation_versions import VersionRow
-from tunefleet.store.federations import FederationRow, MemberRow
-from tunefleet.store.rounds import RoundRow
 
 NEWEST_ROUNDS = 10
 """How many rounds are shown with their federation."""

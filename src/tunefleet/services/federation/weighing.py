@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_updates
+from tunefleet.db.federations.federation_updates import COUNTED, UpdateRow
+from tunefleet.db.federations.federations import FederationRow
 from tunefleet.services.federation.status import spec_of
-from tunefleet.store import Connection, federation_updates
-from tunefleet.store.federation_updates import COUNTED, UpdateRow
-from tunefleet.store.federations import FederationRow
 
 
 def rows_of_both(connection: Connection, row: FederationRow, older: UpdateRow, newer: UpdateRow) -> int:

@@ -7,6 +7,9 @@ from functools import partial
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import notifications
+from tunefleet.db.repositories.notifications import ChannelRow
 from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError
 from tunefleet.schemas.notify import ChannelChange, ChannelCreate, ChannelCreated, ChannelTestReply, ChannelView, Told
 from tunefleet.services.core import Core
@@ -17,8 +20,6 @@ from tunefleet.services.notify.sending import Sender, mail_server
 from tunefleet.services.notify.watch import TOPIC
 from tunefleet.services.views import moment
 from tunefleet.spec.notify import MAILTO, OCCASIONS, Format, Occasion, address_fault, format_of
-from tunefleet.store import Connection, channels, notifications, wake
-from tunefleet.store.channels import ChannelRow
 
 MAX_CHANNELS: Final = 50
 """Of one owner."""
@@ -51,7 +52,7 @@ async def create(core: Core, actor: Actor, body: ChannelCreate) -> ChannelCreate
 async def list_(core: Core, actor: Actor) -> list[ChannelView]:
     """Return the actor's channels, oldest first; an admin sees those of all owners."""
     may_read(actor)
-    rows = await core.read(channels.all_rows)
+    rows = await core.read(notifications.all_rows)
     return [channel_view(row) for row in rows if _visible(actor, row)]
 
 
@@ -90,7 +91,7 @@ async def remove(core: Core, actor: Actor, channel: str) -> None:
     def operation(connection: Connection) -> None:
         row = _mine(connection, actor, channel)
         notifications.give_up_channel(connection, row.id, "The channel was removed.")
-        channels.remove(connection, row.id)
+        notifications.remove(connection, row.id)
 
     await core.write(operation)
 
@@ -140,11 +141,11 @@ def channel_view(row: ChannelRow) -> ChannelView:
 
 def _insert(connection: Connection, *, values: Mapping[str, Any]) -> ChannelRow:
     name, owner, project = values["name"], values["owner"], values["project"]
-    if channels.by_name(connection, name, project=project, owner=owner) is not None:
+    if notifications.by_name(connection, name, project=project, owner=owner) is not None:
         raise ConflictError(f"There is a channel {name} already.", hint=f"Choose another name; {_LIST}")
-    if len([row for row in channels.all_rows(connection) if row.owner == owner]) >= MAX_CHANNELS:
+    if len([row for row in notifications.all_rows(connection) if row.owner == owner]) >= MAX_CHANNELS:
         raise ConflictError(f"{owner} has {MAX_CHANNELS} channels, and may not have more.", hint="Remove one.")
-    return channels.insert_one(connection, values)
+    return notifications.insert_one(connection, values)
 
 
 def _change(connection: Connection, *, core: Core, actor: Actor, channel: str, body: ChannelChange) -> ChannelRow:
@@ -156,13 +157,13 @@ def _change(connection: Connection, *, core: Core, actor: Actor, channel: str, b
     values: dict[str, Any] = {"target": target, "format": format_, "secret": secret}
     values |= {} if body.on is None else {"events": _joined(body.on)}
     values |= {name: int(value) for name in ("everyone", "enabled") if (value := getattr(body, name)) is not None}
-    channels.change(connection, row.id, values)
+    notifications.change(connection, row.id, values)
     if body.enabled is False:
         notifications.give_up_channel(connection, row.id, "The channel was switched off.")
     elif (target, format_) != (row.target, row.format):
         notifications.readdress(connection, row.id, target=target, format_=format_, now=core.clock.wall())
         wake(connection, TOPIC)
-    changed = channels.by_id(connection, row.id)
+    changed = notifications.by_id(connection, row.id)
     assert changed is not None, "it was just there"
     return changed
 
@@ -186,8 +187,8 @@ def find(connection: Connection, actor: Actor, channel: str) -> ChannelRow:
     Raises:
         NotFoundError: If there is none.
     """
-    named = channels.by_name(connection, channel, project=actor.project, owner=actor.owner)
-    row = named or channels.by_id(connection, channel)
+    named = notifications.by_name(connection, channel, project=actor.project, owner=actor.owner)
+    row = named or notifications.by_id(connection, channel)
     if row is None or not _visible(actor, row):
         raise NotFoundError(f"There is no channel {channel}.", hint=_LIST)
     return row

@@ -11,14 +11,15 @@ import logging
 from functools import partial
 from typing import Final, cast
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import notifications
+from tunefleet.db.repositories.notifications import NoticeRow
 from tunefleet.schemas.notify import Told
 from tunefleet.services.core import Core
 from tunefleet.services.federation import callbacks
 from tunefleet.services.notify.sending import Outcome, Sender
 from tunefleet.services.notify.watch import TOPIC
 from tunefleet.spec.notify import Format
-from tunefleet.store import Connection, channels, notifications
-from tunefleet.store.notifications import NoticeRow
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ def _next(connection: Connection, lane: str) -> tuple[NoticeRow | None, str | No
     row = notifications.first_of(connection, lane)
     if row is None or row.channel_id is None:
         return row, None
-    channel = channels.by_id(connection, row.channel_id)
+    channel = notifications.by_id(connection, row.channel_id)
     return row, callbacks.secret_of(connection, row.channel_id) if channel is None else channel.secret
 
 

@@ -8,16 +8,19 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.campaigns import campaigns
+from tunefleet.db.campaigns.campaigns import CampaignRow
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import attempts, journal, shards, tasks, workflows
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.notify import Told, ToldCampaign, ToldTask, ToldWorkflow
 from tunefleet.services.notify.words import Happening, campaign_text, worker_text
 from tunefleet.services.scrub import scrub
 from tunefleet.services.views import moment
 from tunefleet.spec.notify import Occasion
-from tunefleet.store import Connection, attempts, campaigns, journal, shards, tasks, workers, workflows
-from tunefleet.store.campaigns import CampaignRow
-from tunefleet.store.events import Event
-from tunefleet.store.rows import TaskRow
 
 _OWN_NAME: Final[dict[str, Occasion]] = {
     "out_of_memory": "out_of_memory",

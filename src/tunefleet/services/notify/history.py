@@ -7,6 +7,9 @@ from typing import Any, cast
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import notifications
+from tunefleet.db.repositories.notifications import NoticeRow
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.notify import Happened, NotificationView
 from tunefleet.services.core import Core
@@ -15,8 +18,6 @@ from tunefleet.services.notify.channels import find, shown
 from tunefleet.services.paging import before, bounded, split
 from tunefleet.services.views import maybe_moment, moment
 from tunefleet.spec.notify import Format
-from tunefleet.store import Connection, channels, notifications
-from tunefleet.store.notifications import NoticeRow
 
 
 async def list_(
@@ -54,7 +55,7 @@ async def list_(
             "state": states,
         }
         found = notifications.page(connection, project=actor.project, limit=count + 1, before=start, filters=filters)
-        return found, {each.id: each.name for each in channels.all_rows(connection)}
+        return found, {each.id: each.name for each in notifications.all_rows(connection)}
 
     found, names = await core.read(operation)
     rows, next_cursor = split(found, count)

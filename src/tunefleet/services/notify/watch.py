@@ -11,14 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tunefleet.db import Connection, after_commit, wake
+from tunefleet.db.access import keys
+from tunefleet.db.repositories import notifications
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.repositories.notifications import CHANGED, WAITING, ChannelRow, NoticeRow, WishRow
 from tunefleet.services.ids import new_id
 from tunefleet.services.notify import facts
 from tunefleet.services.notify.facts import Case
 from tunefleet.spec.notify import Occasion
-from tunefleet.store import Connection, after_commit, channels, keys, notifications, wake
-from tunefleet.store.channels import CHANGED, ChannelRow, WishRow
-from tunefleet.store.events import Event
-from tunefleet.store.notifications import WAITING, NoticeRow
 
 log = logging.getLogger(__name__)
 
@@ -102,10 +103,10 @@ class Watch:
 
     def _look(self, connection: Connection) -> _Known:
         forgotten = self._forgotten
-        rows = [row for row in channels.all_rows(connection) if row.enabled]
+        rows = [row for row in notifications.all_rows(connection) if row.enabled]
         admins = self._admins(connection, {row.project for row in rows if row.everyone})
         usable = tuple(row for row in rows if not row.everyone or (row.project, row.owner) in admins)
-        known = _Known(usable, channels.any_wish(connection))
+        known = _Known(usable, notifications.any_wish(connection))
         # What was read may be undone with this transaction.
         after_commit(connection, lambda: self._keep(known, forgotten))
         return known
@@ -131,7 +132,7 @@ class Watch:
         numbered = [(ids[index], event) for index, event in told]
         cases = facts.cases(connection, numbered)
         subjects = [case.subject for case in cases if case.subject is not None]
-        wishes = channels.wishes_of(connection, subjects) if known.wishes else {}
+        wishes = notifications.wishes_of(connection, subjects) if known.wishes else {}
         return [
             self._notice(case, place)
             for case in cases

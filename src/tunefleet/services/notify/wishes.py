@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import notifications
+from tunefleet.db.repositories.notifications import WishRow
+from tunefleet.db.rows import TaskRow
 from tunefleet.errors import Fault
 from tunefleet.spec import TaskNode
 from tunefleet.spec.notify import MAILTO, NotifySpec, format_of, is_address
-from tunefleet.store import Connection, channels
-from tunefleet.store.channels import WishRow
-from tunefleet.store.rows import TaskRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def _faults(connection: Connection, who: Who, node: TaskNode, notify: Sequence[N
         if is_address(wish.to):
             if wish.to.lower().startswith(MAILTO) and not who.mails:
                 yield node.fault(at, "this server sends no mail", "its operator sets TUNEFLEET_SMTP_URL")
-        elif channels.by_name(connection, wish.to, project=who.project, owner=who.owner) is None:
+        elif notifications.by_name(connection, wish.to, project=who.project, owner=who.owner) is None:
             yield node.fault(at, f"you have no channel {wish.to}", "see `tunefleet notify ls`")
 
 
@@ -58,7 +59,7 @@ def store(connection: Connection, told: Iterable[tuple[TaskRow, Sequence[NotifyS
         connection: Of the operation.
         told: Tasks that were just stored, with their `notify` blocks.
     """
-    channels.add_wishes(connection, [wish for row, notify in told for wish in _wishes(connection, row, notify)])
+    notifications.add_wishes(connection, [wish for row, notify in told for wish in _wishes(connection, row, notify)])
 
 
 def _wishes(connection: Connection, row: TaskRow, notify: Sequence[NotifySpec]) -> Iterator[WishRow]:
@@ -67,6 +68,6 @@ def _wishes(connection: Connection, row: TaskRow, notify: Sequence[NotifySpec]) 
         if is_address(wish.to):
             yield WishRow(row.id, number, None, wish.format or format_of(wish.to), wish.to, events)
             continue
-        channel = channels.by_name(connection, wish.to, project=row.project, owner=row.owner)
+        channel = notifications.by_name(connection, wish.to, project=row.project, owner=row.owner)
         if channel is not None:
             yield WishRow(row.id, number, channel.id, channel.format, channel.target, events)

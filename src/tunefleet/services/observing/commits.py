@@ -12,12 +12,12 @@ from typing import Final
 
 from prometheus_client import Histogram
 
+from tunefleet.db import Connection, after_commit
+from tunefleet.db.engine.writer import BeforeCommit
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.services.observing.meters import Meters
 from tunefleet.services.observing.tasks import TaskSpans
-from tunefleet.store import Connection, after_commit
-from tunefleet.store.events import Event
-from tunefleet.store.rows import AttemptRow, TaskRow
-from tunefleet.store.writer import BeforeCommit
 
 _MOST_WAITING: Final = 200_000
 """Of so many waiting tasks the time of becoming ready is remembered; older ones are placed uncounted."""

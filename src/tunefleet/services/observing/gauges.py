@@ -16,13 +16,15 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from tunefleet.db import Connection
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import statistics
 from tunefleet.placement import Requirement, WorkerState, explain
 from tunefleet.schemas.worker_link import GpuLoad
 from tunefleet.services import roster
 from tunefleet.services.core import Core
 from tunefleet.services.observing.meters import OTHER, Bounded
 from tunefleet.services.roster import Presences
-from tunefleet.store import Connection, standing, workers
 
 FRESH_S: Final = 5.0
 """So long a look is good."""
@@ -178,20 +180,20 @@ class Gauges(Collector):
         yield from (used, limit)
 
     def _read(self, connection: Connection, here: Presences, answering: frozenset[str]) -> _Look:
-        look = _Look(workers=standing.workers_by_status(connection), answering=len(answering))
-        for status, kind, count in standing.set_aside(connection):
+        look = _Look(workers=statistics.workers_by_status(connection), answering=len(answering))
+        for status, kind, count in statistics.set_aside(connection):
             look.tasks[status, self._kind(kind)] += count
-        for state, kind, count in standing.held(connection):
+        for state, kind, count in statistics.held(connection):
             look.leases[state] += count
             look.tasks["dispatched" if state == "offered" else "running", self._kind(kind)] += count
-        waiting = standing.queued_by_need(connection)
+        waiting = statistics.queued_by_need(connection)
         needs = roster.needs(connection, [key for key, _ in waiting])
         for key, count in waiting:
             look.tasks["queued", self._kind(needs[key].kind)] += count
         if waiting:
             fleet = roster.states(connection, here)
             look.demand = self._demand([(needs[key], count) for key, count in waiting], fleet)
-            oldest = standing.oldest_queued(connection, [key for key, _ in waiting[:MOST_NEEDS]])
+            oldest = statistics.oldest_queued(connection, [key for key, _ in waiting[:MOST_NEEDS]])
             look.oldest_s = 0.0 if oldest is None else max(0.0, here.now - oldest)
         self._devices(connection, here, answering, look)
         return look

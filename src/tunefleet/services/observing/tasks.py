@@ -10,14 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from tunefleet.db import Connection, after_commit
+from tunefleet.db.repositories import attempts, traces
+from tunefleet.db.repositories.traces import TraceRow
+from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import FINAL
 from tunefleet.observing import traceparent
 from tunefleet.observing.spans import Spans, Told, Value
 from tunefleet.observing.traceparent import Place
 from tunefleet.services.descent import Descends, below
-from tunefleet.store import Connection, after_commit, attempts, traces
-from tunefleet.store.rows import AttemptRow, TaskRow
-from tunefleet.store.traces import TraceRow
 
 _FINAL: Final = frozenset(status.value for status in FINAL)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from tunefleet.db import Connection
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import attempts, training_protocol
+from tunefleet.db.rows import WorkerRow
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.training_agents import AgentList, AgentRemoved, AgentReply, AgentView
@@ -11,8 +15,6 @@ from tunefleet.services.fleet import AGENT_SESSION
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.training.agents import ONLINE_S, leased, refuse_stranger
 from tunefleet.services.views import maybe_moment, moment
-from tunefleet.store import Connection, attempts, training, workers
-from tunefleet.store.rows import WorkerRow
 
 
 async def list_(core: Core, actor: Actor) -> AgentList:
@@ -38,7 +40,7 @@ async def get(core: Core, actor: Actor, agent_id: str) -> AgentReply:
     may_read(actor)
 
     def operation(connection: Connection) -> tuple[WorkerRow, tuple[int, int, int]]:
-        return _find(connection, actor, agent_id), training.counts(connection, agent_id)
+        return _find(connection, actor, agent_id), training_protocol.counts(connection, agent_id)
 
     row, (total, completed, running) = await core.read(operation)
     counted = {"total_jobs": total, "completed_jobs": completed, "running_jobs": running}

@@ -10,6 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import events, tasks, training_protocol
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.errors import ConflictError, ForbiddenError, InputError
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer
 from tunefleet.services import resuming, standing
@@ -18,9 +23,6 @@ from tunefleet.services.fleet import AGENT_SESSION, Agent, Presence
 from tunefleet.services.identity import EXTERNAL, Actor, AttemptActor
 from tunefleet.services.roster import Presences
 from tunefleet.services.training.held import TRAININGS
-from tunefleet.store import Connection, events, tasks, training, wake, workers
-from tunefleet.store.events import Event
-from tunefleet.store.rows import TaskRow, WorkerRow
 
 _LEASED: Final = "leased"
 _POLLING: Final = "polling"
@@ -217,7 +219,7 @@ def ask_to_go_on(connection: Connection, row: TaskRow, here: Presences) -> bool:
 
 def give_up(connection: Connection, worker_id: str, now: float) -> None:
     """Put paused jobs that a lost agent was to go on with back into the queue."""
-    for row in training.paused_at(connection, worker_id):
+    for row in training_protocol.paused_at(connection, worker_id):
         if row.desired == "run" and row.generation > row.reached:
             resuming.go_on(connection, row, now)
 

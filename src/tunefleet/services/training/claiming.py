@@ -5,6 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
+from tunefleet.db import Connection
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import attempts, tasks, traces
+from tunefleet.db.rows import AttemptRow, TaskRow, WorkerRow
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.schemas.training import ClaimReply, PolledJob
@@ -17,8 +21,6 @@ from tunefleet.services.observing.tasks import attempt_traceparent
 from tunefleet.services.training import agents, offers
 from tunefleet.services.training.agents import Introduction
 from tunefleet.services.training.held import TRAININGS
-from tunefleet.store import Connection, attempts, tasks, traces, workers
-from tunefleet.store.rows import AttemptRow, TaskRow, WorkerRow
 
 
 class JobNotFound(NotFoundError):

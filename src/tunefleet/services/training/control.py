@@ -10,6 +10,10 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import tasks, training_protocol, workflows
+from tunefleet.db.repositories.training_protocol import JobRow
+from tunefleet.db.rows import TaskRow
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import CommandRequest
@@ -39,9 +43,6 @@ from tunefleet.services.training import agents, jobs
 from tunefleet.services.training.words import settings_of, state_of
 from tunefleet.services.views import moment
 from tunefleet.spec import TrainingSpec
-from tunefleet.store import Connection, tasks, training, workflows
-from tunefleet.store.rows import TaskRow
-from tunefleet.store.training import JobRow
 
 _LIVE: Final = "learning_rate"
 """The one parameter of the protocol that a running training can change."""
@@ -109,9 +110,9 @@ async def update_params(core: Core, actor: Actor, task_id: str, body: ParameterU
 
 
 def _note(connection: Connection, *, task_id: str, noted: dict[str, Any]) -> None:
-    row = training.job(connection, task_id) or JobRow(task_id, "{}", None, None, "[]")
+    row = training_protocol.job(connection, task_id) or JobRow(task_id, "{}", None, None, "[]")
     updates = [*orjson.loads(row.updates), noted]
-    training.put_job(connection, row._replace(updates=orjson.dumps(updates).decode()))
+    training_protocol.put_job(connection, row._replace(updates=orjson.dumps(updates).decode()))
 
 
 async def resume(core: Core, actor: Actor, task_id: str, body: ResumeJob) -> ResumedJob:
@@ -127,7 +128,7 @@ async def resume(core: Core, actor: Actor, task_id: str, body: ResumeJob) -> Res
         ForbiddenError: If it belongs to somebody else.
     """
     row = await _row(core, actor, task_id)
-    before = await core.read(partial(training.job, task_id=row.id))
+    before = await core.read(partial(training_protocol.job, task_id=row.id))
     external = (row.worker_id or "").startswith(EXTERNAL)
     if row.status not in _RESUMABLE and not (external and row.status == TaskStatus.DISPATCHED):
         raise InputError(
@@ -145,7 +146,7 @@ async def resume(core: Core, actor: Actor, task_id: str, body: ResumeJob) -> Res
     made = await steering.resume(core, actor, row.id, step, _overrides(adjustments))
     if made.id != row.id:
         link = JobRow(made.id, "{}", row.id, body.checkpoint_path, "[]")
-        await core.write(partial(training.put_job, row=link))
+        await core.write(partial(training_protocol.put_job, row=link))
     return ResumedJob(
         job_id=made.id,
         resumed_from=row.id,

@@ -7,6 +7,10 @@ from typing import Any
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import attempts, tasks, training_protocol
+from tunefleet.db.repositories.training_protocol import JobRow
+from tunefleet.db.rows import AttemptRow, DocumentRow, TaskRow
 from tunefleet.errors import InputError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.training_failures import ErrorItem, FailureAnalysis, JobErrors
@@ -16,9 +20,6 @@ from tunefleet.services.tasks import find
 from tunefleet.services.training import failure
 from tunefleet.services.training.words import settings_of, state_of
 from tunefleet.services.views import maybe_moment
-from tunefleet.store import Connection, attempts, tasks, training
-from tunefleet.store.rows import AttemptRow, DocumentRow, TaskRow
-from tunefleet.store.training import JobRow
 
 _TOLD = frozenset({"warning", "error"})
 _Found = tuple[TaskRow, DocumentRow, list[AttemptRow], list[str], JobRow | None]
@@ -94,8 +95,8 @@ async def _found(core: Core, actor: Actor, task_id: str) -> _Found:
             row,
             tasks.document(connection, row),
             attempts.of_task(connection, row),
-            training.records(connection, row.id, "event"),
-            training.job(connection, row.id),
+            training_protocol.records(connection, row.id, "event"),
+            training_protocol.job(connection, row.id),
         )
 
     return await core.read(operation)

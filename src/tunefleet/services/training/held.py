@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import attempts, journal, tasks
+from tunefleet.db.rows import AttemptRow, LaunchRow, TaskRow
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.services.identity import AttemptActor
 from tunefleet.services.moving import Move, switch
-from tunefleet.store import Connection, attempts, journal, tasks
-from tunefleet.store.rows import AttemptRow, LaunchRow, TaskRow
 
 TRAININGS: Final = ("sft", "lora_sft")
 """The task kinds that are jobs of this protocol."""

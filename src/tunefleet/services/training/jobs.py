@@ -7,6 +7,12 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import attempts, events, tasks, training_protocol, workflows
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.repositories.task_transitions import Move, New, enter
+from tunefleet.db.repositories.training_protocol import JobRow
+from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.errors import ConflictError, ForbiddenError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.placement import Requirement
@@ -22,11 +28,6 @@ from tunefleet.services.training import status as states
 from tunefleet.services.training.held import TRAININGS, Held
 from tunefleet.services.training.words import dataset_of, model_of, settings_of, state_of
 from tunefleet.services.views import maybe_moment, moment
-from tunefleet.store import Connection, attempts, events, tasks, training, workflows
-from tunefleet.store.events import Event
-from tunefleet.store.rows import AttemptRow, TaskRow
-from tunefleet.store.task_moves import Move, New, enter
-from tunefleet.store.training import JobRow
 
 _WAITING: Final = frozenset({"queued", "pending"})
 LIST_LIMIT: Final = 50
@@ -62,13 +63,13 @@ def _register(
         held = make(connection, actor, body, now)
     else:
         held = _known(connection, actor, before)
-        row = training.job(connection, before.id)
+        row = training_protocol.job(connection, before.id)
         assert row is not None
         merged = {**orjson.loads(row.body), **_given(body)}
         text = orjson.dumps(merged).decode()
         grown = len(text) - len(row.body)
         quotas.refuse_storing(connection, before.project, max(0, grown))
-        training.put_job(connection, row._replace(body=text))
+        training_protocol.put_job(connection, row._replace(body=text))
         workflows.grow(connection, held.task.workflow_seq, before.project, grown)
     if body.status is not None and body.status not in _WAITING:
         states.apply(connection, held, StatusPatch(status=body.status), core=core, now=now)
@@ -132,7 +133,7 @@ def make(
         "on_lost": "wait", "max_runtime_s": None, "queue_deadline": None, "created_at": now,
     }  # fmt: skip
     row = enter(connection, [New(values, stored.decode(), "{}")], now)[0]
-    training.put_job(connection, JobRow(row.id, given, resumed_from, checkpoint, "[]"))
+    training_protocol.put_job(connection, JobRow(row.id, given, resumed_from, checkpoint, "[]"))
     return _hold(connection, row, now)
 
 
@@ -189,10 +190,10 @@ async def page(
     whose = actor.owner if actor.role == "member" else owner
 
     def operation(connection: Connection) -> JobPage:
-        rows, total = training.page(
+        rows, total = training_protocol.page(
             connection, project=actor.project, owner=whose, kinds=TRAININGS, status=status, limit=limit, offset=offset
         )
-        known = training.jobs(connection, [row.id for row in rows])
+        known = training_protocol.jobs(connection, [row.id for row in rows])
         items = [_item(connection, row, known.get(row.id)) for row in rows]
         return JobPage(jobs=items, total=total, limit=limit, offset=offset)
 

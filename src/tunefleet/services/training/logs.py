@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import logs, training_protocol
 from tunefleet.errors import OffsetConflict
 from tunefleet.schemas.training_reports import LogLines, LogPage, LogsStored
 from tunefleet.services import logs as log_service
@@ -14,7 +16,6 @@ from tunefleet.services.scrub import scrub_bytes
 from tunefleet.services.tasks import find
 from tunefleet.services.training import agents
 from tunefleet.services.training import held as holding
-from tunefleet.store import Connection, logs, training, wake
 
 _PIECE_BYTES: Final = 1 << 20
 
@@ -35,7 +36,7 @@ async def report(core: Core, who: AttemptActor, body: LogLines) -> LogsStored:
 
 def _store(connection: Connection, *, who: AttemptActor, body: LogLines, now: float, limit_bytes: int) -> LogsStored:
     holding.of_reporter(connection, who, now)
-    count = training.lines(connection, who.attempt_id)
+    count = training_protocol.lines(connection, who.attempt_id)
     offset = count if body.offset is None else body.offset
     if offset > count:
         raise OffsetConflict(f"The log goes on at line {count}, not at {offset}.", cursor=count)
@@ -46,7 +47,7 @@ def _store(connection: Connection, *, who: AttemptActor, body: LogLines, now: fl
         data = scrub_bytes(text.encode(errors="replace"))
         stream = logs.stream(connection, who.attempt_id) or log_service.open_stream(connection, who)
         log_service.extend(connection, stream, data, limit_bytes)
-        training.set_lines(connection, attempt_id=who.attempt_id, task_id=who.task_id, count=count + len(new))
+        training_protocol.set_lines(connection, attempt_id=who.attempt_id, task_id=who.task_id, count=count + len(new))
         wake(connection, log_service.topic(who.task_id))
     return LogsStored(logs_appended=len(new), total_logs=count + len(new))
 

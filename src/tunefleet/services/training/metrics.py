@@ -8,6 +8,9 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import journal, training_protocol
+from tunefleet.db.rows import LaunchRow, PointRow
 from tunefleet.schemas.training_reports import Done, MetricPage, MetricRow, MetricRows, ReportedPoint
 from tunefleet.services import thinning
 from tunefleet.services.allotment import Allotment
@@ -17,8 +20,6 @@ from tunefleet.services.tasks import find
 from tunefleet.services.training import agents
 from tunefleet.services.training import held as holding
 from tunefleet.services.training import points as translate
-from tunefleet.store import Connection, journal, lineage, training, wake
-from tunefleet.store.rows import LaunchRow, PointRow
 
 MAX_READ: Final = 100_000
 """The most points that one answer holds."""
@@ -54,7 +55,7 @@ def _store(
     journal.add_records(connection, kept, [])
     if launch.cursor == 0 and launch.number > 1 and new:
         # Reports do not say where they begin; what an earlier attempt had reported beyond that is done again.
-        lineage.resume_from(connection, launch, from_step=_begins_after(new), checkpoint=None)
+        journal.resume_from(connection, launch, from_step=_begins_after(new), checkpoint=None)
     cursor = launch.cursor + len(rows)
     journal.advance(connection, launch, cursor=cursor, progress=_progress(launch, reported, now))
     room.give_back(thinning.thin(connection, launch, cursor, keep, now))
@@ -75,7 +76,7 @@ def _new(
         return []
     first = min(point.step for point, _ in wanted)
     known: set[tuple[int, str]] = set()
-    for row in training.newest_points(connection, launch):
+    for row in training_protocol.newest_points(connection, launch):
         # Points come in the order of their steps, but for a second evaluation or a repetition.
         if row.step < first:
             break

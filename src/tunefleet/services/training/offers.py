@@ -6,6 +6,11 @@ from typing import Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.access import projects
+from tunefleet.db.repositories import queue, resumes, shards, tasks, training_protocol
+from tunefleet.db.repositories.attempts import OfferRow
+from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.placement import Fit, WorkerState, match
 from tunefleet.schemas.training import PolledJob
 from tunefleet.services import resuming, roster, standing
@@ -15,9 +20,6 @@ from tunefleet.services.training.config import config_of, dataset_path
 from tunefleet.services.training.held import TRAININGS
 from tunefleet.services.views import moment
 from tunefleet.spec import TrainingTaskSpec, load_task_spec
-from tunefleet.store import Connection, projects, queue, resumes, shards, tasks, training
-from tunefleet.store.attempts import OfferRow
-from tunefleet.store.rows import TaskRow, WorkerRow
 
 _LOOK: Final = 32
 """How many tasks of one need are looked at: those behind them wait for another poll."""
@@ -40,7 +42,7 @@ def first(connection: Connection, agent: WorkerRow, *, owner: str | None, leased
             continue
         if held.why(agent.project, need) is not None:
             continue
-        rows = training.waiting(connection, key, project=agent.project, owner=owner, now=now, limit=_LOOK)
+        rows = training_protocol.waiting(connection, key, project=agent.project, owner=owner, now=now, limit=_LOOK)
         allowed = (row for row in rows if refusal(connection, agent, row, leased=leased) is None)
         found += [row for _, row in zip(range(1), allowed, strict=False)]
     return min(found, key=lambda row: row.rank) if found else None

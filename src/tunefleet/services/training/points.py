@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from tunefleet.db.rows import PointRow
 from tunefleet.schemas.training_reports import MetricRow, ReportedPoint
 from tunefleet.services.views import LAST_SECOND
-from tunefleet.store.rows import PointRow
 
 _NAMES: Final = {
     "train_loss": "loss",

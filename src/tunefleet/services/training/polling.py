@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import attempts, tasks, training_protocol
+from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.schemas.training import AgentCommand, AgentOutcome, Heartbeat, HeartbeatReply, PolledJob, PollReply
 from tunefleet.schemas.worker_link import CommandOutcome, pause_id
@@ -16,8 +20,6 @@ from tunefleet.services.identity import EXTERNAL, Actor
 from tunefleet.services.ids import attempt_token
 from tunefleet.services.training import agents, offers
 from tunefleet.services.training.agents import Introduction
-from tunefleet.store import Connection, attempts, tasks, training, wake, workers
-from tunefleet.store.rows import AttemptRow, TaskRow
 
 POLL_INTERVAL_S: Final = 10
 _MAX_HEARD: Final = 1000
@@ -131,7 +133,7 @@ def _commands(
         if action in {"pause", "cancel"}:
             id_ = _wish_id(action, attempt.task_id, attempt.number, generation)
             yield AgentCommand(command_id=id_, command=action, job_id=attempt.task_id)
-    for row in training.paused_at(connection, agent_id):
+    for row in training_protocol.paused_at(connection, agent_id):
         if row.desired == "run" and row.generation > row.reached:
             id_ = _wish_id("resume", row.id, row.attempts, row.generation)
             yield AgentCommand(command_id=id_, command="resume", job_id=row.id)
@@ -232,7 +234,7 @@ def _reach(connection: Connection, agent_id: str, said: set[str], mine: dict[str
 def _refused_resumes(connection: Connection, agent_id: str, outcomes: tuple[AgentOutcome, ...], now: float) -> None:
     """Put a job that its agent cannot go on with back into the queue, if that can be; it stays paused otherwise."""
     failed = {outcome.command_id for outcome in outcomes if outcome.state == "failed"}
-    for row in training.paused_at(connection, agent_id):
+    for row in training_protocol.paused_at(connection, agent_id):
         wish = _wish_id("resume", row.id, row.attempts, row.generation)
         if row.desired == "run" and row.generation > row.reached and wish in failed:
             resuming.go_on(connection, row, now)

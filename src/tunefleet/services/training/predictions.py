@@ -13,6 +13,9 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import journal, training_protocol
+from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.training_reports import (
     Done,
@@ -27,8 +30,6 @@ from tunefleet.services.identity import Actor, AttemptActor, may_read
 from tunefleet.services.tasks import find
 from tunefleet.services.training import agents
 from tunefleet.services.training import held as holding
-from tunefleet.store import Connection, journal, training, wake
-from tunefleet.store.rows import TaskRow
 
 _OURS: Final = {"sample_index": "index", "prediction": "output", "ground_truth": "reference"}
 """Field of a reported prediction → field of a journal record."""
@@ -70,7 +71,7 @@ def _store(
 ) -> None:
     held = holding.of_reporter(connection, who, now)
     launch = holding.launch_of(connection, held, now)
-    known = training.reported_predictions_of(connection, launch, list(given))
+    known = training_protocol.reported_predictions_of(connection, launch, list(given))
     fresh = [digest for digest in given if digest not in known]
     rows = [
         (seq, "prediction", orjson.dumps({**given[digest], "type": "prediction", "seq": seq, "at": now}).decode())
@@ -79,7 +80,7 @@ def _store(
     room = Allotment.of(connection, held.task.id)
     kept = room.take_records(rows)
     journal.add_records(connection, [], [(launch.task_id, launch.number, *row) for row in kept])
-    training.add_reported_predictions(connection, launch, fresh[: len(kept)])
+    training_protocol.add_reported_predictions(connection, launch, fresh[: len(kept)])
     journal.advance(connection, launch, cursor=launch.cursor + len(kept), progress=None)
     room.store(connection, keep, now)
     wake(connection, f"task:{held.task.id}")
@@ -200,7 +201,7 @@ def _views(
     connection: Connection, row: TaskRow, *, after: Mark | None = None, limit: int | None = None
 ) -> Iterator[tuple[Mark, dict[str, Any]]]:
     """Yield predictions one by one: of a job that has very many, not all are held at once."""
-    for launch, seq, body in training.predictions(connection, row.id, after=after, limit=limit):
+    for launch, seq, body in training_protocol.predictions(connection, row.id, after=after, limit=limit):
         yield (launch, seq), _view(row.id, row.owner, orjson.loads(body))
 
 

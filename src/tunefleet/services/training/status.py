@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import commands, events, journal
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.lifecycle.task import OUTCOMES, TaskReason, TaskStatus
 from tunefleet.schemas.control import ControlCommand
@@ -22,7 +24,6 @@ from tunefleet.services.training import held as holding
 from tunefleet.services.training.held import Held
 from tunefleet.services.training.words import state_of
 from tunefleet.services.views import moment
-from tunefleet.store import Connection, commands, events, journal, wake
 
 REPORTABLE: Final = ("running", "paused", "completed", "failed", "cancelled")
 _ENDS: Final[dict[str, frozenset[str]]] = {

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from tunefleet.store.rows import PointRow
+from tunefleet.db.rows import PointRow
 
 TREND_POINTS: Final = 10
 """How many losses the trend looks at."""

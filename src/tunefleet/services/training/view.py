@@ -7,6 +7,10 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.db import Connection
+from tunefleet.db.repositories import attempts, journal, tasks, training_protocol
+from tunefleet.db.repositories.training_protocol import JobRow
+from tunefleet.db.rows import PointRow, TaskRow
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import ProgressView
 from tunefleet.schemas.training_jobs import JobStatus
@@ -17,9 +21,6 @@ from tunefleet.services.training import summary
 from tunefleet.services.training.points import perplexity_of
 from tunefleet.services.training.words import dataset_of, model_of, state_of
 from tunefleet.services.views import maybe_moment, moment, progress_view
-from tunefleet.store import Connection, attempts, journal, tasks, training
-from tunefleet.store.rows import PointRow, TaskRow
-from tunefleet.store.training import JobRow
 
 WARN_AFTER_S: Final = 300.0
 """A running job that says nothing for so long gets a warning."""
@@ -65,10 +66,10 @@ def _known(connection: Connection, row: TaskRow) -> _Known:
     return _Known(
         task=row,
         spec=orjson.loads(tasks.document(connection, row).as_run),
-        job=training.job(connection, row.id),
-        newest=training.last_points(connection, row.id, limit=_NEWEST),
-        trend=training.last_points(connection, row.id, limit=summary.TREND_POINTS, with_value="loss"),
-        evaluations=training.last_points(connection, row.id, limit=_MAX_EVALUATIONS, with_value="eval_loss"),
+        job=training_protocol.job(connection, row.id),
+        newest=training_protocol.last_points(connection, row.id, limit=_NEWEST),
+        trend=training_protocol.last_points(connection, row.id, limit=summary.TREND_POINTS, with_value="loss"),
+        evaluations=training_protocol.last_points(connection, row.id, limit=_MAX_EVALUATIONS, with_value="eval_loss"),
         progress=progress_view(launches),
         checkpoints={int(record["step"]): str(record["name"]) for record in _saved(connection, row.id)},
         accepted_at=held[0].accepted_at if held else None,
@@ -77,7 +78,7 @@ def _known(connection: Connection, row: TaskRow) -> _Known:
 
 def _saved(connection: Connection, task_id: str) -> list[dict[str, Any]]:
     """Return the journal's records of checkpoints that became whole."""
-    return [orjson.loads(text) for text in training.records(connection, task_id, "checkpoint")]
+    return [orjson.loads(text) for text in training_protocol.records(connection, task_id, "checkpoint")]
 
 
 def _status(known: _Known, now: float) -> JobStatus:

@@ -26,7 +26,7 @@ def validators() -> tuple[int, list[str]]:
 
 def reopened(folder: Path) -> list[str]:
     """Open a database that is there already."""
-    from tunefleet.store import Database
+    from tunefleet.db import Database
 
     Database.open(folder / "test.db").close()
     return sorted({"alembic"} & set(sys.modules))

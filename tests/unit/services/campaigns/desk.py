@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tests.unit.services.lab import Lab
 from tunefleet.artifacts import FolderStore
+from tunefleet.db import Database
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.services.campaigns import jobs
 from tunefleet.services.campaigns.book import Book
@@ -18,7 +19,6 @@ from tunefleet.services.identity import Actor
 from tunefleet.services.signals import Signals
 from tunefleet.settings import ServerSettings
 from tunefleet.spec.campaign import CampaignSpec
-from tunefleet.store import Database
 
 ADA: Final = Actor("key-ada", "ada", "member")
 BOB: Final = Actor("key-bob", "bob", "member")

@@ -11,6 +11,8 @@ import pytest
 
 from tests.unit.services.campaigns.desk import ADA, HOUR, another, go, made, reached, taken
 from tests.unit.services.lab import Lab
+from tunefleet.db import Connection
+from tunefleet.db.campaigns import campaigns, cycles
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
 from tunefleet.schemas.campaign import CampaignRetry
@@ -18,7 +20,6 @@ from tunefleet.services.campaigns import again, history, jobs
 from tunefleet.services.campaigns.book import LEASE_S, Book
 from tunefleet.services.campaigns.cycles import backoff_s
 from tunefleet.services.campaigns.state import LeaseLost
-from tunefleet.store import Connection, campaigns, cycles
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.services.campaigns.desk import ADA, BOB, go, made, reached, spec, taken
 from tests.unit.services.lab import Lab
 from tunefleet.campaign.merging import runpod_wire
+from tunefleet.db.campaigns import campaigns
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, InputError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
 from tunefleet.schemas.api import KeyCreate
@@ -15,7 +16,6 @@ from tunefleet.services.campaigns import jobs, tokens
 from tunefleet.services.campaigns.book import Book
 from tunefleet.services.identity import Actor
 from tunefleet.services.scrub import scrub
-from tunefleet.store import campaigns
 
 ADMIN = Actor("key-root", "root", "admin")
 

@@ -10,11 +10,11 @@ from sqlalchemy import select
 
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab
 from tunefleet.clusters import Ask, Cluster, Seen
+from tunefleet.db.fleet.clusters import ClusterJobRow
+from tunefleet.db.tables.operations import cluster_jobs
 from tunefleet.services import keys, why
 from tunefleet.services.clusters.engines import Engines
 from tunefleet.services.clusters.keeper import ClusterKeeper
-from tunefleet.store.clusters import ClusterJobRow
-from tunefleet.store.tables_clusters import cluster_jobs
 
 ON_SLURM = TRAIN.rstrip() + "\n  engine: slurm\n"
 TWO: Mapping[str, Any] = {"torch_version": "2.13"}

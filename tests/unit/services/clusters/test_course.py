@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tunefleet.clusters import Seen
+from tunefleet.db.fleet.clusters import ClusterJobRow
 from tunefleet.services.clusters.course import LEAVE_S, VANISHED_S, Crew, Step, next_step
-from tunefleet.store.clusters import ClusterJobRow
 
 NOW = 1000.0
 PATIENCE_S = 600.0

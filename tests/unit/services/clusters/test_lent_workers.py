@@ -6,12 +6,12 @@ import pytest
 
 from tests.unit.services.clusters.fake import Field
 from tests.unit.services.lab import TRAIN
+from tunefleet.db.repositories import controls
 from tunefleet.errors import AuthError, ForbiddenError
 from tunefleet.schemas.api import SubmitRequest
 from tunefleet.services import keys, registering, tasks, workers, workflows
 from tunefleet.services.training import agents
 from tunefleet.services.training.agents import Introduction
-from tunefleet.store import controls
 
 
 async def test_the_key_of_a_job_is_good_for_its_task_alone(field: Field) -> None:

@@ -1,0 +1,1 @@
+"""Rows of keys, invitations, projects, and of what was used and asked."""

@@ -1,0 +1,1 @@
+"""Backups of a database, whatever it is."""

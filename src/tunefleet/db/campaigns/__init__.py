@@ -1,0 +1,1 @@
+"""Rows of campaigns, their cycles, models and costs."""

@@ -1,0 +1,161 @@
+"""Bring the tables to the version that this code works with.
+
+Alembic is imported only where a database is of an older version: no other start pays for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    Index,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    insert,
+    inspect,
+    text,
+)
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from tunefleet.db.engine.postgres_support import sort_by_code
+from tunefleet.db.tables.core import DEFAULT_PROJECT, metadata
+from tunefleet.db.tables.operations import MADE_WITH_TABLES, projects
+from tunefleet.errors import StoreError
+
+REVISIONS: Final = ("0100",)
+"""All that there are, the oldest first; a test compares them with the folder.
+
+Lower numbers were those of development versions, before the first release: no migration starts there.
+"""
+HEAD: Final = REVISIONS[-1]
+FOLDER: Final = Path(__file__).parent.parent / "migrations"
+_OURS: Final = frozenset({"alembic_version", "meta"})
+
+
+def to_head(engine: Engine, name: str, before: Callable[[str], object]) -> None:
+    """Make the tables of an empty database, or run the migrations that another lacks.
+
+    Args:
+        engine: Of the database.
+        name: What to call the database in a message.
+        before: Called with the revision of tables that are about to be migrated, while no one else can write; what it
+            raises leaves them as they are. A database without tables has nothing to lose, and it is not called.
+
+    Raises:
+        StoreError: If a newer or a development version of Tunefleet made the tables, or another program.
+    """
+    with engine.begin() as connection:
+        revision = revision_of(connection, name)
+        if revision == HEAD:
+            return
+        if revision is None:
+            create(connection, HEAD)
+        else:
+            before(revision)
+            upgrade(connection)
+
+
+def revision_of(connection: Connection, name: str) -> str | None:
+    """Return the revision of a database's tables, `None` if it has no tables.
+
+    Args:
+        connection: To look with.
+        name: What to call the database in a message.
+
+    Raises:
+        StoreError: If a newer or a development version of Tunefleet made the tables, or another program.
+    """
+    found = set(inspect(connection).get_table_names())
+    if not found:
+        return None
+    if not found >= _OURS:
+        raise StoreError(f"{name} has tables of another program.", hint="Use another data folder, or database.")
+    revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    if revision is not None:
+        refuse_unknown(revision, name)
+    return revision
+
+
+def refuse_unknown(revision: str, name: str, version: str | None = None) -> None:
+    """Raise an error for tables that this version can neither use nor migrate.
+
+    Args:
+        revision: Of the tables.
+        name: What to call the database or the backup in a message.
+        version: Which version of Tunefleet made them, if that is known.
+
+    Raises:
+        StoreError: If a newer or a development version of Tunefleet made the tables.
+    """
+    if revision in REVISIONS:
+        return
+    made = f"revision {revision}" if version is None else f"{version}, revision {revision}"
+    if revision.isdecimal() and revision < REVISIONS[0]:
+        raise StoreError(
+            f"{name} was made by a development version of Tunefleet ({made}) and cannot be opened by this one.",
+            hint="Start with an empty data folder or database, or use the version that made it.",
+        )
+    raise StoreError(
+        f"{name} was made by a newer version of Tunefleet ({made}, this one knows {HEAD}).",
+        hint="Upgrade Tunefleet, or use another data folder, or database.",
+    )
+
+
+def upgrade(connection: Connection, revision: str | None = None) -> None:
+    """Run the migrations up to a revision, by default the newest one, in the caller's transaction."""
+    from alembic import command  # noqa: PLC0415 - a third of a second, needed once per upgrade
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(FOLDER))
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision or HEAD)
+    if connection.dialect.name == "postgresql":
+        sort_by_code(connection)
+
+
+# As alembic makes it.
+_VERSION: Final = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+
+
+def create(connection: Connection, revision: str) -> None:
+    """Make the tables and the project that every database has, in the caller's transaction.
+
+    Args:
+        connection: To a database without tables.
+        revision: What the tables are: the newest revision.
+    """
+    for table in metadata.sorted_tables:
+        connection.execute(CreateTable(table))
+        # SQLAlchemy has them in any order, and of two that fit alike SQLite takes the one that was made last.
+        for index in sorted(table.indexes, key=lambda each: str(each.name)):
+            _narrow(connection, index)
+            connection.execute(CreateIndex(index))
+    _VERSION.create(connection, checkfirst=False)
+    connection.execute(insert(_VERSION).values(version_num=revision))
+    first = {"name": DEFAULT_PROJECT, "weight": 1.0, "created_by": MADE_WITH_TABLES, "created_at": time.time()}
+    connection.execute(insert(projects).values(first))
+    if connection.dialect.name == "postgresql":
+        sort_by_code(connection)
+
+
+def _narrow(connection: Connection, index: Index) -> None:
+    """Let an index have the rows in PostgreSQL that it has in SQLite.
+
+    To name PostgreSQL's option in the tables loads all of its dialect, a tenth of what a server with SQLite imports.
+    """
+    if connection.dialect.name == "postgresql":
+        index.dialect_options["postgresql"]["where"] = index.dialect_options["sqlite"]["where"]

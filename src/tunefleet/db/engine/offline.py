@@ -1,0 +1,180 @@
+"""Open a database to look at it, or to fill it, without what a server has around it: no writer, no readers.
+
+Knows both stores by their addresses; changes nothing by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Column, Connection, Engine, MetaData, Table, func, inspect, select, text
+from sqlalchemy.exc import DBAPIError
+
+from tunefleet.db.engine import database, migrate, postgres, postgres_support
+from tunefleet.db.engine.errors import translate
+from tunefleet.db.engine.locks import FolderLock
+from tunefleet.db.repositories.statistics import engine as engine_name
+from tunefleet.db.tables.operations import MADE_WITH_TABLES
+from tunefleet.errors import StoreError
+
+VERSION_TABLE: Final = "alembic_version"
+_OTHERS: Final = text(
+    "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tunefleet' "
+    "AND datname = current_database() AND pid <> pg_backend_pid()"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a database is, and whether this version can work with it.
+
+    Args:
+        address: Where it is; without a password.
+        engine: What keeps it, with its version; `None` if there is no database yet.
+        revision: Of its tables; `None` if there are none.
+        newest: The revision that this version works with.
+        tables: How many there are.
+        rows: In all of them.
+    """
+
+    address: str
+    engine: str | None
+    revision: str | None
+    newest: str
+    tables: int
+    rows: int
+
+    @property
+    def current(self) -> bool:
+        """Whether a server can work with it as it is."""
+        return self.revision == self.newest
+
+
+def target_of(url: str | None, folder: Path) -> Path | str:
+    """Return what a server with these settings opens.
+
+    Args:
+        url: Its `TUNEFLEET_DATABASE_URL`.
+        folder: Its data folder.
+    """
+    if url is not None and postgres.is_postgres(url):
+        return url
+    return folder / "tunefleet.db" if url is None else database.sqlite_path(url)
+
+
+def name_of(target: Path | str) -> str:
+    """Return what to call a database in a message: never with its password."""
+    return postgres.name_of(postgres.address(target)) if isinstance(target, str) else str(target)
+
+
+def standing(target: Path | str) -> Standing:
+    """Look at a database; a file that is not there is not made.
+
+    Raises:
+        StoreError: If it cannot be reached or read, or is another program's or a newer version's.
+    """
+    name = name_of(target)
+    if isinstance(target, Path) and not target.exists():
+        return Standing(name, None, None, migrate.HEAD, 0, 0)
+    with reading(target) as connection:
+        revision = migrate.revision_of(connection, name)
+        tables, rows = len(tables_of(connection)), rows_of(connection)
+        return Standing(name, engine_name(connection), revision, migrate.HEAD, tables, rows)
+
+
+@contextmanager
+def reading(target: Path | str) -> Iterator[Connection]:
+    """Open one snapshot of a database, also while servers write to it.
+
+    Raises:
+        StoreError: If it cannot be reached or read.
+    """
+    if isinstance(target, Path) and not target.exists():
+        raise StoreError(f"There is no database {target}.", hint="Name the server's data folder with --data.")
+    with _engine(target, writing=False) as engine, _in_words(target), engine.connect() as connection:
+        yield connection
+
+
+@contextmanager
+def writing(target: Path | str, folder: Path) -> Iterator[Connection]:
+    """Open a database that no server uses, in one transaction: all of it is written, or nothing.
+
+    Args:
+        target: Of the database; a file that is not there is made.
+        folder: The data folder of its server.
+
+    Raises:
+        StoreError: If a server uses it, or it cannot be reached or written.
+    """
+    if isinstance(target, Path):
+        with closing_all(FolderLock.take(folder), FolderLock.take_database(target, folder)):
+            database.keep_private(target)
+            with _engine(target, writing=True) as engine, _in_words(target), engine.begin() as connection:
+                yield connection
+            return
+    with _engine(target, writing=True) as engine, _in_words(target), engine.begin() as connection:
+        if others := connection.execute(_OTHERS).scalar_one():
+            raise StoreError(
+                f"{name_of(target)} is in use: Tunefleet has {others} other connections to it.",
+                hint="Stop every server that has this TUNEFLEET_DATABASE_URL.",
+            )
+        yield connection
+
+
+@contextmanager
+def closing_all(*locks: FolderLock) -> Iterator[None]:
+    """Release locks at the end."""
+    try:
+        yield
+    finally:
+        for lock in locks:
+            lock.release()
+
+
+def rows_of(connection: Connection) -> int:
+    """Return how many rows all tables have together; what came with them does not count."""
+    rows = 0
+    for table in tables_of(connection):
+        query = select(func.count()).select_from(table)
+        if table.name == "projects":
+            query = query.where(table.c.created_by != MADE_WITH_TABLES)
+        rows += connection.execute(query).scalar_one()
+    return rows
+
+
+def tables_of(connection: Connection) -> list[Table]:
+    """Return the tables as they are in a database, which may be those of an older version."""
+    # Their columns alone: indexes and the like are made by migrations, and take long to look up.
+    found = inspect(connection).get_multi_columns()
+    columns = {name: of_one for (_, name), of_one in found.items() if name and name != VERSION_TABLE}
+    there = MetaData()
+    return [Table(name, there, *(Column(c["name"], c["type"]) for c in columns[name])) for name in sorted(columns)]
+
+
+@contextmanager
+def _engine(target: Path | str, *, writing: bool) -> Iterator[Engine]:
+    if isinstance(target, str):
+        url = postgres.address(target)
+        made = postgres.engine(url, writing=writing)
+    else:
+        made = database.sqlite_engine(target, "FULL", writing=writing)
+    try:
+        if isinstance(target, str):
+            postgres.look_at(made, postgres.address(target))
+        yield made
+    finally:
+        made.dispose()
+
+
+@contextmanager
+def _in_words(target: Path | str) -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as error:
+        if isinstance(target, str):
+            raise postgres_support.cannot_be_used(name_of(target), error, postgres.address(target).password) from error
+        raise translate(error) from error

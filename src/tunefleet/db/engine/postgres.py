@@ -1,0 +1,180 @@
+"""Open a PostgreSQL database: its engines, and in words what is wrong with one that cannot be used.
+
+Several servers may have one open. Each writing transaction begins by taking one lock of the whole database, so that
+they write one after the other, as the threads of one server do; readers take none (decision 030).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.pool import QueuePool
+
+from tunefleet import extras
+from tunefleet.db.engine import migrate
+from tunefleet.db.engine.postgres_support import cannot_be_used
+from tunefleet.db.engine.postgres_support import install as install_text
+from tunefleet.errors import StoreError
+
+log = logging.getLogger(__name__)
+SCHEMES: Final = frozenset({"postgresql", "postgres", "postgresql+psycopg"})
+WRITER_LOCK: Final = 0x74666C74
+"""The advisory lock that whoever writes holds (`tflt`)."""
+LEAST_VERSION: Final = 140000
+_CONNECT_TIMEOUT_S: Final = 10
+_STUCK_S: Final = 60
+"""After this PostgreSQL ends a transaction whose server has stopped in the middle of it, and others may write."""
+_LIVENESS: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}
+_SESSION: Final = f"""
+    SELECT set_config('idle_in_transaction_session_timeout', '{_STUCK_S}s', false),
+           set_config('jit', 'off', false),
+           set_config('tcp_keepalives_idle', '10', false),
+           set_config('tcp_keepalives_interval', '5', false),
+           set_config('tcp_keepalives_count', '3', false),
+           set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+                      WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)
+"""
+_LOOK: Final = """
+    SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS version_text,
+           current_setting('server_encoding') AS encoding, pg_is_in_recovery() AS standby
+"""
+# Asks for the right to write, and writes nothing.
+_PROBE: Final = "UPDATE meta SET value = value WHERE false"
+_NO_COPY: Final = "The tables go from revision %s to %s. Of PostgreSQL no copy is made here: pg_dump makes one."
+
+
+def is_postgres(target: object) -> bool:
+    """Whether what a database is opened by names one of PostgreSQL's."""
+    return isinstance(target, str) and target.partition("://")[0] in SCHEMES
+
+
+def address(target: str) -> URL:
+    """Return a database's address, ready for the driver.
+
+    Raises:
+        StoreError: If it is none, or the driver is not installed.
+    """
+    try:
+        url = make_url(target).set(drivername="postgresql+psycopg")
+    except (ArgumentError, ValueError) as error:
+        # Neither is shown: a password may stand anywhere in it.
+        raise StoreError(
+            "TUNEFLEET_DATABASE_URL is not the URL of a database.",
+            hint="Write postgresql://USER:PASSWORD@HOST:5432/DATABASE; what is special in a password as %XX.",
+        ) from error
+    try:
+        import psycopg  # noqa: F401, PLC0415 -- an extra: most servers keep their data in SQLite
+    except ImportError as error:
+        raise StoreError(
+            "A PostgreSQL database needs the package psycopg.",
+            hint=f"Install it: {extras.install('postgres')}",
+            detail=repr(error),
+        ) from error
+    return url
+
+
+def name_of(url: URL) -> str:
+    """Return what to call a database in a message: never with its password."""
+    query = {key: value for key, value in url.query.items() if key in {"host", "port", "dbname"}}
+    host = url.host or query.get("host") or "localhost"
+    port = url.port or query.get("port") or 5432
+    return f"postgresql://{f'{url.username}@' if url.username else ''}{host}:{port}/{url.database or ''}"
+
+
+def open_engines(url: URL, readers: int) -> tuple[Engine, Engine]:
+    """Open a database and bring its tables up to date.
+
+    Args:
+        url: Its address.
+        readers: How many connections read at a time.
+
+    Returns:
+        What writes, and what reads.
+
+    Raises:
+        StoreError: If it cannot be reached or written, is too old, of another program or of a newer version.
+    """
+    engines = writing, _ = engine(url, writing=True), engine(url, writing=False, size=readers)
+    try:
+        look_at(writing, url)
+        migrate.to_head(writing, name_of(url), lambda revision: log.info(_NO_COPY, revision, migrate.HEAD))
+        with writing.begin() as connection:
+            connection.exec_driver_sql(_PROBE)
+    except (DBAPIError, StoreError) as error:
+        for each in engines:
+            each.dispose()
+        if isinstance(error, StoreError):
+            raise
+        raise cannot_be_used(name_of(url), error, url.password) from error
+    return engines
+
+
+def look_at(writing: Engine, url: URL) -> str:
+    """Refuse a database that cannot serve, whatever its tables are; changes nothing.
+
+    Returns:
+        PostgreSQL's version.
+
+    Raises:
+        StoreError: If it cannot be reached, is too old or a standby, or holds no UTF-8.
+    """
+    name = name_of(url)
+    try:
+        with writing.connect() as connection:
+            found = connection.exec_driver_sql(_LOOK).one()
+    except DBAPIError as error:
+        raise cannot_be_used(name, error, url.password) from error
+    if found.version < LEAST_VERSION:
+        raise StoreError(f"{name} is PostgreSQL {found.version_text}, which is too old.", hint="Use 14 or newer.")
+    if found.encoding != "UTF8":
+        raise StoreError(
+            f"{name} keeps text as {found.encoding}, not as UTF8.",
+            hint="Make one with: CREATE DATABASE tunefleet ENCODING 'UTF8' TEMPLATE template0",
+        )
+    if found.standby:
+        raise StoreError(f"{name} is a standby, which can only be read.", hint="Name the primary in the URL.")
+    return str(found.version_text)
+
+
+def engine(url: URL, *, writing: bool, size: int = 1, in_turn: bool = True) -> Engine:
+    """Return an engine whose transactions write one after the other, or only read, each on one snapshot.
+
+    Args:
+        url: Of the database.
+        writing: Whether they may write.
+        size: How many connections there are.
+        in_turn: Whether those that write wait for each other.
+    """
+    from psycopg import IsolationLevel  # noqa: PLC0415
+
+    made = create_engine(
+        url,
+        # Its name is not the URL's to choose: by it others see that the database is in use.
+        connect_args={"connect_timeout": _CONNECT_TIMEOUT_S, **_LIVENESS, **url.query, "application_name": "tunefleet"},
+        use_native_hstore=False,
+        poolclass=QueuePool,
+        pool_size=size,
+        max_overflow=0,
+    )
+
+    @event.listens_for(made, "connect")
+    def configure(connection: Any, _record: object) -> None:
+        install_text(connection)
+        connection.autocommit = True
+        connection.execute(_SESSION)
+        connection.autocommit = False
+        # Whoever writes sees what was committed while it waited for its turn, whatever the database's default is.
+        connection.isolation_level = IsolationLevel.READ_COMMITTED if writing else IsolationLevel.REPEATABLE_READ
+        if not writing:
+            connection.read_only = True
+
+    if writing and in_turn:
+
+        @event.listens_for(made, "begin")
+        def take_turn(connection: Connection) -> None:
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITER_LOCK})")
+
+    return made

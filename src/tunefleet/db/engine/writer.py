@@ -1,0 +1,266 @@
+"""One writer thread that commits together what is waiting.
+
+A commit that reaches the disk costs as much for one operation as for sixty-four. If one of a group fails, the group is
+rolled back and its operations are run again one by one: an operation may therefore run twice, and must touch nothing
+but its connection. What has to happen outside (waking somebody, deleting a file) is handed to `wake` or `after_commit`
+and runs once, when the commit is done.
+
+A group whose connection broke before its commit is run again on a new one, once. If it broke during the commit nobody
+knows what became of it, and each operation says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from tunefleet.db.engine.errors import is_lost, translate, unsure
+from tunefleet.errors import StoreError
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+MAX_GROUP: Final = 64
+EVERYTHING: Final = "*"
+"""The topic that stands for all of them: what others did was not heard for a while."""
+_TOPICS: Final = "tunefleet.topics"
+_AFTER: Final = "tunefleet.after"
+_NOTED: Final = "tunefleet.noted"
+_LATER: Final = "tunefleet.later"
+
+BeforeCommit = Callable[[Connection, Sequence[object]], None]
+"""Looks at what the operations of a transaction have noted, and may write more into it."""
+Announce = Callable[[Connection, frozenset[str]], None]
+"""Tells other servers, with the commit, which topics its operations named."""
+
+
+def wake(connection: Connection, *topics: str) -> None:
+    """Wake whoever waits for a topic once the current operation is committed."""
+    connection.info.setdefault(_TOPICS, set()).update(topics)
+
+
+def after_commit(connection: Connection, action: Callable[[], object]) -> None:
+    """Run an action in the writer thread once the current operation is committed, before the next one starts."""
+    connection.info.setdefault(_AFTER, []).append(action)
+
+
+def later(connection: Connection, operation: Callable[[Connection], object]) -> None:
+    """Run a further operation, in a transaction of its own, once the current one is committed.
+
+    If the server stops before that it is not run.
+    """
+    connection.info.setdefault(_LATER, []).append(operation)
+
+
+def note(connection: Connection, things: Iterable[object]) -> None:
+    """Show things to whoever looks at the current transaction before it is committed."""
+    connection.info.setdefault(_NOTED, []).extend(things)
+
+
+@contextmanager
+def undone_if_failed(connection: Connection) -> Iterator[None]:
+    """Undo a part of an operation that raises: what it wrote, noted and wanted to follow; the rest goes on.
+
+    Raises:
+        StoreError: If the database failed, which is not that part's own fault. Any other error is raised as it is.
+    """
+    info = connection.info
+    woken, after, noted = set(info.get(_TOPICS, ())), list(info.get(_AFTER, ())), list(info.get(_NOTED, ()))
+    further = list(info.get(_LATER, ()))
+    try:
+        with connection.begin_nested():
+            yield
+    except BaseException as error:
+        info[_TOPICS], info[_AFTER], info[_NOTED], info[_LATER] = woken, after, noted, further
+        if isinstance(error, DBAPIError):
+            raise translate(error) from error
+        raise
+
+
+@dataclass(slots=True)
+class _Job(Generic[T]):
+    operation: Callable[[Connection], T]
+    future: Future[T] = field(default_factory=Future)
+
+
+class _UnsureError(Exception):
+    """The connection broke during a commit."""
+
+
+def _fail(group: Iterable[_Job[Any]], error: BaseException) -> None:
+    for job in group:
+        job.future.set_exception(unsure(error) if isinstance(error, _UnsureError) else translate(error))
+
+
+def _log_failure(future: Future[Any]) -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        log.warning("What had to follow a commit failed: %s", error)
+
+
+class Writer:
+    """Runs operations in one thread, each group in one transaction.
+
+    Args:
+        engine: Gives the one connection that writes.
+        on_wake: Called in the writer thread after a commit, with the topics that its operations named.
+        before_commit: Called in the writer thread, in the transaction, with what its operations noted.
+        announce: Called in the writer thread, in the transaction, with the topics that its operations named.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        on_wake: Callable[[frozenset[str]], None],
+        before_commit: BeforeCommit | None = None,
+        announce: Announce | None = None,
+    ) -> None:
+        self._engine = engine
+        self._connection: Connection | None = engine.connect()
+        self._on_wake = on_wake
+        self._before_commit = before_commit
+        self._announce = announce
+        self._queue: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+        self._closed = False
+        self.observers: tuple[Callable[[int], None], Callable[[float], None]] | None = None
+        """Told after each commit how many operations it had, and how many seconds they took."""
+        self._thread = threading.Thread(target=self._run, name="tunefleet-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, operation: Callable[[Connection], T]) -> Future[T]:
+        """Queue an operation; its result is there once it is committed."""
+        if self._closed:
+            raise StoreError("The store is closed.")
+        job = _Job(operation)
+        self._queue.put(job)
+        return job.future
+
+    def close(self) -> None:
+        """Run what is queued, then end the thread."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+            self._thread.join()
+            if self._connection is not None:
+                self._connection.close()
+
+    def _run(self) -> None:
+        ending = False
+        while not ending:
+            group, ending = self._next_group()
+            if group and not self._commit(group):
+                for job in group:
+                    self._commit_alone(job)
+
+    def _next_group(self) -> tuple[list[_Job[Any]], bool]:
+        job = self._queue.get()
+        group: list[_Job[Any]] = []
+        while job is not None:
+            if job.future.set_running_or_notify_cancel():
+                group.append(job)
+            if len(group) == MAX_GROUP:
+                return group, False
+            try:
+                job = self._queue.get_nowait()
+            except queue.Empty:
+                return group, False
+        return group, True
+
+    def _commit(self, group: list[_Job[Any]]) -> bool:
+        try:
+            results = self._transact_again_if_lost([job.operation for job in group])
+        except _UnsureError as error:
+            _fail(group, error)
+            # If it was committed after all, others have heard of it, and this server has not.
+            self._wake(frozenset({EVERYTHING}))
+            return True
+        except Exception as error:  # noqa: BLE001 - whatever failed: each operation is run alone and reports for itself
+            if len(group) == 1 or is_lost(error):
+                _fail(group, error)
+                return True
+            log.debug("A group of %d operations is run again one by one: %s", len(group), error)
+            return False
+        for job, result in zip(group, results, strict=True):
+            job.future.set_result(result)
+        return True
+
+    def _commit_alone(self, job: _Job[Any]) -> None:
+        self._commit([job])
+
+    def _transact_again_if_lost(self, operations: list[Callable[[Connection], Any]]) -> list[Any]:
+        try:
+            return self._transact(operations)
+        except Exception as error:
+            if not is_lost(error):
+                raise
+            log.warning("The database was lost; the transaction is run again: %s", error)
+        return self._transact(operations)
+
+    def _transact(self, operations: list[Callable[[Connection], Any]]) -> list[Any]:
+        if self._connection is None:
+            self._connection = self._engine.connect()
+        connection = self._connection
+        info, started = connection.info, time.perf_counter()
+        info[_TOPICS], info[_AFTER], info[_NOTED], info[_LATER] = set(), [], [], []
+        committing = False
+        try:
+            results = [operation(connection) for operation in operations]
+            if self._before_commit is not None and info[_NOTED]:
+                self._before_commit(connection, info[_NOTED])
+            topics, after, further = frozenset(info[_TOPICS]), info[_AFTER], info[_LATER]
+            if self._announce is not None and topics:
+                self._announce(connection, topics)
+            committing = True
+            connection.commit()
+        except BaseException as error:
+            self._roll_back(connection, error)
+            if committing and is_lost(error):
+                raise _UnsureError from error
+            raise
+        if self.observers is not None:
+            on_group, on_commit = self.observers
+            on_group(len(operations))
+            on_commit(time.perf_counter() - started)
+        self._follow_up(topics, after)
+        for operation in further:
+            job = _Job(operation)
+            job.future.add_done_callback(_log_failure)
+            self._queue.put(job)
+        return results
+
+    def _roll_back(self, connection: Connection, error: BaseException) -> None:
+        try:
+            connection.rollback()
+            if is_lost(error):
+                connection.close()
+                self._connection = None
+        except DBAPIError:
+            # SQLite has rolled back by itself (a full disk), and its connection is good for the next transaction;
+            # another database's may not be.
+            log.warning("A roll-back failed.", exc_info=True)
+            if self._announce is not None:
+                connection.invalidate()
+                self._connection = None
+
+    def _follow_up(self, topics: frozenset[str], actions: list[Callable[[], object]]) -> None:
+        for action in actions:
+            try:
+                action()
+            except Exception:
+                log.exception("What had to follow a commit failed.")
+        if topics:
+            self._wake(topics)
+
+    def _wake(self, topics: frozenset[str]) -> None:
+        try:
+            self._on_wake(topics)
+        except Exception:
+            log.exception("Waking %s failed.", ", ".join(sorted(topics)))

@@ -1,0 +1,1 @@
+"""Rows of federations, rounds, updates and versions."""

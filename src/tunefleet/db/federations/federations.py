@@ -1,0 +1,239 @@
+"""Federations and their members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+
+from tunefleet.db.engine.bulk import Bulk
+from tunefleet.db.tables.core import task_inputs, tasks
+from tunefleet.db.tables.federation import (
+    federation_chunks,
+    federation_members,
+    federation_rounds,
+    federation_updates,
+    federation_versions,
+    federations,
+)
+from tunefleet.lifecycle.federation import FINAL
+from tunefleet.lifecycle.task import TaskStatus
+
+_UNSETTLED = (
+    select(federations.c.task_seq)
+    .join(tasks, tasks.c.seq == federations.c.task_seq)
+    .where(
+        federations.c.status.in_([status.value for status in FINAL]),
+        tasks.c.status == TaskStatus.RUNNING.value,
+    )
+    .order_by(federations.c.task_seq)
+)
+_INSERT = insert(federations).returning(federations.c.seq)
+# Said once: an upload asks for all of these, and making a statement takes longer than running it.
+_BY_SEQ = select(federations).where(federations.c.seq == bindparam("seq"))
+_LOCKED = _BY_SEQ.with_for_update()
+_BY_ID = select(federations).where(federations.c.id == bindparam("id"))
+_LOCKED_BY_ID = _BY_ID.with_for_update()
+_MEMBER = select(federation_members).where(
+    federation_members.c.federation_seq == bindparam("seq"), federation_members.c.worker == bindparam("worker")
+)
+_KEY: Final = ("federation_seq", "worker")
+_REST: Final = (
+    "callback_url", "updates", "num_examples", "step", "round", "loss", "values_digest", "joined_at", "seen_at",
+    "attempt",
+)  # fmt: skip
+_NEW_MEMBER = Bulk(insert(federation_members), [*_KEY, *_REST])
+_CHANGE_MEMBER = (
+    update(federation_members)
+    .where(*(federation_members.c[name] == bindparam(f"b_{name}") for name in _KEY))
+    .values({name: bindparam(f"b_{name}") for name in _REST})
+)
+
+
+class FederationRow(NamedTuple):
+    """A federation; `spec` and `contract` are JSON, `seq` is its number, `task_seq` that of its training task."""
+
+    seq: int
+    id: str
+    project: str
+    name: str
+    owner: str
+    status: str
+    spec: str
+    contract: str | None
+    callback_secret: str
+    version: int
+    round: int
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    task_seq: int | None = None
+
+
+class MemberRow(NamedTuple):
+    """A worker that a federation has heard of."""
+
+    federation_seq: int
+    worker: str
+    callback_url: str | None
+    updates: int
+    num_examples: int
+    step: int | None
+    round: int | None
+    loss: float | None
+    values_digest: str | None
+    joined_at: float
+    seen_at: float
+    attempt: int | None = None
+
+
+def insert_one(connection: Connection, values: Mapping[str, Any]) -> FederationRow:
+    """Store a federation; its `seq` is given by the database."""
+    seq = connection.execute(_INSERT, dict(values)).scalar_one()
+    row = by_seq(connection, seq)
+    assert row is not None, "it was just stored"
+    return row
+
+
+def by_seq(connection: Connection, seq: int, *, lock: bool = False) -> FederationRow | None:
+    """Return a federation by its number.
+
+    Args:
+        connection: To read with.
+        seq: The number.
+        lock: Whether nobody else may change it, its rounds and updates before the end of this transaction.
+    """
+    row = connection.execute(_LOCKED if lock else _BY_SEQ, {"seq": seq}).first()
+    return FederationRow(*row) if row else None
+
+
+def by_id(connection: Connection, id_: str) -> FederationRow | None:
+    """Return a federation by its id."""
+    row = connection.execute(_BY_ID, {"id": id_}).first()
+    return FederationRow(*row) if row else None
+
+
+def of_tasks(connection: Connection, seqs: Sequence[int], *, lock: bool = False) -> dict[int, FederationRow]:
+    """Return the federations that tasks have made, by the `seq` of the task.
+
+    Args:
+        connection: To read with.
+        seqs: Of the tasks.
+        lock: As in `by_seq`.
+    """
+    if not seqs:
+        return {}
+    query = select(federations).where(federations.c.task_seq.in_(list(seqs))).order_by(federations.c.seq)
+    rows = (FederationRow(*row) for row in connection.execute(query.with_for_update() if lock else query))
+    return {row.task_seq: row for row in rows if row.task_seq is not None}
+
+
+def unsettled(connection: Connection) -> list[int]:
+    """Return the `seq` of the running tasks whose federation has ended."""
+    return list(connection.execute(_UNSETTLED).scalars())
+
+
+def readers(connection: Connection, seqs: Sequence[int]) -> dict[int, str]:
+    """Return which of these federations have a version that a task reads which has not ended, and one such task."""
+    at, final = federation_versions.c, [status.value for status in TaskStatus if status.final]
+    query = (
+        select(at.federation_seq, tasks.c.id)
+        .join(task_inputs, task_inputs.c.artifact_id == at.artifact_id)
+        .join(tasks, tasks.c.id == task_inputs.c.task_id)
+        .where(at.federation_seq.in_(list(seqs)), tasks.c.status.not_in(final))
+        .order_by(tasks.c.seq.desc())
+    )
+    return {seq: reader for seq, reader in connection.execute(query)}
+
+
+def find(connection: Connection, project: str | None, reference: str, *, lock: bool = False) -> FederationRow | None:
+    """Return a federation of a project by its id, or by its number.
+
+    Args:
+        connection: To read with.
+        project: Where; null for who needs no key, having a signed link.
+        reference: `fed-…`, or the digits of the number.
+        lock: As in `by_seq`.
+    """
+    if reference.isascii() and reference.isdigit() and len(reference) <= 18:
+        row = by_seq(connection, int(reference), lock=lock)
+    else:
+        found = connection.execute(_LOCKED_BY_ID if lock else _BY_ID, {"id": reference}).first()
+        row = FederationRow(*found) if found else None
+    return row if row is not None and project in {None, row.project} else None
+
+
+def page(
+    connection: Connection,
+    *,
+    project: str,
+    limit: int,
+    before: int | None = None,
+    owner: str | None = None,
+    statuses: Sequence[str] | None = None,
+) -> list[FederationRow]:
+    """Return federations, newest first.
+
+    Args:
+        connection: To read with.
+        project: Whose.
+        limit: How many at most.
+        before: Only those with a smaller number.
+        owner: Only this owner's.
+        statuses: Only in these.
+    """
+    query = select(federations).where(federations.c.project == project).order_by(federations.c.seq.desc()).limit(limit)
+    if before is not None:
+        query = query.where(federations.c.seq < before)
+    if owner is not None:
+        query = query.where(federations.c.owner == owner)
+    if statuses:
+        query = query.where(federations.c.status.in_(list(statuses)))
+    return [FederationRow(*row) for row in connection.execute(query)]
+
+
+def change(connection: Connection, seq: int, values: Mapping[str, Any]) -> None:
+    """Change columns of a federation."""
+    connection.execute(update(federations).where(federations.c.seq == seq).values(dict(values)))
+
+
+def member(connection: Connection, seq: int, worker: str) -> MemberRow | None:
+    """Return a member."""
+    row = connection.execute(_MEMBER, {"seq": seq, "worker": worker}).first()
+    return MemberRow(*row) if row else None
+
+
+def members(connection: Connection, seq: int) -> list[MemberRow]:
+    """Return the members of a federation by name."""
+    at = federation_members.c
+    query = select(federation_members).where(at.federation_seq == seq).order_by(at.worker)
+    return [MemberRow(*row) for row in connection.execute(query)]
+
+
+def member_counts(connection: Connection, seqs: Sequence[int]) -> dict[int, int]:
+    """Return how many members federations have; one without any is left out."""
+    at = federation_members.c
+    query = select(at.federation_seq, func.count()).where(at.federation_seq.in_(list(seqs))).group_by(at.federation_seq)
+    return {seq: count for seq, count in connection.execute(query)}
+
+
+def put_member(connection: Connection, row: MemberRow) -> None:
+    """Store a member, new or changed."""
+    values = {f"b_{name}": value for name, value in row._asdict().items()}
+    if connection.execute(_CHANGE_MEMBER, values).rowcount == 0:
+        _NEW_MEMBER.run(connection, [row])
+
+
+def forget_values(connection: Connection, seq: int, workers: Sequence[str]) -> None:
+    """Forget what members have sent last, so that they may send it again."""
+    at = federation_members.c
+    here = (at.federation_seq == seq, at.worker.in_(list(workers)))
+    connection.execute(update(federation_members).where(*here).values(values_digest=None))
+
+
+def delete_one(connection: Connection, seq: int) -> None:
+    """Forget a federation with its members, rounds, updates, versions and chunks; pins and artifacts stay."""
+    for table in (federation_members, federation_rounds, federation_updates, federation_versions, federation_chunks):
+        connection.execute(delete(table).where(table.c.federation_seq == seq))
+    connection.execute(delete(federations).where(federations.c.seq == seq))

@@ -1,0 +1,1 @@
+"""Rows of workers, servers and clusters."""

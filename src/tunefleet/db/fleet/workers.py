@@ -1,0 +1,93 @@
+"""Workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
+
+from tunefleet.db.engine.writer import wake
+from tunefleet.db.fleet import worker_loads
+from tunefleet.db.repositories import controls, discards
+from tunefleet.db.rows import WorkerRow
+from tunefleet.db.tables.core import cordons, workers
+
+NO_SESSION: Final = ""
+"""The session of a worker that has left: that of no process."""
+_STANDING = select(
+    workers.c.id, workers.c.status, workers.c.session, workers.c.capabilities, workers.c.project
+).order_by(workers.c.id)
+_WATCHED = select(workers.c.id, workers.c.status, workers.c.session, workers.c.state_id)
+_GET = select(workers).where(workers.c.id == bindparam("b_id"))
+_COUNT = select(func.count()).select_from(workers).where(workers.c.key_id == bindparam("b_key"))
+_SEEN = update(workers).where(workers.c.id == bindparam("b_id")).values(last_seen_at=bindparam("b_at"))
+
+
+def count_of_key(connection: Connection, key_id: str) -> int:
+    """Return how many workers have registered with a key."""
+    return int(connection.execute(_COUNT, {"b_key": key_id}).scalar_one())
+
+
+def get(connection: Connection, worker_id: str) -> WorkerRow | None:
+    """Return a worker."""
+    row = connection.execute(_GET, {"b_id": worker_id}).first()
+    return WorkerRow(*row) if row else None
+
+
+def all_rows(connection: Connection) -> list[WorkerRow]:
+    """Return all workers, by id."""
+    return [WorkerRow(*row) for row in connection.execute(select(workers).order_by(workers.c.id))]
+
+
+def standing(connection: Connection) -> Sequence[Row[str, str, str, str, str]]:
+    """Return id, status, session, capabilities and project of all workers, by id."""
+    # All at once: there are thousands, and a fetch for each costs as much as its row.
+    return connection.execute(_STANDING).all()
+
+
+def watched(connection: Connection) -> Sequence[Row[str, str, str, str]]:
+    """Return id, status, session and state folder of all workers; what they are is long, and asked for each second."""
+    return connection.execute(_WATCHED).all()
+
+
+def seen_since(connection: Connection, since: float) -> set[str]:
+    """Return the workers that were heard of since then, as far as that is stored."""
+    return set(connection.scalars(select(workers.c.id).where(workers.c.last_seen_at >= since)))
+
+
+def put(connection: Connection, row: WorkerRow) -> None:
+    """Store a worker, new or changed; who keeps a copy of the fleet is woken."""
+    values = row._asdict()
+    if connection.execute(update(workers).where(workers.c.id == row.id).values(values)).rowcount == 0:
+        connection.execute(insert(workers).values(values))
+    wake(connection, "fleet", "placement")
+
+
+def set_status(connection: Connection, worker_id: str, status: str) -> None:
+    """Store whether a worker is `online`, `lost` or `offline`."""
+    connection.execute(update(workers).where(workers.c.id == worker_id).values(status=status))
+    wake(connection, "fleet", "placement")
+
+
+def set_left(connection: Connection, worker_id: str) -> None:
+    """Store that a worker is offline because it has left: nothing of that session counts any more."""
+    connection.execute(update(workers).where(workers.c.id == worker_id).values(status="offline", session=NO_SESSION))
+    wake(connection, "fleet", "placement")
+
+
+def set_seen(connection: Connection, times: Iterable[tuple[str, float]]) -> None:
+    """Store when workers were heard of."""
+    rows = [{"b_id": worker_id, "b_at": at} for worker_id, at in times]
+    if rows:
+        connection.execute(_SEEN, rows)
+
+
+def remove(connection: Connection, worker_id: str) -> None:
+    """Forget a worker."""
+    connection.execute(delete(workers).where(workers.c.id == worker_id))
+    connection.execute(delete(cordons).where(cordons.c.worker_id == worker_id))
+    controls.forget(connection, worker_id)
+    worker_loads.forget_worker(connection, worker_id)
+    discards.forget_worker(connection, worker_id)
+    wake(connection, "fleet")

@@ -1,0 +1,23 @@
+"""All tables of the first release, and the project that every database has."""
+
+from __future__ import annotations
+
+import time
+
+import sqlalchemy as sa
+from alembic import op
+
+from tunefleet.db.migrations.initial import records, tasks, training
+
+revision = "0100"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    for tables in (tasks, records, training):
+        tables.create()
+    projects = sa.table("projects", *(sa.column(name) for name in ("name", "weight", "created_by", "created_at")))
+    first = {"name": "default", "weight": 1.0, "created_by": "tunefleet", "created_at": time.time()}
+    op.bulk_insert(projects, [first])

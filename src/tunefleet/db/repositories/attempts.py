@@ -1,0 +1,282 @@
+"""Attempts: one try of a task on one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
+
+from sqlalchemy import Connection, bindparam, case, delete, func, insert, select, text, update
+
+from tunefleet.db.engine.bulk import Bulk
+from tunefleet.db.engine.writer import note
+from tunefleet.db.rows import AttemptRow, TaskRow
+from tunefleet.db.tables.core import attempts, task_documents, tasks
+from tunefleet.db.tables.operations import task_traces
+
+# A literal, not a parameter: only then can the partial index answer.
+_OPEN = text("attempts.state IN ('offered', 'accepted')")
+_BY_IDS = select(attempts).where(attempts.c.id.in_(bindparam("ids", expanding=True)))
+_OF_WORKER = select(attempts).where(attempts.c.worker_id == bindparam("worker_id"), _OPEN)
+_ALL_OPEN = select(attempts).where(_OPEN)
+_UPDATE = Bulk(
+    update(attempts)
+    .where(attempts.c.id == bindparam("b_id"))
+    .values(
+        state=bindparam("b_state"),
+        reason=bindparam("b_reason"),
+        error=bindparam("b_error"),
+        accepted_at=bindparam("b_accepted_at"),
+        finished_at=bindparam("b_finished_at"),
+        gang_point=bindparam("b_gang_point"),
+        gang_failed_at=bindparam("b_gang_failed_at"),
+    ),
+    ["b_id", "b_state", "b_reason", "b_error", "b_accepted_at", "b_finished_at", "b_gang_point", "b_gang_failed_at"],
+)
+_parameters = attrgetter("id", "state", "reason", "error", "accepted_at", "finished_at", "gang_point", "gang_failed_at")
+# A node of a gang other than the first is no attempt of the task by itself.
+_HEADS = attempts.c.gang_of.is_(None) | (attempts.c.gang_of == attempts.c.id)
+_INSERT = Bulk(insert(attempts), AttemptRow._fields)
+_OFFERS = (
+    select(
+        attempts.c.id,
+        attempts.c.number,
+        attempts.c.slot_class,
+        tasks.c.id,
+        tasks.c.workflow_id,
+        tasks.c.kind,
+        tasks.c.name,
+        func.coalesce(task_documents.c.resolved, task_documents.c.spec),
+        task_documents.c.inputs,
+        attempts.c.gpus,
+        attempts.c.merged_into,
+        task_traces.c.traceparent,
+        attempts.c.gang_of,
+        attempts.c.node_rank,
+        tasks.c.project,
+    )
+    .join(tasks, tasks.c.seq == attempts.c.task_seq)
+    .join(task_documents, task_documents.c.task_seq == attempts.c.task_seq)
+    .outerjoin(task_traces, task_traces.c.task_id == attempts.c.task_id)
+    .where(attempts.c.worker_id == bindparam("worker_id"), _OPEN, attempts.c.state == "offered")
+)
+_DESIRED = (
+    select(attempts.c.id, tasks.c.desired, tasks.c.generation)
+    .join(tasks, tasks.c.seq == attempts.c.task_seq)
+    .where(attempts.c.worker_id == bindparam("worker_id"), _OPEN, attempts.c.state == "accepted")
+    .where(tasks.c.generation > tasks.c.reached, _HEADS)
+)
+_TASKS = (
+    select(tasks)
+    .join(attempts, attempts.c.task_seq == tasks.c.seq)
+    .where(attempts.c.worker_id == bindparam("worker_id"), _OPEN)
+)
+_HELD = attempts.c.slot_class + "|" + attempts.c.requirement_key + "|" + func.coalesce(attempts.c.gpus, "")
+# One text a worker, not one row an attempt: a fleet has tens of thousands, and most stand as they stood.
+_TAKEN = (
+    select(attempts.c.worker_id, func.aggregate_strings(_HELD, ";"))
+    .where(_OPEN, attempts.c.merged_into.is_(None))
+    .group_by(attempts.c.worker_id)
+)
+
+
+_WATCHED = (
+    select(
+        attempts.c.id,
+        attempts.c.task_id,
+        attempts.c.worker_id,
+        attempts.c.state,
+        tasks.c.desired,
+        # A job's worker counts by itself, and only while the job lives; the code of a light task it cannot end.
+        case((attempts.c.slot_class == "light", attempts.c.accepted_at + tasks.c.max_runtime_s)),
+    )
+    .join(tasks, tasks.c.seq == attempts.c.task_seq)
+    .where(_OPEN)
+)
+
+
+class Held(NamedTuple):
+    """An open attempt, as it takes room on its worker; `gpus` is empty where the worker chooses by itself."""
+
+    slot_class: str
+    requirement_key: str
+    gpus: str
+
+    def text(self) -> str:
+        """Return what `held` reads."""
+        return "|".join(self)
+
+
+def held(text: str) -> list[Held]:
+    """Read what `taken` gave for a worker."""
+    return [Held(*each.split("|")) for each in text.split(";") if each]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRow:
+    """What the sweep looks at of an open attempt.
+
+    `deadline` is null if its run is not limited, or whoever holds it ends it by itself.
+    """
+
+    attempt_id: str
+    task_id: str
+    worker_id: str
+    state: str
+    desired: str
+    deadline: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class OfferRow:
+    """What a worker needs to know of an attempt that it is offered."""
+
+    attempt_id: str
+    number: int
+    slot_class: str
+    task_id: str
+    workflow_id: str
+    kind: str
+    name: str
+    spec: str
+    inputs: str
+    gpus: str | None = None
+    merged_into: str | None = None
+    traceparent: str | None = None
+    gang_of: str | None = None
+    node_rank: int | None = None
+    project: str | None = None
+
+
+def insert_all(connection: Connection, rows: Sequence[AttemptRow]) -> None:
+    """Open attempts."""
+    _INSERT.run(connection, rows)
+    note(connection, rows)
+
+
+def by_ids(connection: Connection, ids: Sequence[str]) -> dict[str, AttemptRow]:
+    """Return attempts by id; unknown ids are left out."""
+    if not ids:
+        return {}
+    rows = (AttemptRow(*row) for row in connection.execute(_BY_IDS, {"ids": list(ids)}))
+    return {row.id: row for row in rows}
+
+
+def open_of(connection: Connection, worker_id: str) -> dict[str, AttemptRow]:
+    """Return the attempts that a worker was offered or has accepted."""
+    rows = (AttemptRow(*row) for row in connection.execute(_OF_WORKER, {"worker_id": worker_id}))
+    return {row.id: row for row in rows}
+
+
+def all_open(connection: Connection) -> list[AttemptRow]:
+    """Return all attempts that are offered or accepted."""
+    return [AttemptRow(*row) for row in connection.execute(_ALL_OPEN)]
+
+
+def open_rows(connection: Connection) -> list[OpenRow]:
+    """Return what the sweep looks at of all open attempts."""
+    return [OpenRow(*row) for row in connection.execute(_WATCHED)]
+
+
+def of_task(connection: Connection, row: TaskRow) -> list[AttemptRow]:
+    """Return the attempts of a task, oldest first; of a gang the first node's."""
+    query = select(attempts).where(attempts.c.task_seq == row.seq, _HEADS).order_by(attempts.c.number)
+    return [AttemptRow(*row) for row in connection.execute(query)]
+
+
+def of_gangs(connection: Connection, gang_ids: Sequence[str]) -> dict[str, list[AttemptRow]]:
+    """Return the nodes of gangs by the attempt of the first, in the order of their rank."""
+    found: dict[str, list[AttemptRow]] = {}
+    if gang_ids:
+        query = select(attempts).where(attempts.c.gang_of.in_(list(gang_ids))).order_by(attempts.c.node_rank)
+        for row in (AttemptRow(*each) for each in connection.execute(query)):
+            found.setdefault(row.gang_of or "", []).append(row)
+    return found
+
+
+def gangs_that_failed(connection: Connection, before: float) -> list[AttemptRow]:
+    """Return the open first nodes of gangs of which a node missed the others before a time."""
+    said = attempts.alias()
+    query = (
+        select(attempts)
+        .join(said, said.c.gang_of == attempts.c.id)
+        .where(_OPEN, attempts.c.gang_of == attempts.c.id, said.c.gang_failed_at < before)
+        .distinct()
+    )
+    return [AttemptRow(*row) for row in connection.execute(query)]
+
+
+def ran(connection: Connection, task_seqs: Sequence[int]) -> dict[int, float]:
+    """Return how many seconds the ended attempts of tasks have run, by the task's `seq`."""
+    if not task_seqs:
+        return {}
+    query = (
+        select(attempts.c.task_seq, func.sum(attempts.c.finished_at - attempts.c.accepted_at))
+        .where(attempts.c.task_seq.in_(task_seqs), attempts.c.accepted_at.is_not(None))
+        .where(attempts.c.finished_at.is_not(None), _HEADS)
+        .group_by(attempts.c.task_seq)
+    )
+    return {seq: max(0.0, seconds) for seq, seconds in connection.execute(query)}
+
+
+def store(connection: Connection, rows: Iterable[AttemptRow]) -> None:
+    """Write the changed state of attempts."""
+    changed = list(rows)
+    _UPDATE.run(connection, [_parameters(row) for row in changed])
+    note(connection, changed)
+
+
+def offers(connection: Connection, worker_id: str) -> list[OfferRow]:
+    """Return what a worker needs to know of the attempts that it is offered."""
+    return [OfferRow(*row) for row in connection.execute(_OFFERS, {"worker_id": worker_id})]
+
+
+def tasks_of(connection: Connection, worker_id: str) -> dict[str, TaskRow]:
+    """Return the tasks of a worker's open attempts by id; the caller is going to change them."""
+    rows = (TaskRow(*row) for row in connection.execute(_TASKS, {"worker_id": worker_id}))
+    return {row.id: row for row in rows}
+
+
+def taken(connection: Connection, but: Collection[str] = ()) -> dict[str, str]:
+    """Return what workers have open, by worker, as a text for `held`; without what another attempt's run computes.
+
+    Args:
+        connection: To read with.
+        but: Attempts that take no room.
+    """
+    query = _TAKEN.where(attempts.c.id.not_in(list(but))) if but else _TAKEN
+    return {worker_id: text for worker_id, text in connection.execute(query).all()}
+
+
+def desired(connection: Connection, worker_id: str) -> list[tuple[str, str, int]]:
+    """Return attempt id, action and generation where a worker has not reached the desired state."""
+    return [tuple(row) for row in connection.execute(_DESIRED, {"worker_id": worker_id})]
+
+
+def merged_into(connection: Connection, ids: Sequence[str]) -> dict[str, str]:
+    """Return the task whose run computes an attempt, by attempt; those that ran by themselves are left out."""
+    if not ids:
+        return {}
+    whole = attempts.alias()
+    query = (
+        select(attempts.c.id, whole.c.task_id)
+        .join(whole, whole.c.id == attempts.c.merged_into)
+        .where(attempts.c.id.in_(list(ids)))
+    )
+    return {attempt_id: task_id for attempt_id, task_id in connection.execute(query)}
+
+
+def carried(connection: Connection, ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return the tasks that the runs of attempts compute beside their own, by attempt."""
+    found: dict[str, list[str]] = {}
+    if ids:
+        query = select(attempts.c.merged_into, attempts.c.task_id).where(attempts.c.merged_into.in_(list(ids)))
+        for attempt_id, task_id in connection.execute(query.order_by(attempts.c.id)):
+            found.setdefault(attempt_id, []).append(task_id)
+    return found
+
+
+def delete_of_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
+    """Forget the attempts of removed tasks."""
+    connection.execute(delete(attempts).where(attempts.c.task_seq.in_([row.seq for row in rows])))

@@ -1,0 +1,287 @@
+"""Launches, metric points and the other records of journals."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import Connection, bindparam, case, delete, func, insert, or_, select, update
+
+from tunefleet.db.engine.bulk import Bulk
+from tunefleet.db.rows import LaunchRow, PointRow
+from tunefleet.db.tables.core import journal_records, launches, metric_points
+from tunefleet.db.tables.journal import journal_room, reported_predictions
+
+_OF_TASK = select(launches).where(launches.c.task_id == bindparam("task_id")).order_by(launches.c.number)
+_OF_TASKS = select(launches).where(launches.c.task_id.in_(bindparam("ids", expanding=True)))
+_ONE = select(launches).where(launches.c.task_id == bindparam("task_id"), launches.c.launch == bindparam("launch"))
+_POINT = Bulk(insert(metric_points), [column.name for column in metric_points.c])
+POINT_CHARACTERS: Final = 100
+"""What a point takes beside its values and the name of its series."""
+_AT_ONCE = 500
+"""Points that are asked for by number in one query."""
+_ROWS = 1000
+"""Points that are read ahead: of a hundred thousand, nobody needs all at once."""
+_RECORD = Bulk(insert(journal_records), [column.name for column in journal_records.c])
+
+
+def launch(connection: Connection, task_id: str, launch_id: str) -> LaunchRow | None:
+    """Return a launch."""
+    row = connection.execute(_ONE, {"task_id": task_id, "launch": launch_id}).first()
+    return LaunchRow(*row) if row else None
+
+
+def launches_of(connection: Connection, task_id: str) -> list[LaunchRow]:
+    """Return the launches of a task, oldest first."""
+    return [LaunchRow(*row) for row in connection.execute(_OF_TASK, {"task_id": task_id})]
+
+
+def launches_of_all(connection: Connection, task_ids: Sequence[str]) -> dict[str, list[LaunchRow]]:
+    """Return the launches of tasks, oldest first."""
+    found: dict[str, list[LaunchRow]] = {}
+    if task_ids:
+        for row in connection.execute(_OF_TASKS.order_by(launches.c.number), {"ids": list(task_ids)}):
+            found.setdefault(row.task_id, []).append(LaunchRow(*row))
+    return found
+
+
+def newest_number(connection: Connection, task_id: str) -> int:
+    """Return how many launches a task has: the number of the newest."""
+    return connection.execute(select(func.max(launches.c.number)).where(launches.c.task_id == task_id)).scalar() or 0
+
+
+def add_launch(connection: Connection, *, task_id: str, launch_id: str, attempt_id: str, at: float) -> LaunchRow:
+    """Store a launch that is heard of for the first time; the newest has the greatest number."""
+    last = newest_number(connection, task_id)
+    row = LaunchRow(task_id, launch_id, last + 1, attempt_id, None, None, None, 0, None, at)
+    connection.execute(
+        insert(launches).values(
+            task_id=task_id, launch=launch_id, number=row.number, attempt_id=attempt_id, cursor=0, started_at=at
+        )
+    )
+    return row
+
+
+def advance(connection: Connection, row: LaunchRow, *, cursor: int, progress: str | None) -> None:
+    """Store up to where a launch's journal is stored, and the newest progress if there is one."""
+    values: dict[str, Any] = {"cursor": cursor}
+    if progress is not None:
+        values["progress"] = progress
+    connection.execute(
+        update(launches).where(launches.c.task_id == row.task_id, launches.c.launch == row.launch).values(values)
+    )
+
+
+def add_records(connection: Connection, points: Sequence[Sequence[Any]], records: Sequence[Sequence[Any]]) -> None:
+    """Store metric points and other records; each is a row in the order of its table's columns."""
+    _POINT.run(connection, points)
+    _RECORD.run(connection, records)
+
+
+def curve_of(series: str, names: Collection[str]) -> int:
+    """Return the number that points with the same names in the same series have in common."""
+    text = "\0".join([series, *sorted(names)])
+    return int.from_bytes(blake2b(text.encode(errors="replace"), digest_size=8).digest(), signed=True)
+
+
+def thin(connection: Connection, launch: LaunchRow, *, before_seq: int, apart: int) -> int:
+    """Delete older points of a launch: of each curve, the first point of each stretch of its journal stays.
+
+    Points with the same names in the same series are a curve; what is measured seldom is counted apart from what is
+    measured often. Their values are not looked at: there may be very much of them.
+
+    Args:
+        connection: Of the operation.
+        launch: Whose points.
+        before_seq: Points from this record on stay.
+        apart: How many records a stretch has.
+
+    Returns:
+        How many characters the deleted points had.
+    """
+    at = metric_points.c
+    old = (at.task_id == launch.task_id) & (at.launch_number == launch.number) & (at.seq < before_seq)
+    last: dict[int, int] = {}
+    surplus = []
+    for seq, curve in connection.execute(select(at.seq, at.curve).where(old).order_by(at.seq)):
+        stretch = seq // apart
+        if last.get(curve) == stretch:
+            surplus.append(seq)
+        last[curve] = stretch
+    each = POINT_CHARACTERS + func.length(at.series) + func.length(at.values_json)
+    characters = 0
+    for start in range(0, len(surplus), _AT_ONCE):
+        some = old & at.seq.in_(surplus[start : start + _AT_ONCE])
+        characters += int(connection.execute(select(func.sum(each)).where(some)).scalar() or 0)
+        connection.execute(delete(metric_points).where(some))
+    return characters
+
+
+def records_of(connection: Connection, task_id: str, kind: str) -> list[tuple[int, str]]:
+    """Return launch number and JSON of a task's records of one type, oldest first."""
+    query = (
+        select(journal_records.c.launch_number, journal_records.c.body)
+        .where(journal_records.c.task_id == task_id, journal_records.c.type == kind)
+        .order_by(journal_records.c.launch_number, journal_records.c.seq)
+    )
+    return [(number, body) for number, body in connection.execute(query)]
+
+
+def first_records(connection: Connection, task_id: str, numbers: Sequence[int]) -> dict[int, str]:
+    """Return the first record of launches, as JSON by number: each tells what the launch goes on from."""
+    at = journal_records.c
+    found: dict[int, str] = {}
+    for start in range(0, len(numbers), _AT_ONCE):
+        query = select(at.launch_number, at.body).where(
+            at.task_id == task_id,
+            at.launch_number.in_(numbers[start : start + _AT_ONCE]),
+            at.seq == 0,
+            at.type == "launch",
+        )
+        found |= {number: body for number, body in connection.execute(query)}
+    return found
+
+
+def newest_values(connection: Connection, task_id: str, *, series: str, limit: int) -> list[tuple[int, str]]:
+    """Return step and values (JSON) of the points that were reported last, newest first."""
+    at = metric_points.c
+    query = select(at.step, at.values_json).where(at.task_id == task_id, at.series == series)
+    newest = query.order_by(at.launch_number.desc(), at.seq.desc()).limit(limit)
+    return [(step, text) for step, text in connection.execute(newest)]
+
+
+def points_of_launch(
+    connection: Connection, task_id: str, number: int, *, from_seq: int, limit: int
+) -> list[tuple[int, str, int, float | None, float, str]]:
+    """Return sequence number, series, step, epoch, time and values (JSON) of a launch's points, as they were logged."""
+    at = metric_points.c
+    query = (
+        select(at.seq, at.series, at.step, at.epoch, at.at, at.values_json)
+        .where(at.task_id == task_id, at.launch_number == number, at.seq >= from_seq)
+        .order_by(at.seq)
+        .limit(limit)
+    )
+    return [(row.seq, row.series, row.step, row.epoch, row.at, row.values_json) for row in connection.execute(query)]
+
+
+def points_of(connection: Connection, task_id: str, records: Sequence[tuple[int, int]]) -> list[PointRow]:
+    """Return points by launch and sequence number, in that order; what is not there is left out."""
+    at = metric_points.c
+    found: dict[tuple[int, int], PointRow] = {}
+    for number in sorted({launch for launch, _ in records}):
+        seqs = [seq for launch, seq in records if launch == number]
+        for start in range(0, len(seqs), _AT_ONCE):
+            query = select(at.seq, at.step, at.epoch, at.at, at.window_from, at.window_to, at.values_json).where(
+                at.task_id == task_id, at.launch_number == number, at.seq.in_(seqs[start : start + _AT_ONCE])
+            )
+            found |= {(number, row[0]): PointRow(*row[1:]) for row in connection.execute(query)}
+    return [found[record] for record in records if record in found]
+
+
+def visible_points(
+    connection: Connection,
+    task_id: str,
+    *,
+    series: str,
+    after_step: int | None = None,
+    to_step: int | None = None,
+    name: str | None = None,
+) -> Iterator[PointRow]:
+    """Yield the points that no later launch superseded.
+
+    They come in step order; at one step, an older launch's come before a newer one's.
+
+    Args:
+        connection: To read with.
+        task_id: Whose.
+        series: Which series.
+        after_step: Only later steps.
+        to_step: Only steps up to this one.
+        name: Only points that have a value of this name.
+    """
+    at = metric_points.c
+    query = (
+        select(at.step, at.epoch, at.at, at.window_from, at.window_to, at.values_json)
+        .join(launches, (launches.c.task_id == at.task_id) & (launches.c.number == at.launch_number))
+        .where(
+            at.task_id == task_id,
+            at.series == series,
+            or_(launches.c.hidden_after.is_(None), at.step <= launches.c.hidden_after),
+        )
+        .order_by(at.step, at.launch_number, at.seq)
+    )
+    if after_step is not None:
+        query = query.where(at.step > after_step)
+    if to_step is not None:
+        query = query.where(at.step <= to_step)
+    if name is not None:
+        query = query.where(at.values_json.contains(f'"{name}":', autoescape=True))
+    for row in connection.execute(query, execution_options={"yield_per": _ROWS}):
+        yield PointRow(*row)
+
+
+def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
+    """Forget the journals of removed tasks."""
+    for table in (metric_points, journal_records, launches, journal_room, reported_predictions):
+        connection.execute(delete(table).where(table.c.task_id.in_(list(task_ids))))
+
+
+_NOTHING = -1
+"""No step is so early."""
+
+
+def resume_from(connection: Connection, row: LaunchRow, *, from_step: int, checkpoint: str | None) -> None:
+    """Store where a launch started, and hide what does not lead to it.
+
+    Args:
+        connection: To write with.
+        row: The launch; the newest of its task.
+        from_step: The step that it resumes at.
+        checkpoint: Digest of what it resumes from; null where it began anew, or does not say.
+    """
+    here = launches.c.task_id == row.task_id
+    connection.execute(
+        update(launches).where(here, launches.c.launch == row.launch).values(from_step=from_step, checkpoint=checkpoint)
+    )
+    every = [each for each in launches_of(connection, row.task_id) if each.number <= row.number]
+    if len(every) == 1:
+        return
+    shown = _shown(every, _parents(connection, every))
+    changed = {each.number: shown[each.number] for each in every[:-1] if each.hidden_after != shown[each.number]}
+    if changed:
+        connection.execute(
+            update(launches)
+            .where(here, launches.c.number.in_(list(changed)))
+            .values(hidden_after=case(changed, value=launches.c.number))
+        )
+
+
+def _parents(connection: Connection, every: Sequence[LaunchRow]) -> dict[int, int]:
+    """Return the number of the launch that made what each goes on from, of those that say so."""
+    numbers = {each.launch: each.number for each in every}
+    found = {}
+    for number, body in first_records(connection, every[0].task_id, list(numbers.values())).items():
+        parent = numbers.get(orjson.loads(body).get("parent"))
+        if parent is not None and parent < number:
+            found[number] = parent
+    return found
+
+
+def _shown(every: Sequence[LaunchRow], parents: Mapping[int, int]) -> dict[int, int | None]:
+    """Return up to which step each launch counts, seen from the newest; null counts whole.
+
+    Who does not say what made its checkpoint goes on from the launch before it.
+    """
+    place = {each.number: index for index, each in enumerate(every)}
+    shown: dict[int, int | None] = dict.fromkeys(place, _NOTHING)
+    index, limit = len(every) - 1, None
+    while True:
+        child = every[index]
+        shown[child.number] = limit
+        if child.from_step is not None:
+            limit = child.from_step if limit is None else min(limit, child.from_step)
+        if index == 0:
+            return shown
+        index = place[parents[child.number]] if child.number in parents else index - 1

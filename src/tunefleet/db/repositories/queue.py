@@ -1,0 +1,218 @@
+"""What placement reads and writes: who waits, in which order, and where not to try again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, bindparam, delete, exists, func, insert, or_, select, text, update
+
+from tunefleet.db.rows import TaskRow
+from tunefleet.db.tables.core import cordons, tasks, void_offers
+
+STRIKES: Final = 3
+"""Times, one after the other, that offers of one kind were made in vain, after which a worker gets none for a while."""
+
+# Literals, not parameters: only then can the partial indexes answer.
+_QUEUED: Final = text("tasks.status = 'queued'")
+_DELAYED: Final = text("tasks.status = 'queued' AND tasks.ready_at > 0")
+_MERGING: Final = text("tasks.status = 'queued' AND tasks.merge_key IS NOT NULL")
+_EXPIRING: Final = text("tasks.status = 'queued' AND tasks.queue_deadline IS NOT NULL")
+
+# A loose index scan: one probe for each distinct need, however many tasks wait.
+_GROUPS = text(
+    """
+    WITH RECURSIVE need(key) AS (
+        SELECT min(requirement_key) FROM tasks WHERE status = 'queued'
+        UNION ALL
+        SELECT (SELECT min(requirement_key) FROM tasks WHERE status = 'queued' AND requirement_key > need.key)
+        FROM need WHERE need.key IS NOT NULL
+    )
+    SELECT key FROM need WHERE key IS NOT NULL
+    """
+)
+# The same, for each distinct need and project; sorted as the index is.
+_LINES = text(
+    """
+    WITH RECURSIVE line(need, project) AS (
+        SELECT
+            (SELECT requirement_key FROM tasks WHERE status = 'queued'
+             ORDER BY requirement_key, project LIMIT 1),
+            (SELECT project FROM tasks WHERE status = 'queued'
+             ORDER BY requirement_key, project LIMIT 1)
+        UNION ALL
+        SELECT
+            (SELECT requirement_key FROM tasks
+             WHERE status = 'queued' AND (requirement_key, project) > (line.need, line.project)
+             ORDER BY requirement_key, project LIMIT 1),
+            (SELECT project FROM tasks
+             WHERE status = 'queued' AND (requirement_key, project) > (line.need, line.project)
+             ORDER BY requirement_key, project LIMIT 1)
+        FROM line WHERE line.need IS NOT NULL
+    )
+    SELECT need, project FROM line WHERE need IS NOT NULL
+    """
+)
+_FIRST = (
+    select(tasks)
+    .where(
+        _QUEUED,
+        tasks.c.requirement_key == bindparam("key"),
+        tasks.c.project == bindparam("project"),
+        tasks.c.ready_at <= bindparam("now"),
+    )
+    .order_by(tasks.c.rank, tasks.c.seq)
+    .limit(bindparam("count"))
+    .offset(bindparam("skip"))
+)
+_READY = select(tasks.c.seq).where(
+    _QUEUED,
+    tasks.c.requirement_key == bindparam("key"),
+    tasks.c.project == bindparam("project"),
+    tasks.c.ready_at <= bindparam("now"),
+)
+_EQUAL = (
+    select(tasks)
+    .where(_MERGING, tasks.c.merge_key == bindparam("key"), tasks.c.ready_at <= bindparam("now"))
+    .order_by(tasks.c.rank)
+    .limit(bindparam("count"))
+)
+_TROUBLE = select(or_(exists(select(void_offers.c.task_id)), exists(select(cordons.c.kind))))
+
+
+@dataclass(frozen=True, slots=True)
+class VoidOffer:
+    """A task that a worker was offered and did not take."""
+
+    task_id: str
+    worker_id: str
+    count: int
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cordon:
+    """A kind of task that a worker was offered in vain; with enough strikes it gets none until a time."""
+
+    worker_id: str
+    kind: str
+    strikes: int
+    until: float
+
+
+def groups(connection: Connection) -> list[str]:
+    """Return the keys of the needs for which a task waits."""
+    return list(connection.execute(_GROUPS).scalars())
+
+
+def lines(connection: Connection) -> list[tuple[str, str]]:
+    """Return the keys of the needs for which a task waits, each with a project that has one."""
+    return [(key, project) for key, project in connection.execute(_LINES).all()]
+
+
+def first(
+    connection: Connection, requirement_key: str, project: str, *, now: float, count: int, skip: int = 0
+) -> list[TaskRow]:
+    """Return the tasks of a project with one need whose turn it is, in the order of the queue.
+
+    Args:
+        connection: Of the caller's transaction.
+        requirement_key: The need.
+        project: Whose.
+        now: Unix time.
+        count: How many at most.
+        skip: How many at the front are left out: the caller has them.
+    """
+    which = {"key": requirement_key, "project": project, "now": now, "count": count, "skip": skip}
+    return [TaskRow._make(row) for row in connection.execute(_FIRST, which).all()]
+
+
+def ahead(connection: Connection, row: TaskRow, keys: Sequence[str], now: float) -> int:
+    """Return how many tasks of its project go before a waiting one.
+
+    Args:
+        connection: To read with.
+        row: The task.
+        keys: The needs of the tasks that are counted.
+        now: Unix time; whose backoff has not ended by then is passed by.
+    """
+    at = tasks.c
+    # The first condition is what the index answers; tasks of one submit may have the same rank.
+    earlier = (at.rank <= row.rank) & ((at.rank < row.rank) | (at.seq < row.seq)) & (at.ready_at <= now)
+    query = (
+        select(func.count())
+        .select_from(tasks)
+        .where(_QUEUED, at.requirement_key.in_(keys), at.project == row.project, earlier)
+    )
+    return int(connection.execute(query).scalar_one())
+
+
+def count_first(connection: Connection, requirement_key: str, project: str, *, now: float, limit: int) -> int:
+    """Return how many tasks of a project with one need are due, counted up to a limit."""
+    mine = _READY.limit(limit).subquery()
+    which = {"key": requirement_key, "project": project, "now": now}
+    return int(connection.execute(select(func.count()).select_from(mine), which).scalar() or 0)
+
+
+def equal(connection: Connection, merge_key: str, *, now: float, count: int) -> list[TaskRow]:
+    """Return the tasks that may run as one and whose turn it is, in the order of the queue."""
+    return [TaskRow(*row) for row in connection.execute(_EQUAL, {"key": merge_key, "now": now, "count": count})]
+
+
+def any_ready_between(connection: Connection, since: float, now: float) -> bool:
+    """Whether the backoff of a waiting task ended in a span of time."""
+    query = select(tasks.c.seq).where(_DELAYED, tasks.c.ready_at > since, tasks.c.ready_at <= now).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def expired(connection: Connection, now: float) -> list[TaskRow]:
+    """Return tasks that waited longer than their user allowed."""
+    return [TaskRow(*row) for row in connection.execute(select(tasks).where(_EXPIRING, tasks.c.queue_deadline <= now))]
+
+
+def void_offers_of(connection: Connection, task_ids: Sequence[str]) -> list[VoidOffer]:
+    """Return where tasks were offered in vain."""
+    query = select(void_offers).where(void_offers.c.task_id.in_(list(task_ids)))
+    return [VoidOffer(*row) for row in connection.execute(query)]
+
+
+def all_cordons(connection: Connection) -> list[Cordon]:
+    """Return the strikes of all workers."""
+    return [Cordon(*row) for row in connection.execute(select(cordons))]
+
+
+def any_trouble(connection: Connection) -> bool:
+    """Whether any offer was void lately; mostly none was, and there is nothing to clear."""
+    return bool(connection.execute(_TROUBLE).scalar())
+
+
+def put_void_offer(connection: Connection, row: VoidOffer) -> None:
+    """Store that an offer was void."""
+    here = (void_offers.c.task_id == row.task_id) & (void_offers.c.worker_id == row.worker_id)
+    done = connection.execute(update(void_offers).where(here).values(count=row.count, until=row.until))
+    if done.rowcount == 0:
+        connection.execute(
+            insert(void_offers).values(task_id=row.task_id, worker_id=row.worker_id, count=row.count, until=row.until)
+        )
+
+
+def put_cordon(connection: Connection, row: Cordon) -> None:
+    """Store the strikes of a worker."""
+    here = (cordons.c.worker_id == row.worker_id) & (cordons.c.kind == row.kind)
+    done = connection.execute(update(cordons).where(here).values(strikes=row.strikes, until=row.until))
+    if done.rowcount == 0:
+        connection.execute(
+            insert(cordons).values(worker_id=row.worker_id, kind=row.kind, strikes=row.strikes, until=row.until)
+        )
+
+
+def clear_cordons(connection: Connection, worker_id: str, *, kinds: Sequence[str] | None = None) -> None:
+    """Forget the strikes of a worker: it took an offer, or started anew."""
+    query = delete(cordons).where(cordons.c.worker_id == worker_id)
+    connection.execute(query if kinds is None else query.where(cordons.c.kind.in_(list(kinds))))
+
+
+def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
+    """Forget void offers of tasks that are placed for good or removed."""
+    connection.execute(delete(void_offers).where(void_offers.c.task_id.in_(list(task_ids))))

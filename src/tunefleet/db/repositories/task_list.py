@@ -1,0 +1,149 @@
+"""Lists of tasks as people look at them: searched, filtered, sorted, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Float, Select, and_, bindparam, exists, func, or_, select
+
+from tunefleet.db.rows import TaskRow
+from tunefleet.db.tables.core import tasks, workflows
+from tunefleet.db.tables.operations import task_engines
+
+_NOW: Final = bindparam("now", type_=Float)
+_SORTS: Final[dict[str, ColumnElement[Any]]] = {
+    "name": tasks.c.name,
+    "kind": tasks.c.kind,
+    "status": tasks.c.status,
+    "owner": tasks.c.owner,
+    "worker": func.coalesce(tasks.c.worker_id, ""),
+    "started": func.coalesce(tasks.c.started_at, 0.0),
+    "finished": func.coalesce(tasks.c.finished_at, 0.0),
+    "duration": func.coalesce(tasks.c.finished_at, _NOW) - func.coalesce(tasks.c.started_at, tasks.c.finished_at, _NOW),
+}
+SORTS: Final = ("created", *_SORTS)
+"""What a list can be sorted by; `created` is the order of submission."""
+_GROUPS: Final = ("status", "kind", "owner", "worker_id")
+
+
+class Place(NamedTuple):
+    """The last row of a page: what it is sorted by, its `seq`, and the time that its durations were measured at."""
+
+    value: Any
+    seq: int
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which tasks, in which order.
+
+    Args:
+        project: Whose.
+        words: Each must be somewhere in a task's id, name, kind, owner or worker, or in its workflow's name.
+        filters: Column → values separated by commas; a null does not filter.
+        sort: One of `SORTS`.
+        descending: Whether the greatest come first.
+        now: Unix time: up to when a running task's duration is measured.
+    """
+
+    project: str
+    words: Sequence[str] = ()
+    filters: Mapping[str, str | None] = field(default_factory=dict)
+    sort: str = "created"
+    descending: bool = True
+    now: float = 0.0
+
+
+def page(connection: Connection, wanted: Wanted, *, limit: int, behind: Place | None) -> list[tuple[TaskRow, Any]]:
+    """Return tasks, and by what each is sorted.
+
+    Args:
+        connection: To read with.
+        wanted: Which.
+        limit: How many at most.
+        behind: Where the page before ended.
+    """
+    key = _SORTS.get(wanted.sort, tasks.c.seq)
+    query = select(tasks, key.label("sort_key")).where(*_conditions(wanted)).limit(limit)
+    # Equal ones in the same direction, so that a page reversed is the page.
+    query = query.order_by(*((key.desc(), tasks.c.seq.desc()) if wanted.descending else (key, tasks.c.seq)))
+    if behind is not None:
+        query = query.where(_behind(key, behind, descending=wanted.descending))
+    now = {"now": wanted.now} if wanted.sort == "duration" else {}
+    return [(TaskRow(*row[:-1]), row[-1]) for row in connection.execute(query, now)]
+
+
+def counts(connection: Connection, wanted: Wanted) -> dict[str, dict[str, int]]:
+    """Return how many of these tasks there are: column → value → how many."""
+    found = {}
+    for name in _GROUPS:
+        column = tasks.c[name]
+        query = select(column, func.count()).where(*_conditions(wanted), column.is_not(None)).group_by(column)
+        found[name] = {str(value): int(count) for value, count in connection.execute(query.order_by(column))}
+    return found
+
+
+def queued_by_need(connection: Connection, project: str, now: float) -> dict[str, int]:
+    """Return how many tasks wait, and could begin now, that get no nodes from an engine: what they need → how many."""
+    served = exists().where(task_engines.c.task_seq == tasks.c.seq)
+    query = select(tasks.c.requirement_key, func.count()).where(
+        tasks.c.project == project, tasks.c.status == "queued", tasks.c.ready_at <= now, ~served
+    )
+    return {key: int(count) for key, count in connection.execute(query.group_by(tasks.c.requirement_key))}
+
+
+def next_queued(connection: Connection, project: str, limit: int) -> list[TaskRow]:
+    """Return the waiting tasks that go first."""
+    query = select(tasks).where(tasks.c.project == project, tasks.c.status == "queued")
+    return _rows(connection, query.order_by(tasks.c.rank, tasks.c.seq).limit(limit))
+
+
+def newest_of(connection: Connection, project: str, status: str, limit: int) -> list[TaskRow]:
+    """Return the tasks that came to a status last, by when they ended or, of those that have not, began."""
+    at = func.coalesce(tasks.c.finished_at, tasks.c.started_at, 0.0)
+    query = select(tasks).where(tasks.c.project == project, tasks.c.status == status)
+    return _rows(connection, query.order_by(at.desc(), tasks.c.seq.desc()).limit(limit))
+
+
+def workflow_names(connection: Connection, seqs: Sequence[int]) -> dict[int, str]:
+    """Return the names of workflows by `seq`."""
+    if not seqs:
+        return {}
+    query = select(workflows.c.seq, workflows.c.name).where(workflows.c.seq.in_(sorted(set(seqs))))
+    return {seq: name for seq, name in connection.execute(query)}
+
+
+def _rows(connection: Connection, query: Select[Any]) -> list[TaskRow]:
+    return [TaskRow(*row) for row in connection.execute(query)]
+
+
+def _behind(key: ColumnElement[Any], place: Place, *, descending: bool) -> ColumnElement[bool]:
+    seq = tasks.c.seq
+    if descending:
+        return or_(key < place.value, and_(key == place.value, seq < place.seq))
+    return or_(key > place.value, and_(key == place.value, seq > place.seq))
+
+
+def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = [tasks.c.project == wanted.project]
+    for name, value in wanted.filters.items():
+        if value is not None and name == "workflow_id":
+            # By number: there is no index on the id.
+            mine = select(workflows.c.seq).where(workflows.c.id.in_(value.split(",")))
+            found.append(tasks.c.workflow_seq.in_(mine))
+        elif value is not None:
+            found.append(tasks.c[name].in_(value.split(",")))
+    return found + [_has(word) for word in wanted.words]
+
+
+def _has(word: str) -> ColumnElement[bool]:
+    columns = (tasks.c.id, tasks.c.name, tasks.c.kind, tasks.c.owner, tasks.c.worker_id)
+    named = select(workflows.c.seq).where(or_(_in(workflows.c.name, word), _in(workflows.c.id, word)))
+    return or_(*(_in(column, word) for column in columns), tasks.c.workflow_seq.in_(named))
+
+
+def _in(column: ColumnElement[Any], word: str) -> ColumnElement[bool]:
+    return column.icontains(word, autoescape=True)

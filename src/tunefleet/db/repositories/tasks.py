@@ -1,0 +1,219 @@
+"""Tasks and what is large about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select, update
+
+from tunefleet.db.engine.bulk import Bulk
+from tunefleet.db.rows import DocumentRow, TaskRow
+from tunefleet.db.tables.core import requirements, task_documents, task_inputs, tasks
+from tunefleet.lifecycle.task import FINAL
+
+_FINAL: Final = tuple(status.value for status in FINAL)
+_BY_IDS = select(tasks).where(tasks.c.id.in_(bindparam("ids", expanding=True)))
+_LOCKED = _BY_IDS.with_for_update()
+_BY_SEQS = select(tasks).where(tasks.c.seq.in_(bindparam("seqs", expanding=True))).order_by(tasks.c.seq)
+_LOCKED_SEQS = _BY_SEQS.with_for_update()
+_NEEDS: Final = (
+    "slot_class", "priority", "rank", "requirement_key", "max_attempts", "backoff_s", "retry_on", "on_lost",
+    "max_runtime_s", "merge_key",
+)  # fmt: skip
+_DOCUMENTS = select(task_documents).where(task_documents.c.task_seq.in_(bindparam("seqs", expanding=True)))
+_OUTCOME = Bulk(
+    update(task_documents)
+    .where(task_documents.c.task_seq == bindparam("b_task_seq"))
+    .values(result=bindparam("b_result"), detail=bindparam("b_detail")),
+    ["b_task_seq", "b_result", "b_detail"],
+)
+_DESIRE = (
+    update(tasks)
+    .where(tasks.c.id == bindparam("b_id"))
+    .values(desired=bindparam("b_desired"), generation=tasks.c.generation + 1)
+)
+_REACHED = (
+    update(tasks)
+    .where(tasks.c.id == bindparam("b_id"), tasks.c.reached < bindparam("b_generation"))
+    .values(reached=bindparam("b_generation"))
+)
+
+_STALLED = update(tasks).where(tasks.c.id == bindparam("b_id")).values(stalled_since=bindparam("b_since"))
+
+
+def use_artifacts(connection: Connection, pairs: Iterable[tuple[str, str]]) -> None:
+    """Record which task reads which artifact; what is recorded stays."""
+    wanted = set(pairs)
+    if not wanted:
+        return
+    mine = task_inputs.c.task_id.in_({task_id for task_id, _ in wanted})
+    known = {(row.task_id, row.artifact_id) for row in connection.execute(select(task_inputs).where(mine))}
+    rows = [{"task_id": task_id, "artifact_id": artifact_id} for task_id, artifact_id in sorted(wanted - known)]
+    if rows:
+        connection.execute(insert(task_inputs), rows)
+
+
+def copy_inputs(connection: Connection, task_id: str, to: Sequence[str]) -> None:
+    """Record that tasks read the artifacts that another one reads."""
+    mine = select(task_inputs.c.artifact_id).where(task_inputs.c.task_id == task_id)
+    found = list(connection.execute(mine).scalars())
+    use_artifacts(connection, [(each, artifact_id) for each in to for artifact_id in found])
+
+
+def add_requirement(connection: Connection, key: str, body: str) -> None:
+    """Store what a group of tasks needs of a worker, unless it is there."""
+    if not connection.execute(select(exists().where(requirements.c.key == key))).scalar():
+        connection.execute(insert(requirements).values(key=key, body=body))
+
+
+def requirement_bodies(connection: Connection, keys: Sequence[str]) -> dict[str, str]:
+    """Return the needs with these keys."""
+    found = connection.execute(select(requirements).where(requirements.c.key.in_(list(keys))))
+    return {key: body for key, body in found}
+
+
+def by_ids(connection: Connection, ids: Sequence[str], *, lock: bool = False) -> dict[str, TaskRow]:
+    """Return tasks by id; unknown ids are left out.
+
+    Args:
+        connection: Of the caller's transaction.
+        ids: Which tasks.
+        lock: Whether the caller is going to change them.
+    """
+    if not ids:
+        return {}
+    found = connection.execute(_LOCKED if lock else _BY_IDS, {"ids": list(ids)})
+    rows = (TaskRow(*row) for row in found)
+    return {row.id: row for row in rows}
+
+
+def of_project(connection: Connection, project: str, seqs: Sequence[int]) -> set[int]:
+    """Return which of some tasks, by `seq`, are a project's."""
+    query = select(tasks.c.seq).where(tasks.c.project == project, tasks.c.seq.in_(list(seqs)))
+    return set(connection.execute(query).scalars()) if seqs else set()
+
+
+def by_prefix(connection: Connection, prefix: str, *, project: str, limit: int) -> list[TaskRow]:
+    """Return tasks whose id starts so."""
+    query = (
+        select(tasks)
+        .where(tasks.c.project == project, tasks.c.id >= prefix, tasks.c.id < prefix + "\uffff")
+        .order_by(tasks.c.id)
+        .limit(limit)
+    )
+    return [TaskRow(*row) for row in connection.execute(query)]
+
+
+def of_workflows(connection: Connection, workflow_seqs: Sequence[int]) -> dict[int, list[TaskRow]]:
+    """Return the tasks of workflows by the workflow's `seq`, in the order of their document."""
+    found: dict[int, list[TaskRow]] = {seq: [] for seq in workflow_seqs}
+    query = select(tasks).where(tasks.c.workflow_seq.in_(list(workflow_seqs))).order_by(tasks.c.seq)
+    for row in connection.execute(query):
+        task = TaskRow(*row)
+        found[task.workflow_seq].append(task)
+    return found
+
+
+def counts(connection: Connection, workflow_seqs: Sequence[int]) -> dict[int, int]:
+    """Return how many tasks workflows have, by the workflow's `seq`."""
+    query = select(tasks.c.workflow_seq, func.count()).where(tasks.c.workflow_seq.in_(list(workflow_seqs)))
+    return {seq: count for seq, count in connection.execute(query.group_by(tasks.c.workflow_seq))}
+
+
+def document(connection: Connection, row: TaskRow) -> DocumentRow:
+    """Return spec and result of a task."""
+    return DocumentRow(*connection.execute(_DOCUMENTS, {"seqs": [row.seq]}).one())
+
+
+def documents(connection: Connection, seqs: Sequence[int]) -> dict[int, DocumentRow]:
+    """Return specs and results of tasks by `seq`."""
+    if not seqs:
+        return {}
+    rows = (DocumentRow(*row) for row in connection.execute(_DOCUMENTS, {"seqs": list(seqs)}))
+    return {row.task_seq: row for row in rows}
+
+
+def by_seqs(connection: Connection, seqs: Iterable[int], *, lock: bool = False) -> list[TaskRow]:
+    """Return tasks by `seq`, in that order.
+
+    Args:
+        connection: Of the caller's transaction.
+        seqs: Which tasks.
+        lock: Whether the caller is going to change them.
+    """
+    wanted = list(seqs)
+    if not wanted:
+        return []
+    return [TaskRow(*row) for row in connection.execute(_LOCKED_SEQS if lock else _BY_SEQS, {"seqs": wanted})]
+
+
+def resolve(connection: Connection, row: TaskRow, *, spec: str, inputs: str) -> None:
+    """Store what has become known of a task when it is ready: its spec without references, its inputs, its needs.
+
+    Args:
+        connection: Of the caller's transaction.
+        row: The task with its new needs and policy.
+        spec: The spec as JSON.
+        inputs: JSON: pointer → digest and name of an artifact.
+    """
+    values = {name: getattr(row, name) for name in _NEEDS}
+    connection.execute(update(tasks).where(tasks.c.seq == row.seq).values(values))
+    here = task_documents.c.task_seq == row.seq
+    connection.execute(update(task_documents).where(here).values(resolved=spec, inputs=inputs))
+
+
+def set_outcomes(connection: Connection, outcomes: Sequence[tuple[int, str | None, str | None]]) -> None:
+    """Store result and traceback of tasks.
+
+    Args:
+        connection: Of the caller's transaction.
+        outcomes: The task's `seq`, result envelope as JSON, traceback.
+    """
+    _OUTCOME.run(connection, outcomes)
+
+
+def run_alone(connection: Connection, seqs: Sequence[int]) -> None:
+    """Let tasks not be merged with others any more."""
+    connection.execute(update(tasks).where(tasks.c.seq.in_(list(seqs))).values(merge_key=None))
+
+
+def desire(connection: Connection, task_id: str, action: str) -> None:
+    """Say what a running task shall be; the generation grows, so that the worker's report can be told apart."""
+    connection.execute(_DESIRE, [{"b_id": task_id, "b_desired": action}])
+
+
+def set_reached(connection: Connection, reports: Iterable[tuple[str, int]]) -> None:
+    """Store which generation of the desired state workers have reached."""
+    rows = [{"b_id": task_id, "b_generation": generation} for task_id, generation in reports]
+    if rows:
+        connection.execute(_REACHED, rows)
+
+
+def set_stalled(connection: Connection, task_id: str, since: float | None) -> None:
+    """Store since when a running task has written nothing; null if it writes."""
+    connection.execute(_STALLED, [{"b_id": task_id, "b_since": since}])
+
+
+def in_use(connection: Connection, artifact_id: str) -> list[str]:
+    """Return the ids of tasks that are not final and read an artifact."""
+    query = (
+        select(tasks.c.id)
+        .join(task_inputs, task_inputs.c.task_id == tasks.c.id)
+        .where(task_inputs.c.artifact_id == artifact_id, tasks.c.status.not_in(_FINAL))
+    )
+    return list(connection.execute(query).scalars())
+
+
+def reads_artifact(connection: Connection, task_id: str, artifact_ids: Sequence[str]) -> bool:
+    """Whether a task reads one of these artifacts."""
+    query = exists().where(task_inputs.c.task_id == task_id, task_inputs.c.artifact_id.in_(list(artifact_ids)))
+    return bool(connection.execute(select(query)).scalar())
+
+
+def delete_rows(connection: Connection, rows: Sequence[TaskRow]) -> None:
+    """Forget tasks and their specs."""
+    seqs = [row.seq for row in rows]
+    connection.execute(delete(tasks).where(tasks.c.seq.in_(seqs)))
+    connection.execute(delete(task_documents).where(task_documents.c.task_seq.in_(seqs)))
+    connection.execute(delete(task_inputs).where(task_inputs.c.task_id.in_([row.id for row in rows])))
