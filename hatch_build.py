@@ -18,8 +18,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-INTO = "tunefleet/server/ui"
-"""Where the page is in the package; `tunefleet.server.page` serves it from there."""
+INTO = "tunefleet/api/ui"
+"""Where the page is in the package; `tunefleet.api.static_ui` serves it from there."""
 
 
 NAMED = "SETUPTOOLS_SCM_PRETEND_VERSION_FOR_TUNEFLEET"

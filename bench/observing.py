@@ -81,7 +81,7 @@ def served(root: Path, metrics: str) -> Iterator[Asked]:
     data, port = root / metrics, free_port()
     url = f"http://127.0.0.1:{port}"
     environment = {**os.environ, "TUNEFLEET_METRICS": metrics, "TUNEFLEET_HOME": str(root / "home")}
-    words = [sys.executable, "-m", "tunefleet.server", "--data", str(data), "--port", str(port)]
+    words = [sys.executable, "-m", "tunefleet.api", "--data", str(data), "--port", str(port)]
     with (root / f"{metrics}.log").open("wb") as log:
         process = subprocess.Popen(words, env=environment, stdout=log, stderr=log)
     try:

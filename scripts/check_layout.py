@@ -37,11 +37,11 @@ NICKNAMES: Final = frozenset({
 })  # fmt: skip
 KNOWN: Final[dict[str, int]] = {
     "folders with too many files": 14,
-    "files that are too short": 88,
+    "files that are too short": 86,
     "files that are too long": 0,
     "functions that are too long": 0,
-    "names that are no things": 168,
-    "stems that repeat": 41,
+    "names that are no things": 166,
+    "stems that repeat": 40,
     "modules in circles": 0,
 }
 """How many faults of each kind there are still: `make check` fails where there are more, and where there are fewer, so

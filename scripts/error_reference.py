@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 import httpx
 
 from tunefleet import errors
+from tunefleet.api.problem_details import STATUSES
 from tunefleet.cli.exitcodes import exit_code_of
 from tunefleet.client.problems import exception_of
 from tunefleet.lifecycle.task import OUTCOMES, TaskStatus
 from tunefleet.schemas.api import PROBLEM_PREFIX, Problem
-from tunefleet.server.problems import STATUSES
 
 SOURCES = Path(__file__).resolve().parent.parent / "src/tunefleet"
 

@@ -1,6 +1,6 @@
 """The web page in a source tree: build it, serve it with hot reload, check it, draw its pictures.
 
-python -m scripts.web build    into src/tunefleet/server/ui, where a server of this tree finds it
+python -m scripts.web build    into src/tunefleet/api/ui, where a server of this tree finds it
 python -m scripts.web dev      with hot reload; API requests go to TUNEFLEET_URL (default http://127.0.0.1:8000)
 python -m scripts.web check    types against web/openapi.json, lint and format, unit tests
 """

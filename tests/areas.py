@@ -9,7 +9,7 @@ from typing import Final
 
 AREAS: Final[dict[str, tuple[str, ...]]] = {
     "agent": ("tests/integration/agent",),
-    "api": ("tests/integration/server", "tests/properties/api", "tests/security"),
+    "api": ("tests/integration/api", "tests/properties/api", "tests/security"),
     "artifacts": (
         "tests/acceptance/test_artifacts_between_stages.py",
         "tests/acceptance/test_artifacts_in_s3.py",
@@ -17,9 +17,9 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "tests/integration/artifacts",
         "tests/integration/clouds",
         "tests/integration/s3",
-        "tests/integration/server/test_direct.py",
-        "tests/integration/server/test_s3.py",
-        "tests/integration/server/test_stores.py",
+        "tests/integration/api/test_direct.py",
+        "tests/integration/api/test_s3.py",
+        "tests/integration/api/test_stores.py",
     ),
     "campaigns": ("tests/acceptance/test_campaign.py", "tests/integration/campaign", "tests/integration/tracking"),
     "chaos": (
@@ -38,8 +38,8 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_federated_training.py",
         "tests/acceptance/test_upload_guide.py",
         "tests/integration/federation",
-        "tests/integration/server/test_federated",
-        "tests/integration/server/test_federation",
+        "tests/integration/api/test_federated",
+        "tests/integration/api/test_federation",
         "tests/unit/federation",
     ),
     "orchestrator": (
@@ -73,10 +73,10 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "tests/integration/ranks",
     ),
     "transport": (
-        "tests/contract/links",
+        "tests/contract/transport",
         "tests/integration/nat",
         "tests/integration/redis",
-        "tests/integration/server/test_tls.py",
+        "tests/integration/api/test_tls.py",
     ),
     "worker": ("tests/contract/test_executors.py", "tests/integration/jobs", "tests/integration/worker"),
     "workloads": (

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 PACKAGES = "web/node_modules/"
-PAGE = "src/tunefleet/server/ui/"
+PAGE = "src/tunefleet/api/ui/"
 _IGNORED = re.compile(
     r"(^|/)(__pycache__|\.pytest_cache|\.hypothesis|\.(mypy|ruff|import_linter)_cache)/"
     r"|^\.coverage|^htmlcov/"

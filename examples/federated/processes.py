@@ -52,7 +52,7 @@ class Server:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        command = [sys.executable, "-m", "tunefleet.server", "--data", str(self.data), "--port", str(self.port)]
+        command = [sys.executable, "-m", "tunefleet.api", "--data", str(self.data), "--port", str(self.port)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + READY_S

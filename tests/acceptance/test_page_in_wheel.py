@@ -17,7 +17,7 @@ from tunefleet.cli.fleet import LocalFleet
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 REGISTRY = "https://registry.npmjs.org/react"
-BUILT = ("web/node_modules", "web/dist", "src/tunefleet/server/ui")
+BUILT = ("web/node_modules", "web/dist", "src/tunefleet/api/ui")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.acceptance import guide_worker
-from tests.integration.server.test_process import server
+from tests.integration.api.test_process import server
 
 pytestmark = pytest.mark.proof
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from tests.integration.server.support import HandWorker
+from tests.integration.api.support import HandWorker
 from tunefleet.artifacts import manifest_digest
 from tunefleet.client import Client
 from tunefleet.schemas.api import FileEntry

@@ -10,9 +10,9 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.libraries import required
+from tunefleet.api import static_ui as served
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.server import page as served
 
 PATIENCE_S = 300.0
 PATIENCE_MS = PATIENCE_S * 1000

@@ -6,7 +6,7 @@ import json
 
 from playwright.sync_api import Page, expect
 
-from tests.integration.server.support import until
+from tests.integration.api.support import until
 
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}
 WIDTH = "Math.max(document.documentElement.scrollWidth, document.getElementById('main').scrollWidth)"

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import PATIENCE_MS, PATIENCE_S
-from tests.integration.server.support import until
+from tests.integration.api.support import until
 from tests.libraries import required
 from tunefleet.client import Client
 from tunefleet.schemas.api import ArtifactView

@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 from safetensors import numpy as safetensors
 
 from tests.browser.conftest import PATIENCE_MS, PATIENCE_S
-from tests.integration.server.support import until
+from tests.integration.api.support import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.schemas.api import CommandView

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, Route, TimeoutError, expect
 
 from tests.browser.conftest import enter
 from tests.browser.test_pages import NEVER
-from tests.integration.server.support import until
+from tests.integration.api.support import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 

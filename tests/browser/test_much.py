@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 
 from bench._filled import fill
 from tests.browser.conftest import ENVIRONMENT
-from tests.integration.server.support import HandWorker, until
+from tests.integration.api.support import HandWorker, until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 

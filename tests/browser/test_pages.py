@@ -17,7 +17,7 @@ from playwright.sync_api import FloatRect, Locator, Page, Route, TimeoutError, V
 from tests.browser import looks
 from tests.browser.addresses import PAGES, Looked
 from tests.browser.conftest import PATIENCE_S
-from tests.integration.server.support import until
+from tests.integration.api.support import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 

@@ -17,7 +17,7 @@ from tests.browser.conftest import PATIENCE_MS, PATIENCE_S
 from tests.browser.logins import window
 from tests.browser.test_pages import DIAMOND
 from tests.fakes.listening import listening
-from tests.integration.server.support import until
+from tests.integration.api.support import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.db.engine import migrate

@@ -17,7 +17,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser import looks
 from tests.browser.byhand import GIB, Attempt, Hand, begin, hand
 from tests.browser.conftest import PATIENCE_MS, started
-from tests.integration.server.support import until
+from tests.integration.api.support import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 

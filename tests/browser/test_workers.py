@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 from scripts.web_pictures_set import GpuDouble
 from tests.browser.byhand import publish
 from tests.browser.conftest import PATIENCE_MS, PATIENCE_S
-from tests.integration.server.support import HandWorker, until
+from tests.integration.api.support import HandWorker, until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 

@@ -96,7 +96,7 @@ class World:
         self._place("server", "data")
         server = ["--data", str(self.folder / "server" / "data"), "--port", str(self.port)]
         given = {"TUNEFLEET_DATABASE_URL": self.database_url, "REDIS_URL": self.redis.url}
-        self._add("server", [sys.executable, "-m", "tunefleet.server", *server], given)
+        self._add("server", [sys.executable, "-m", "tunefleet.api", *server], given)
         until(self.answers, "the server answers", within_s=READY_S)
         for name in ("worker-1", "worker-2"):
             self._near(name)

@@ -14,9 +14,9 @@ from fastapi.testclient import TestClient
 
 from tests.documents import names
 from tests.documents.blocks import ROOT
+from tunefleet.api.app import create_app
 from tunefleet.attach import ranks
 from tunefleet.attach.board import CommandBoard
-from tunefleet.server.app import create_app
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
 

@@ -105,7 +105,7 @@ _BLOCK = Block("page.md", 1, "", "")
         ("tunefleet keys creat ada", "creat is no command of keys"),
         ("tunefleet keys create ada ben", "unexpected extra argument"),
         ("export A=b && tunefleet sumbit x", "sumbit is no command"),
-        ("TUNEFLEET_DATA=x python -m tunefleet.server --dta y", "unrecognized arguments: --dta"),
+        ("TUNEFLEET_DATA=x python -m tunefleet.api --dta y", "unrecognized arguments: --dta"),
         ("python -m tunefleet.nothing", "tunefleet.nothing does not exist"),
         ("pip install 'tunefleet[trian]'", "trian is no extra"),
         ("python examples/nothing.py", "examples/nothing.py does not exist"),

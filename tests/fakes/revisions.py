@@ -67,7 +67,7 @@ def install(patch: pytest.MonkeyPatch, folder: Path) -> str:
 def main() -> int:
     """Run the server of that version."""
     from tests.fakes import revisions
-    from tunefleet.server import process
+    from tunefleet.api import process
 
     with tempfile.TemporaryDirectory(prefix="revisions-") as folder, pytest.MonkeyPatch.context() as patch:
         revisions.install(patch, Path(folder, "migrations"))

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from tests.contract.links.conftest import registration
+from tests.contract.transport.conftest import registration
 from tests.integration.redis.process import RedisProcess
 from tests.integration.redis.site import Hand, Site, until
-from tunefleet.links.redis_keys import EXCHANGE, REGISTRATION, Keys
-from tunefleet.links.redis_worker import RedisLink
 from tunefleet.schemas.worker_link import Finish
+from tunefleet.transport.redis.keys import EXCHANGE, REGISTRATION, Keys
+from tunefleet.transport.redis.worker import RedisLink
 
 KEYS = Keys()
 PLAIN = {"worker_id": "bad", "session": "s", "wait_s": 0}

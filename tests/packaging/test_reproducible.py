@@ -58,7 +58,7 @@ def test_two_builds_and_one_of_the_source_distribution_are_equal(repository: Pat
     assert same(tmp_path / "a/tunefleet-0.9.1.tar.gz", tmp_path / "b/tunefleet-0.9.1.tar.gz")
     wheel = tmp_path / "a/tunefleet-0.9.1-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
-        assert any(name.startswith("tunefleet/server/ui/assets/") for name in archive.namelist()) is page
+        assert any(name.startswith("tunefleet/api/ui/assets/") for name in archive.namelist()) is page
         assert max(info.date_time for info in archive.infolist()) <= (2023, 11, 15, 0, 0, 0)
 
     source = unpacked(tmp_path / "a/tunefleet-0.9.1.tar.gz", tmp_path / "source")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.integration.api.conftest import admin, as_role, running, start
 from tests.integration.redis.conftest import site
-from tests.integration.server.conftest import admin, as_role, running, start
 from tests.unit.services.conftest import fresh_data, lab
 
 __all__ = ["admin", "as_role", "fresh_data", "lab", "running", "site", "start"]

@@ -13,13 +13,13 @@ import httpx
 import pytest
 
 from tests.fakes.listening import listening
-from tests.integration.server.support import Running
+from tests.integration.api.support import Running
+from tunefleet.api.auth import cookie_name
+from tunefleet.api.multipart import FilePart
 from tunefleet.artifacts import manifest_digest
 from tunefleet.client.reach import Reach
 from tunefleet.errors import ForbiddenError, InputError
 from tunefleet.schemas.api import FileEntry
-from tunefleet.server.auth import cookie_name
-from tunefleet.server.multipart import FilePart
 from tunefleet.settings import AgentSettings, ServerSettings, load
 
 PAGE = b"<!doctype html><script>fetch('/api/v1/keys')</script>"

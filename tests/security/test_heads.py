@@ -13,8 +13,8 @@ from starlette.responses import PlainTextResponse
 
 from tunefleet import heads
 from tunefleet.agent.main import _Server as AgentServer
+from tunefleet.api.uvicorn_protocol import Protocol
 from tunefleet.heads import BoundedHeads
-from tunefleet.server.protocol import Protocol
 
 LINES = 200
 """Connections of the slow at once; a server that kept them would run out of descriptors with a few more."""

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.integration.server.support import Running, is_problem
+from tests.integration.api.support import Running, is_problem
+from tunefleet.api.auth import cookie_name
 from tunefleet.artifacts import manifest_digest
 from tunefleet.schemas.api import FileEntry
-from tunefleet.server.auth import cookie_name
 
 SMUGGLED: Final = {
     "a length and chunks": b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",

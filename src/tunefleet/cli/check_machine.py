@@ -73,7 +73,7 @@ def redis() -> Finding | None:
     settings = load(MeetingSettings)
     if settings.redis_url is None:
         return None
-    from tunefleet.links.redis_ping import ping
+    from tunefleet.transport.redis.health import ping
 
     try:
         return good("Redis", ping(settings))

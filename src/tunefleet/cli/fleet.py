@@ -234,8 +234,8 @@ class LocalFleet:
         arguments += ["--adopt-files"] if self._adopt_files else []
         log = self.logs / "server.log"
         environment = given.to_server(self._settings, self._extra)
-        program = "tunefleet.server.process"
-        server = Child("server", "tunefleet.server", arguments, environment=environment, log=log, program=program)
+        program = "tunefleet.api.process"
+        server = Child("server", "tunefleet.api", arguments, environment=environment, log=log, program=program)
         self._children.append(server)
         server.start()
         self._await_server(server)

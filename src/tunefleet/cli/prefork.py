@@ -27,7 +27,7 @@ _ASKED = 0
 def main() -> None:
     """Import the program, then fork it again and again."""
     events, name, *arguments = sys.argv[1:]
-    # As in `tunefleet.server.__main__`: the look for garbage among modules takes a third of their import.
+    # As in `tunefleet.api.__main__`: the look for garbage among modules takes a third of their import.
     gc.disable()
     program = importlib.import_module(name)
     # What all of them share is not written to by their looks for garbage.

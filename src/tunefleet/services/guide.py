@@ -9,7 +9,6 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import statistics
 from tunefleet.db.repositories.statistics import KindRow
 from tunefleet.db.rows import TaskRow
-from tunefleet.links.redis_diary import hardware
 from tunefleet.placement.policy import category
 from tunefleet.schemas.compat_worker_guide import EndedTask, GuideWorker, Snapshot, Timing
 from tunefleet.schemas.fleet import WorkerView
@@ -17,6 +16,7 @@ from tunefleet.services import workers
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.views import maybe_moment, moment
+from tunefleet.transport.redis.worker_guide_events import hardware
 
 NEWEST: Final = 100
 """How many tasks that have ended the snapshot names."""

@@ -12,15 +12,14 @@ from typing import Final
 import psutil
 
 from tunefleet.errors import MachineError, TunefleetError
-from tunefleet.links.base import AsyncWorkerLink
-from tunefleet.links.http_async import AsyncHttpLink, AsyncJournals, Traffic
-from tunefleet.links.redis_keys import Keys
-from tunefleet.links.redis_worker import RedisLink
-from tunefleet.links.threaded import ThreadedLink
 from tunefleet.simulation.held import Trace
 from tunefleet.simulation.plan import CrowdPlan
 from tunefleet.simulation.report import CrowdEnd, CrowdTick
 from tunefleet.simulation.worker import SimulatedWorker
+from tunefleet.transport.base import AsyncWorkerLink, ThreadedLink
+from tunefleet.transport.http_async import AsyncHttpLink, AsyncJournals, Traffic
+from tunefleet.transport.redis.keys import Keys
+from tunefleet.transport.redis.worker import RedisLink
 
 _AT_ONCE: Final = 50
 """Workers that register or leave at the same time."""

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from tunefleet.errors import NotFoundError, TunefleetError, UnreachableError
-from tunefleet.links.base import AsyncWorkerLink
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest
+from tunefleet.transport.base import AsyncWorkerLink
 
 _BACKOFF_S: Final = (0.1, 2.0)
 _PATIENCE_S: Final = 60.0

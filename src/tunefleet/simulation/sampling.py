@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 
 import psutil
 
-from tunefleet.links.redis_info import RedisUse, use_of
 from tunefleet.simulation.report import RedisCost, Sample, ServerCost
+from tunefleet.transport.redis.health import RedisUse, use_of
 
 T = TypeVar("T")
 _EVERY_S: Final = 0.5

@@ -12,7 +12,6 @@ from typing import Final, Protocol
 
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.links.base import AsyncWorkerLink
 from tunefleet.schemas.worker_link import (
     Command,
     CommandOutcome,
@@ -30,6 +29,7 @@ from tunefleet.simulation import profile
 from tunefleet.simulation.hands import Hands
 from tunefleet.simulation.held import EVERY_S, Held, Trace
 from tunefleet.simulation.plan import Plan
+from tunefleet.transport.base import AsyncWorkerLink
 
 _HELD_OUT: Final = 0.9
 """An exchange that was held for this part of its time, or longer, had nothing to tell."""

@@ -24,8 +24,8 @@ from tenacity import (
 from tenacity.nap import sleep_using_event
 
 from tunefleet.errors import NotFoundError, TunefleetError, UnreachableError
-from tunefleet.links.base import WorkerLink
 from tunefleet.schemas.worker_link import ExchangeReply, RegisterReply
+from tunefleet.transport.base import WorkerLink
 from tunefleet.worker.outbox import Draft, Outbox
 
 logger = logging.getLogger(__name__)

@@ -30,14 +30,14 @@ from tunefleet.jobs.environment import BRIEF_SPIN, core_count
 from tunefleet.jobs.gpuinfo import GpuFigures, read_gpus, visible
 from tunefleet.jobs.secrets import Secrets
 from tunefleet.jobs.yielding import GpuSentry
-from tunefleet.links.base import WorkerLink
-from tunefleet.links.http import HttpLink
-from tunefleet.links.redis_keys import Keys
-from tunefleet.links.redis_tls import address_of
 from tunefleet.observing import context
 from tunefleet.observing.spans import Spans, open_spans
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, Load, Offer
 from tunefleet.settings import WorkerSettings, inherited_environment, secret_variables, unsupported
+from tunefleet.transport.base import WorkerLink
+from tunefleet.transport.http import HttpLink
+from tunefleet.transport.redis.connection import address_of
+from tunefleet.transport.redis.keys import Keys
 from tunefleet.worker import changes, hub, logfile, probe, transfers
 from tunefleet.worker.energy import EnergyMeter
 from tunefleet.worker.heartbeat import Heartbeat
@@ -134,7 +134,7 @@ def _with_address(settings: WorkerSettings, pause: Callable[[float], bool]) -> W
     redis_address = address_of(settings)
     if redis_address is None:
         return settings
-    from tunefleet.links.redis_worker import server_url  # noqa: PLC0415 -- most workers need no Redis
+    from tunefleet.transport.redis.worker import server_url  # noqa: PLC0415 -- most workers need no Redis
 
     keys, silent = Keys(settings.topic, settings.redis_prefix), 0
     while True:
@@ -270,7 +270,7 @@ def _link(settings: WorkerSettings, state: StateFolder) -> WorkerLink:
     if redis_address is None:
         assert settings.key is not None, "checked by run"
         return HttpLink(settings.server_url, settings.key.get_secret_value())
-    from tunefleet.links.redis_worker import RedisLink  # noqa: PLC0415 -- most workers need no Redis
+    from tunefleet.transport.redis.worker import RedisLink  # noqa: PLC0415 -- most workers need no Redis
 
     return RedisLink(
         redis_address,

@@ -8,10 +8,10 @@ from importlib.metadata import version
 
 from tunefleet.errors import MachineError
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.links.base import address_towards
 from tunefleet.schemas.job_folder import GangJob
 from tunefleet.schemas.worker_link import Finish, Offer, release_of
 from tunefleet.settings import WorkerSettings
+from tunefleet.transport.base import address_towards
 from tunefleet.worker.probe import torch_version
 
 

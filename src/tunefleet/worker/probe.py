@@ -18,9 +18,9 @@ from tunefleet.jobs.devices import described
 from tunefleet.jobs.environment import core_count
 from tunefleet.jobs.gpudriver import read_driver
 from tunefleet.jobs.gpuinfo import read_gpus, visible
-from tunefleet.links.base import address_towards
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, GpuLoad, Load
 from tunefleet.settings import WorkerSettings
+from tunefleet.transport.base import address_towards
 from tunefleet.worker import hub
 from tunefleet.worker.energy import EnergyMeter
 

@@ -15,7 +15,6 @@ from tunefleet import __version__
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.executors.base import JobExecutor, LightExecutor
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.links.base import WorkerLink
 from tunefleet.schemas.worker_link import (
     Capabilities,
     Command,
@@ -28,6 +27,7 @@ from tunefleet.schemas.worker_link import (
     RegisterRequest,
     SlotClass,
 )
+from tunefleet.transport.base import WorkerLink
 from tunefleet.worker.attempt import JobAttempt
 from tunefleet.worker.discard import Discarder
 from tunefleet.worker.exchange import Exchanger, register_patiently

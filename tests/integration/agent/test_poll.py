@@ -26,7 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int
     data, port = tmp_path_factory.mktemp("data"), free_port()
     with (data / "server.out").open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tunefleet.server", "--data", str(data), "--port", str(port)],
+            [sys.executable, "-m", "tunefleet.api", "--data", str(data), "--port", str(port)],
             cwd=data, env={**os.environ, "TUNEFLEET_HOME": str(data / "home")}, stdout=out, stderr=out,
         )  # fmt: skip
     until((data / "keys" / "worker.key").exists, "the server has made its keys")

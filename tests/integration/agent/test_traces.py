@@ -43,7 +43,7 @@ def server(
 ) -> Iterator[tuple[str, Path]]:
     data, port = tmp_path_factory.mktemp("data"), free_port()
     env = {**os.environ, "TUNEFLEET_HOME": str(data / "home"), "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
-    command = [sys.executable, "-m", "tunefleet.server", "--data", str(data), "--port", str(port)]
+    command = [sys.executable, "-m", "tunefleet.api", "--data", str(data), "--port", str(port)]
     with (data / "server.out").open("wb") as out:
         process = subprocess.Popen(command, cwd=data, env=env, stdout=out, stderr=out)
     until((data / "keys" / "worker.key").exists, "the server has made its keys")

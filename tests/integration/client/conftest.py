@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from tests.integration.server.support import ECHO, HandWorker, Running
+from tests.integration.api.support import ECHO, HandWorker, Running
+from tunefleet.api import launch
+from tunefleet.api.app import create_app
 from tunefleet.cli.main import run
 from tunefleet.client import Client
 from tunefleet.client.attempt import AttemptClient
 from tunefleet.schemas.worker_link import JournalBatch
-from tunefleet.server import launch
-from tunefleet.server.app import create_app
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
 

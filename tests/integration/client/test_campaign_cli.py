@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.api.support import Running
+from tests.integration.api.test_campaigns import Engine
 from tests.integration.client.conftest import Cli
-from tests.integration.server.support import Running
-from tests.integration.server.test_campaigns import Engine
 from tunefleet.cli import options
 from tunefleet.cli.campaign_run import _follow
 from tunefleet.client import AsyncClient, Client

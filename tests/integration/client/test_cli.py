@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.api.support import ECHO, HandWorker, Running
 from tests.integration.client.conftest import LOG, Cli, Played, finish
-from tests.integration.server.support import ECHO, HandWorker, Running
 from tests.libraries import required
 from tunefleet.cli import options, stuck
 from tunefleet.cli.main import run

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.integration.api.support import HandWorker, Running, submit
 from tests.integration.client.conftest import Cli
-from tests.integration.server.support import HandWorker, Running, submit
 from tests.integration.worker.receiver import Receiver, receiving
 from tunefleet.client.attempt import AttemptClient
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.integration.api.federated import arrays, workers
+from tests.integration.api.support import Running, until
 from tests.integration.client.conftest import Cli
-from tests.integration.server.federated import arrays, workers
-from tests.integration.server.support import Running, until
 from tunefleet.cli import options
 from tunefleet.client import AsyncClient, Client
 from tunefleet.errors import ConflictError, NotFoundError

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fakes.receiver import Receiver, receiving
+from tests.integration.api.support import ECHO, HandWorker, Running, is_problem, until
 from tests.integration.client.conftest import Cli
-from tests.integration.server.support import ECHO, HandWorker, Running, is_problem, until
 from tunefleet.cli import options
 from tunefleet.client import Client
 from tunefleet.schemas.notify import ChannelView, NotificationView

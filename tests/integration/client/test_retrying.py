@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.integration.api.support import HandWorker
 from tests.integration.client.conftest import Cli
-from tests.integration.server.support import HandWorker
 from tunefleet.client import Client
 from tunefleet.spec import result_keys
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.integration.api.support import ECHO, HandWorker, Running
 from tests.integration.client.conftest import LOG, Played
-from tests.integration.server.support import ECHO, HandWorker, Running
 from tunefleet.client import AsyncClient, Client
 from tunefleet.errors import (
     AuthError,

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.contract.links.test_steering import TRAIN, Trainer
+from tests.contract.transport.test_steering import TRAIN, Trainer
+from tests.integration.api.support import Running
 from tests.integration.client.conftest import Cli
-from tests.integration.server.support import Running
 from tunefleet.client import Client
 from tunefleet.client.attempt import AttemptClient
-from tunefleet.links.http import HttpLink
 from tunefleet.schemas.worker_link import Finish, JournalBatch
+from tunefleet.transport.http import HttpLink
 
 
 class Playing(Trainer):

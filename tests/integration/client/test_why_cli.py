@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.integration.api.support import ECHO, HandWorker, Running
 from tests.integration.client.conftest import Cli, Played, finish
-from tests.integration.server.support import ECHO, HandWorker, Running
 from tunefleet.client import Client
 from tunefleet.schemas.api import ValidateReply
 from tunefleet.schemas.fleet import WhyView

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from tests.integration.api.support import ECHO, HandWorker
 from tests.integration.client.conftest import Cli
-from tests.integration.server.support import ECHO, HandWorker
 from tunefleet.client import Client
 from tunefleet.schemas.api import WorkflowView
 

@@ -27,7 +27,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("signal", ["SIGTERM", "SIGINT"])
-@pytest.mark.parametrize("module", ["tunefleet.server.process", "tunefleet.agent.__main__"])
+@pytest.mark.parametrize("module", ["tunefleet.api.process", "tunefleet.agent.__main__"])
 def test_it_ends_cleanly(module: str, signal: str, tmp_path: Path, free_port: Callable[[], int]) -> None:
     names = ("HOME", "MODELS_DIR", "DATASETS_DIR", "CHECKPOINTS_DIR", "LOGS_DIR")
     folders = {name: str(tmp_path / name.lower()) for name in names}

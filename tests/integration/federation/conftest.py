@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.fakes.federation import FEDERATION, TOKEN, Double, serving
-from tests.integration.server.support import Running, until
-from tunefleet.server import launch
-from tunefleet.server.app import create_app
+from tests.integration.api.support import Running, until
+from tunefleet.api import launch
+from tunefleet.api.app import create_app
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
 

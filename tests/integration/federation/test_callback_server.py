@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.server.support import Running
+from tests.integration.api.support import Running
 from tunefleet import FederatedClient
 from tunefleet.client import Client
 from tunefleet.client.routes_federations import cancel_federation, create_federation, pause_federation

@@ -83,7 +83,7 @@ class Cluster:
             "LOG_FILE": "", "PUBLIC_BASE_URL": "http://10.78.1.1:8443", "TUNEFLEET_ACCEPT_WITHIN_S": "5",
         }  # fmt: skip
         data, socket = self.folder / "data", self.folder / "api.sock"
-        self.start("hub", [sys.executable, "-m", "tunefleet.server", "--data", str(data)], settings, "server.log")
+        self.start("hub", [sys.executable, "-m", "tunefleet.api", "--data", str(data)], settings, "server.log")
         ends = [{"listen": listen, "target": "127.0.0.1:8000"} for listen in ("0.0.0.0:8443", str(socket))]
         middle = subprocess.Popen(
             ["ip", "netns", "exec", self.names["hub"], sys.executable, str(_MIDDLE), json.dumps(ends)],

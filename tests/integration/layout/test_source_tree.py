@@ -32,7 +32,7 @@ HARMLESS = """
     Path("web/node_modules/.vite").mkdir()
 """
 WRITING = """
-    for name in ("dist/a.whl", "dist/b.whl", "notes/new.txt", "src/tunefleet/server/ui/assets/a.js"):
+    for name in ("dist/a.whl", "dist/b.whl", "notes/new.txt", "src/tunefleet/api/ui/assets/a.js"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).touch()
 """
@@ -45,9 +45,9 @@ def tree(tmp_path: Path) -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    (tmp_path / "src/tunefleet/server/ui").mkdir(parents=True)
-    (tmp_path / "src/tunefleet/server/ui/index.html").touch()
-    (tmp_path / ".gitignore").write_text("dist/\nnode_modules/\nsrc/tunefleet/server/ui/\n")
+    (tmp_path / "src/tunefleet/api/ui").mkdir(parents=True)
+    (tmp_path / "src/tunefleet/api/ui/index.html").touch()
+    (tmp_path / ".gitignore").write_text("dist/\nnode_modules/\nsrc/tunefleet/api/ui/\n")
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
     return tmp_path
 
@@ -84,7 +84,7 @@ def test_edits_caches_and_files_of_an_editor_do_not_count(tree: Path, repository
 def test_new_files_fail_a_run_that_passed(tree: Path, repository: Path, options: tuple[str, ...]) -> None:
     status, said = ran(tree, repository, WRITING, *options)
     assert status == pytest.ExitCode.TESTS_FAILED
-    assert named(said) == ["dist/", "notes/new.txt", "src/tunefleet/server/ui/assets/a.js"]
+    assert named(said) == ["dist/", "notes/new.txt", "src/tunefleet/api/ui/assets/a.js"]
 
 
 @pytest.mark.parametrize(

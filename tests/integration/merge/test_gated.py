@@ -61,7 +61,8 @@ def test_the_token_of_a_worker_reaches_its_jobs_even_from_its_file(
 ) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / ".env").write_text("HF_TOKEN=of-the-worker\nTUNEFLEET_LLAMA_CPP=llama.cpp\n")
+    (tmp_path / ".env").write_text("HF_TOKEN=of-the-worker\n")
+    monkeypatch.setenv("TUNEFLEET_LLAMA_CPP", "llama.cpp")  # it is run, so that no `.env` names it
     settings = load(WorkerSettings)
     seen = job_environment({**inherited_environment(), **settings.handed_on}, {})
     assert (seen["HF_TOKEN"], seen["TUNEFLEET_LLAMA_CPP"]) == ("of-the-worker", str(tmp_path / "llama.cpp"))

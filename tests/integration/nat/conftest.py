@@ -11,8 +11,8 @@ import pytest
 import trustme
 
 from tests.fakes.middle import middle
-from tests.integration.server.conftest import start  # noqa: F401 - a fixture
-from tests.integration.server.support import Running
+from tests.integration.api.conftest import start  # noqa: F401 - a fixture
+from tests.integration.api.support import Running
 from tunefleet.client import trust
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.integration.server.support import Running
+from tests.integration.api.support import Running
 from tunefleet.cli.main import app
 from tunefleet.client import Client
 from tunefleet.errors import AuthError, ConflictError, InputError, UnreachableError

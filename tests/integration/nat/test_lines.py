@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.fakes.middle import Middle, middle
-from tests.integration.server.support import ECHO, Running, until
+from tests.integration.api.support import ECHO, Running, until
 
 MOVED = Path(__file__).parents[2] / "fakes" / "moved"
 SLOW_S = 0.1

@@ -122,7 +122,7 @@ def far(tmp_path: Path, missing: Callable[[str], None]) -> Iterator[Far]:
         url, socket = f"https://{SERVER}:8443", tmp_path / "api.sock"
         settings = {"TUNEFLEET_LOST_AFTER_S": "2", "PUBLIC_BASE_URL": url, "TUNEFLEET_HOME": str(tmp_path / "s")}
         with (tmp_path / "server.log").open("wb") as log:
-            command = [sys.executable, "-m", "tunefleet.server", "--data", str(tmp_path / "data")]
+            command = [sys.executable, "-m", "tunefleet.api", "--data", str(tmp_path / "data")]
             made.start("server", command, settings, stdout=log, stderr=log)
         end = {"listen": f"{SERVER}:8443", "target": "127.0.0.1:8000", "certificate": str(paper)}
         made.middle("server", end, {"listen": str(socket), "target": "127.0.0.1:8000"})

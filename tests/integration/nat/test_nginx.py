@@ -16,9 +16,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.integration.api.support import ECHO, Running, until
 from tests.integration.nat.conftest import Papers
 from tests.integration.nat.test_tls import WAYS, Way
-from tests.integration.server.support import ECHO, Running, until
 from tunefleet.client import Client
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from tests.fakes.middle import Middle, middle
+from tests.integration.api.support import Running
 from tests.integration.nat.conftest import Papers
-from tests.integration.server.support import Running
 from tests.unit.services.lab import capabilities
 from tunefleet.client import Client
 from tunefleet.client.backend import AgentClient
 from tunefleet.errors import MachineError, UnreachableError
-from tunefleet.links.http import HttpLink
 from tunefleet.schemas.worker_link import RegisterRequest
+from tunefleet.transport.http import HttpLink
 
 WORDS = "me:se%40cret"
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert, select, text, update
 
+from tests.integration.api.conftest import start  # noqa: F401 - a fixture
+from tests.integration.api.support import ECHO, Running, is_problem, until
 from tests.integration.postgres.process import PASSWORD, PostgresProcess
-from tests.integration.server.conftest import start  # noqa: F401 - a fixture
-from tests.integration.server.support import ECHO, Running, is_problem, until
 from tunefleet.db import Connection, Database, wake
 from tunefleet.db.engine import offline
 from tunefleet.db.engine import postgres as store_postgres

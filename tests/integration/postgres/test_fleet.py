@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.api.support import until
 from tests.integration.postgres.process import PostgresProcess
-from tests.integration.server.support import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 

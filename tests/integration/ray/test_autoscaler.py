@@ -17,10 +17,10 @@ import pytest
 
 from tests.contract.clusters.cluster_contract import ENDLESS, ask, lines, until
 from tests.integration.ray.cluster import PYTHON, RayCluster
+from tunefleet.api import launch
+from tunefleet.api.app import create_app
 from tunefleet.client import Client
 from tunefleet.clusters.ray import Ray, lasting
-from tunefleet.server import launch
-from tunefleet.server.app import create_app
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
 

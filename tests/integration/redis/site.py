@@ -13,16 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.contract.links.conftest import ECHO, registration
+from tests.contract.transport.conftest import ECHO, registration
 from tests.integration.redis.process import RedisProcess
+from tunefleet.api import launch
+from tunefleet.api.app import create_app
 from tunefleet.client import Client
-from tunefleet.links.redis_keys import Keys
-from tunefleet.links.redis_worker import RedisLink
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, Finish, Offer
-from tunefleet.server import launch
-from tunefleet.server.app import create_app
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
+from tunefleet.transport.redis.keys import Keys
+from tunefleet.transport.redis.worker import RedisLink
 
 PATIENCE_S = 90.0
 

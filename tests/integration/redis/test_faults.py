@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.links.conftest import ECHO, registration
+from tests.contract.transport.conftest import ECHO, registration
 from tests.integration.redis.process import RedisProcess
 from tests.integration.redis.site import Hand, Site, until
 from tunefleet.errors import ConflictError, TunefleetError, UnreachableError

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.redis.process import RedisProcess
 from tests.integration.redis.site import Site, until
-from tests.unit.links.test_redis_diary import METRICS, SUMMARY
+from tests.unit.transport.test_redis_diary import METRICS, SUMMARY
 
 pytestmark = pytest.mark.proof
 

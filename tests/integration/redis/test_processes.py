@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.contract.links.conftest import ECHO
+from tests.contract.transport.conftest import ECHO
 from tests.integration.redis.process import RedisProcess
 from tests.integration.redis.site import until
 from tunefleet.cli.fleet import LocalFleet
@@ -45,7 +45,7 @@ def test_one_shared_token_is_good_for_clients_and_workers_for_as_long_as_it_is_s
     tmp_path: Path, free_port: Callable[[], int]
 ) -> None:
     port, data, log = free_port(), tmp_path / "data", tmp_path / "server.log"
-    command = [sys.executable, "-m", "tunefleet.server", "--data", str(data)]
+    command = [sys.executable, "-m", "tunefleet.api", "--data", str(data)]
     environment = {**os.environ, **QUIET, "HOST_APP_PORT": str(port), "LOG_FILE": str(log), "LOG_BACKUP_COUNT": "1"}
     url = f"http://127.0.0.1:{port}"
     for token, expected in (("shared-token", 200), ("", 401)):

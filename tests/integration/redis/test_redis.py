@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from tests.contract.links.conftest import registration
+from tests.contract.transport.conftest import registration
 from tests.integration.redis.process import RedisProcess
 from tests.integration.redis.secured import users
 from tests.integration.redis.site import Hand, Proxy, Site, until
 from tests.integration.redis.test_faults import in_thread
 from tunefleet.errors import ForbiddenError, MachineError, UnreachableError
-from tunefleet.links.http import HttpLink
-from tunefleet.links.redis_keys import INLINE_BYTES, Keys
-from tunefleet.links.redis_worker import RedisLink
 from tunefleet.schemas.worker_link import ExchangeReply
+from tunefleet.transport.http import HttpLink
+from tunefleet.transport.redis.keys import INLINE_BYTES, Keys
+from tunefleet.transport.redis.worker import RedisLink
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
 Start = Callable[..., Site]

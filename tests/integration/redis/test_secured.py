@@ -10,16 +10,16 @@ import pytest
 from redis import Redis
 from redis.exceptions import NoPermissionError
 
-from tests.contract.links.conftest import registration
+from tests.contract.transport.conftest import registration
 from tests.integration.redis.secured import SERVER_PASSWORD, WORKER_PASSWORD, SecuredRedis, users
 from tests.integration.redis.site import Hand, Site, until
 from tunefleet.errors import MachineError, UnreachableError
-from tunefleet.links.redis_faults import ACL_FILE
-from tunefleet.links.redis_keys import INLINE_BYTES, Keys
-from tunefleet.links.redis_tls import address_of
-from tunefleet.links.redis_worker import RedisLink
 from tunefleet.schemas.worker_link import Finish
 from tunefleet.settings import WorkerSettings, load
+from tunefleet.transport.redis.connection import address_of
+from tunefleet.transport.redis.errors import ACL_FILE
+from tunefleet.transport.redis.keys import INLINE_BYTES, Keys
+from tunefleet.transport.redis.worker import RedisLink
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
 Start = Callable[..., Site]

@@ -16,8 +16,8 @@ from redis.asyncio import Redis
 
 from tests.integration.redis.process import RedisProcess
 from tests.integration.redis.site import Site, until
-from tunefleet.links.redis_keys import Keys
-from tunefleet.links.redis_store import OtherStoreError, Store, StoreClaim, refuse_other_store
+from tunefleet.transport.redis.fleet_identity import OtherStoreError, Store, StoreClaim, refuse_other_store
+from tunefleet.transport.redis.keys import Keys
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
 Start = Callable[..., Site]
@@ -28,7 +28,7 @@ OURS, OTHERS = Store("ours", "on here"), Store("others", "on there")
 def _server(redis: RedisProcess, data: Path, **more: str) -> subprocess.Popen[str]:
     given = {"REDIS_URL": redis.url, "TUNEFLEET_PORT": "0", **more}
     return subprocess.Popen(
-        [sys.executable, "-m", "tunefleet.server", "--data", str(data)],
+        [sys.executable, "-m", "tunefleet.api", "--data", str(data)],
         env={**os.environ, **given}, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

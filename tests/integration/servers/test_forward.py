@@ -13,12 +13,12 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from tests.unit.server.test_forward import SECRET, Server, asked, served_here
+from tests.unit.api.test_forward import SECRET, Server, asked, served_here
 from tests.unit.services.lab import FakeClock
-from tunefleet.links.forward import epoch_of
-from tunefleet.server import launch
-from tunefleet.server.forward import Forward
+from tunefleet.api import launch
+from tunefleet.api.leader_proxy import Forward
 from tunefleet.services.core import Clock
+from tunefleet.transport.forward import epoch_of
 
 
 @dataclass

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.integration.server.support import until
+from tests.integration.api.support import until
 from tests.integration.servers.trio import LONG, QUICK, Trio, named, submit
 
 

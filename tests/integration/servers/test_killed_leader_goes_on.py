@@ -15,9 +15,9 @@ import pytest
 
 from tests.fakes import billed_package
 from tests.fakes.billing import billing
+from tests.integration.api.support import until
+from tests.integration.api.test_federation_kills import first_value, upload
 from tests.integration.campaign.test_kills import spec
-from tests.integration.server.support import until
-from tests.integration.server.test_federation_kills import first_value, upload
 from tests.integration.servers.trio import Trio
 from tunefleet.client import Client
 from tunefleet.schemas.campaign import CampaignDetail

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trustme
 
+from tests.integration.api.support import until
 from tests.integration.redis.process import RedisProcess
-from tests.integration.server.support import until
 from tests.integration.servers.trio import QUICK, Trio, named, submit
 
 ONLY = QUICK.replace("  taskType: echo\n", "  taskType: echo\n  resources: {tags: [NAME]}\n")

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.fakes import revisions
-from tests.integration.server.support import until
+from tests.integration.api.support import until
 from tests.integration.servers.trio import LONG, QUICK, Trio, named, submit
 from tunefleet.artifacts import FolderStore
 from tunefleet.db import Database

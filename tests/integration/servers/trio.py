@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx
 
+from tests.integration.api.support import until
 from tests.integration.postgres.process import PostgresProcess
-from tests.integration.server.support import until
 
 QUICK = """apiVersion: tunefleet/v1
 kind: Workflow
@@ -62,7 +62,7 @@ class Trio:
                 [sys.executable, "-m", module, *words], env=self.environment(more), stdout=log, stderr=log
             )
 
-    def begin(self, number: int, module: str = "tunefleet.server", **settings: str) -> None:
+    def begin(self, number: int, module: str = "tunefleet.api", **settings: str) -> None:
         data = self.folder / f"data{number}"
         if not data.exists():
             data.mkdir()
@@ -71,7 +71,7 @@ class Trio:
         words = ("--data", str(data), "--port", str(self.ports[number]))
         self.processes[number] = self.spawn(module, f"server{number}", more, *words)
 
-    def start(self, *numbers: int, module: str = "tunefleet.server", **settings: str) -> None:
+    def start(self, *numbers: int, module: str = "tunefleet.api", **settings: str) -> None:
         for number in numbers or (0, 1, 2):
             self.begin(number, module, **settings)
             # One after the other: the first one makes the tables and the keys.

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tunefleet.api import launch
+from tunefleet.api.app import create_app
 from tunefleet.client import Client
 from tunefleet.errors import TunefleetError
-from tunefleet.links.http_async import AsyncHttpLink, AsyncJournals, Traffic
 from tunefleet.schemas.api import SubmitRequest
-from tunefleet.server import launch
-from tunefleet.server.app import create_app
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
 from tunefleet.simulation.documents import documents
@@ -26,6 +25,7 @@ from tunefleet.simulation.plan import Meeting, Plan
 from tunefleet.simulation.processes import Crowds
 from tunefleet.simulation.sampling import Machine
 from tunefleet.simulation.worker import SimulatedWorker
+from tunefleet.transport.http_async import AsyncHttpLink, AsyncJournals, Traffic
 
 pytestmark = pytest.mark.proof
 

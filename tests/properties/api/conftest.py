@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.integration.server.conftest import admin, as_role, start
-from tests.integration.server.test_isolation import first, made, running
-from tests.integration.server.test_projects import member
+from tests.integration.api.conftest import admin, as_role, start
+from tests.integration.api.test_isolation import first, made, running
+from tests.integration.api.test_projects import member
 
 __all__ = ["admin", "as_role", "first", "made", "member", "running", "start"]

@@ -10,8 +10,8 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from tests.integration.server.support import HandWorker, Running, submit
-from tests.integration.server.test_isolation import MARK, Known
+from tests.integration.api.support import HandWorker, Running, submit
+from tests.integration.api.test_isolation import MARK, Known
 from tunefleet.services.federation import guide
 
 

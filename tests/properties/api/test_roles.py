@@ -10,12 +10,12 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from tests.integration.server.support import HandWorker, Running, submit
-from tests.integration.server.test_campaigns import apply
-from tests.integration.server.test_isolation import MARK, OURS, Known
+from tests.integration.api.support import HandWorker, Running, submit
+from tests.integration.api.test_campaigns import apply
+from tests.integration.api.test_isolation import MARK, OURS, Known
 from tests.properties.api.roles import PARTICIPANT, TABLE, WHO, Asker, cells, lines_of, routes, written
+from tunefleet.api import own_wheel
 from tunefleet.db.tables.core import metadata
-from tunefleet.server import own_wheel
 from tunefleet.services.campaigns.tokens import token_of
 
 CHAT = """apiVersion: tunefleet/v1

@@ -5,10 +5,10 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from tunefleet.api.problem_details import STATUSES, from_error, problem
 from tunefleet.client.problems import exception_of
 from tunefleet.errors import InputError, TooManyError
 from tunefleet.programs.engine.faults import RequestError
-from tunefleet.server.problems import STATUSES, from_error, problem
 
 
 @pytest.mark.parametrize("code", STATUSES)

@@ -15,6 +15,8 @@ import yaml
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from tunefleet.api import problem_details, routers
+from tunefleet.api.query_params import query_names
 from tunefleet.lifecycle import federation
 from tunefleet.lifecycle import round as round_
 from tunefleet.lifecycle.task import FINAL, OUTCOMES, TRANSITIONS, RetryBudget, TaskStatus
@@ -28,8 +30,6 @@ from tunefleet.schemas.journal import (
     PredictionRecord,
     ProgressRecord,
 )
-from tunefleet.server import problems, routers
-from tunefleet.server.params import query_names
 from tunefleet.spec import parse_workflow
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -143,7 +143,7 @@ def test_http_api_names_every_filter_of_every_list() -> None:
 
 def test_http_api_lists_every_error() -> None:
     written = {_words(row[0])[0]: int(row[1]) for row in _rows("http-api.md", 3)}
-    assert written == problems.STATUSES
+    assert written == problem_details.STATUSES
 
 
 def _documents_in_pages() -> list[object]:

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from tests.unit.services.lab import Lab
 from tests.unit.services.test_chats import HELLO, READY, running
+from tunefleet.api.routers import chat
 from tunefleet.client import routes_chat
 from tunefleet.client.call import Emit, NextLine
 from tunefleet.schemas.chat import ChatPiece, ChatRequest, ChatUsage
-from tunefleet.server.routers import chat
 from tunefleet.services import chats
 
 PLAIN = {"messages": [{"role": "user", "content": "Hello?"}]}

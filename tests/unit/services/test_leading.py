@@ -10,11 +10,11 @@ from pydantic import TypeAdapter
 
 from tests.unit.services.lab import Lab
 from tests.unit.services.test_federation_keeper import another
+from tunefleet.api import leader_mirror
 from tunefleet.db.access import keys
 from tunefleet.db.fleet import servers
 from tunefleet.db.fleet.servers import LeaderRow
 from tunefleet.errors import NotLeadingError
-from tunefleet.server import mirror
 from tunefleet.services import roster
 from tunefleet.services.core import Core, JoinWait
 from tunefleet.services.fleet import Fleet
@@ -173,5 +173,5 @@ async def test_of_two_that_take_over_at_once_one_does(lab: Lab, other: Core) -> 
 
 async def test_a_follower_says_what_the_leader_knows_of_parts_that_are_put_together(lab: Lab, other: Core) -> None:
     lab.core.joins = {7: JoinWait(1, 0.0, "wait for room")}
-    other.fleet = TypeAdapter(Fleet).validate_json(mirror.dump(lab.core))
+    other.fleet = TypeAdapter(Fleet).validate_json(leader_mirror.dump(lab.core))
     assert roster.presences(other).joins == roster.presences(lab.core).joins == {7: "wait for room"}

@@ -8,10 +8,10 @@ import random
 import pytest
 
 from tunefleet.errors import TunefleetError, UnreachableError
-from tunefleet.links.base import AsyncWorkerLink
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, Offer, RegisterReply, RegisterRequest
 from tunefleet.simulation import hands
 from tunefleet.simulation.hands import Hands
+from tunefleet.transport.base import AsyncWorkerLink
 
 OFFERED = ExchangeReply.model_construct(**{**dict(ExchangeReply()), "offers": (Offer.model_construct(token="t"),)})
 

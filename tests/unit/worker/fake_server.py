@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunefleet.errors import UnreachableError
-from tunefleet.links.base import WorkerLink
 from tunefleet.schemas.worker_link import (
     Behind,
     Command,
@@ -21,6 +20,7 @@ from tunefleet.schemas.worker_link import (
     RegisterReply,
     RegisterRequest,
 )
+from tunefleet.transport.base import WorkerLink
 
 WAIT_S = 10.0
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tunefleet.errors import AuthError, ConflictError, NotFoundError, UnreachableError
-from tunefleet.links.base import WorkerLink
 from tunefleet.schemas.worker_link import (
     ExchangeReply,
     ExchangeRequest,
@@ -18,6 +17,7 @@ from tunefleet.schemas.worker_link import (
     RegisterReply,
     RegisterRequest,
 )
+from tunefleet.transport.base import WorkerLink
 from tunefleet.worker.exchange import Exchanger
 from tunefleet.worker.outbox import MAX_SAID_BYTES, Draft, Outbox
 

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from tunefleet.errors import ForbiddenError, UnreachableError
-from tunefleet.links.http import HttpLink
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, Finish
+from tunefleet.transport.http import HttpLink
 
 REQUEST = ExchangeRequest(worker_id="w", session="s", wait_s=2.0)
 

@@ -42,7 +42,7 @@ def offers() -> list[str]:
 
 def spans() -> tuple[bool, list[str]]:
     """Open no spans, as server and worker do without an endpoint."""
-    import_module("tunefleet.server.app")
+    import_module("tunefleet.api.app")
     import_module("tunefleet.worker.main")
     from tunefleet.observing.spans import open_spans
 

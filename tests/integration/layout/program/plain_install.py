@@ -72,9 +72,6 @@ def help_page() -> str:
 
 def early() -> list[str]:
     """Return what a command line and a server import though they average nothing."""
-    import tunefleet.cli.federation
-    import tunefleet.cli.main
-    import tunefleet.server.app  # noqa: F401
 
     return [name for name in ("numpy", "tunefleet.federation") if name in sys.modules]
 

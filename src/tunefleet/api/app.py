@@ -1,0 +1,139 @@
+"""The app: middleware, routers, and what starts and ends with it. Made of an open `Core`; opens nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from fastapi import Depends, FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+
+import tunefleet
+from tunefleet.api import auth, openapi, problem_details, static_ui
+from tunefleet.api.audit_middleware import Audit
+from tunefleet.api.background import Lifetime
+from tunefleet.api.metrics_middleware import Measured
+from tunefleet.api.middleware import AccessLog, BodyLimit, SecurityHeaders
+from tunefleet.api.query_params import refuse_unknown
+from tunefleet.api.routers import (
+    artifacts,
+    blobs,
+    campaigns,
+    chat,
+    datasets,
+    events,
+    federated,
+    federations,
+    guide,
+    info,
+    install,
+    invitations,
+    keys,
+    link,
+    listing,
+    models,
+    notifications,
+    pages,
+    projects,
+    reports,
+    results,
+    steering,
+    tasks,
+    training,
+    training_agents,
+    training_jobs,
+    upkeep,
+    workers,
+    workflows,
+)
+from tunefleet.services import keys as keys_service
+from tunefleet.services.core import Core
+
+API_PREFIX: Final = "/api/v1"
+TRAINING_PREFIX: Final = "/api/training"
+_DESCRIPTION: Final = (
+    "Self-hosted control plane for fine-tuning language models. Every route but `healthz`, `info` and `schema` takes "
+    "an API key; errors are `application/problem+json`."
+)
+_CORS_HEADERS: Final = [
+    "Authorization",
+    "Content-Type",
+    "Idempotency-Key",
+    "Last-Event-ID",
+    "Range",
+    "Upload-Length",
+    "Upload-Offset",
+    "X-API-Key",
+]
+
+
+def create_app(core: Core) -> FastAPI:
+    """Make the app of a server.
+
+    Args:
+        core: What the services work on; the caller closes it after the app has ended.
+    """
+    lifetime = Lifetime(core)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await keys_service.ensure_first(core)
+        lifetime.start()
+        try:
+            yield
+        finally:
+            await lifetime.close()
+
+    app = FastAPI(
+        title="Tunefleet",
+        version=tunefleet.__version__,
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+    app.state.core = core
+    app.state.lifetime = lifetime
+    link.install(app, API_PREFIX)
+    # Routes are looked through in this order: what is asked most often comes first.
+    work = (workflows, listing, tasks, steering, chat, reports, events, artifacts, datasets, blobs, results)
+    registry = (models, notifications, keys, projects, invitations, info, upkeep)
+    for module in (link, federations, *work, workers, campaigns, *registry):
+        module.router.install(app, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
+    for module in (training, training_jobs, training_agents):
+        module.router.install(app, prefix=TRAINING_PREFIX)
+    federated.router.install(app, prefix="/api")
+    guide.router.install(app, dependencies=[Depends(refuse_unknown)])
+    install.router.install(app)
+    pages.router.install(app)
+    static_ui.router.install(app)
+    app.mount(pages.ASSETS_PATH, pages.assets())
+    problem_details.install(app, auth.require_known)
+    openapi.install(app)
+    _add_middleware(app, core)
+    return app
+
+
+def _add_middleware(app: FastAPI, core: Core) -> None:
+    """Add the middleware; what is added last sees a request first."""
+    settings = core.settings
+    app.add_middleware(Audit, core=core)
+    if core.db.shared:
+        from tunefleet.api.leader_proxy import Forward  # noqa: PLC0415 -- most servers are alone
+
+        app.add_middleware(Forward, core=core)
+    app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, max_upload_bytes=settings.max_upload_bytes)
+    if settings.cors_origins:
+        # Without credentials: a page elsewhere uses a key, never a browser's session.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.cors_origins),
+            allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+            allow_headers=_CORS_HEADERS,
+            expose_headers=["Content-Range", "ETag"],
+        )
+    app.add_middleware(SecurityHeaders)
+    app.add_middleware(AccessLog)
+    app.add_middleware(Measured, meters=core.meters)

@@ -1,0 +1,65 @@
+"""What the leader remembers of workers, for the servers that follow: who is there, and why work waits.
+
+A copy of a moment ago, which decides nothing: only the leader places.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+
+from pydantic import TypeAdapter
+
+from tunefleet.services.core import Core
+from tunefleet.services.fleet import Fleet
+from tunefleet.services.leading import SEEN
+from tunefleet.transport.forward import PEER, Peers, proof
+
+PATH: Final = "/peer/fleet"
+"""Answered to other servers alone."""
+COPY_S: Final = 1.0
+_SHARE: Final = 20.0
+"""A copy that takes long is made so much more seldom."""
+_WHOLE: Final = TypeAdapter(Fleet)
+
+
+def dump(core: Core) -> bytes:
+    """Return what the leader remembers of workers, and of files that are put together, as JSON."""
+    return _WHOLE.dump_json(replace(core.fleet, joins={seq: wait.why for seq, wait in core.joins.items()}))
+
+
+class Mirror:
+    """Copies what the leader remembers, while another server is the leader.
+
+    Args:
+        core: The server.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._peers = Peers()
+
+    async def run_once(self) -> None:
+        """Copy once, then wait until it is time again.
+
+        Raises:
+            UnreachableError: If the leader does not answer.
+        """
+        core, row = self._core, self._core.leading.row
+        began, seen = core.clock.monotonic(), core.signals.version(SEEN)
+        if core.leading.epoch is None and row.server_id is not None and row.url is not None:
+            headers = [(PEER, proof(core.secret, row.epoch))]
+            answer = await self._peers.send("GET", row.url, PATH.encode(), headers, None)
+            async with answer:
+                body = b"".join([piece async for piece in answer.pieces()])
+            if answer.status == 200:
+                fleet = await asyncio.to_thread(_WHOLE.validate_json, body)
+                if core.leading.row.epoch == row.epoch:
+                    core.fleet = fleet
+        spent_s = core.clock.monotonic() - began
+        await core.signals.wait(SEEN, max(COPY_S, _SHARE * spent_s), seen)
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._peers.close()

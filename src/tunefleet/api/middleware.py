@@ -1,0 +1,185 @@
+"""What every request passes before it reaches the app: size limit, security headers, access log.
+
+Raw ASGI, because Starlette's `BaseHTTPMiddleware` costs a task and a queue per request. Knows no route's meaning, only
+which paths are streams.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tunefleet.api import problem_details
+
+access_log = logging.getLogger("tunefleet.api.access")
+
+_UPLOADS: Final = re.compile(
+    r"^(PUT /api/v1/(federations/[^/]+/)?blobs/[^/]+|PUT /api/v1/federations/[^/]+/updates"
+    r"|POST /api/v1/results/[^/]+/files|POST /api/training/gradients"
+    r"|POST /api/training/adapters/[^/]+/[^/]+/(?!aggregate$)[^/]+)$"
+)
+"""Bodies that no handler has in memory; gradients are thrown away, to be told where they belong now."""
+_ROUTINE_PATH: Final = re.compile(
+    r"^/api/v1/(healthz|link/exchange|(federations/[^/]+/)?blobs/.+|tasks/[^/]+/(journal|log|metrics|chat/turns.*))$"
+)
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_HSTS: Final = "max-age=31536000"
+_CLIENT_ERROR: Final = 400
+
+SECURITY_HEADERS: Final[dict[str, str]] = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+}
+"""Set unless a handler has set its own."""
+
+
+class BodyTooLarge(Exception):
+    """Unwinds a handler whose request went over the limit; never leaves this module."""
+
+
+class BodyLimit:
+    """Refuse a request body over its limit with 413, before or while it is read.
+
+    A body with a `Content-Length` is refused before the app sees it; a chunked one is counted as it arrives.
+
+    Args:
+        app: The app behind.
+        max_body_bytes: Limit for documents and batches.
+        max_upload_bytes: Limit for the streamed body of a file upload.
+    """
+
+    def __init__(self, app: ASGIApp, *, max_body_bytes: int, max_upload_bytes: int) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+        self._max_upload_bytes = max_upload_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http" or scope["method"] in _SAFE_METHODS:
+            await self._app(scope, receive, send)
+            return
+        upload = _UPLOADS.match(f"{scope['method']} {scope['path']}") is not None
+        limit = self._max_upload_bytes if upload else self._max_body_bytes
+        refusal = problem_details.problem(
+            "too_large",
+            f"The body of {scope['method']} {scope['path']} is over {limit} bytes.",
+            hint=None if upload else "Push data as files, or raise TUNEFLEET_MAX_BODY_BYTES on the server.",
+        )
+        declared = Headers(scope=scope).get("content-length", "")
+        if declared.isdecimal() and int(declared) > limit:
+            await refusal(scope, receive, send)
+            return
+        counted = _CountedBody(receive, send, limit)
+        try:
+            await self._app(scope, counted.receive, counted.send)
+        except BodyTooLarge:
+            counted.exceeded = True
+        if counted.exceeded and not counted.answered:
+            await refusal(scope, receive, send)
+
+
+class _CountedBody:
+    """Counts what arrives; once it is too much, nothing that the app answers is sent."""
+
+    def __init__(self, receive: Receive, send: Send, limit: int) -> None:
+        self._receive = receive
+        self._send = send
+        self._left = limit
+        self.exceeded = False
+        self.answered = False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._left -= len(message.get("body", b""))
+            if self._left < 0:
+                self.exceeded = True
+                raise BodyTooLarge
+        return message
+
+    async def send(self, message: Message) -> None:
+        if self.exceeded and not self.answered:
+            # The framework turned BodyTooLarge into an answer of its own; the caller sends the 413 instead.
+            return
+        self.answered = True
+        await self._send(message)
+
+
+class SecurityHeaders:
+    """Add the headers that keep a browser from doing more with an answer than it should."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        # A browser would hold every port of `localhost` to it.
+        secure = scope["scheme"] == "https" and _host(scope) != "localhost"
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                if secure:
+                    headers.setdefault("Strict-Transport-Security", _HSTS)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+def _host(scope: Scope) -> str:
+    return Headers(scope=scope).get("host", "").partition(":")[0].lower()
+
+
+class AccessLog:
+    """One line a request, without its query string: that may carry a login code.
+
+    What a machine does all day (polls, journals, health checks) and what only reads is logged at DEBUG.
+    """
+
+    def __init__(self, app: ASGIApp, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._app = app
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = self._clock()
+        status = 0
+
+        async def send_noting_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_noting_status)
+        finally:
+            level = _level(scope["method"], scope["path"], status)
+            if access_log.isEnabledFor(level):
+                spent_ms = (self._clock() - started) * 1000
+                # A raw path may hold line breaks once decoded; %r keeps one request on one line.
+                access_log.log(level, "%s %r %s %.1f ms", scope["method"], scope["path"], status or "cut", spent_ms)
+
+
+def _level(method: str, path: str, status: int) -> int:
+    if status >= _CLIENT_ERROR:
+        return logging.INFO
+    return logging.DEBUG if method in _SAFE_METHODS or _ROUTINE_PATH.match(path) else logging.INFO

@@ -1,0 +1,103 @@
+"""Artifacts: what tasks produced and what users pushed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Request, Response
+from pydantic import BaseModel, Field
+from starlette.responses import StreamingResponse
+
+from tunefleet.api import file_transfer, tar_stream
+from tunefleet.api.auth import CoreDep, Member, MemberOrAttempt, Reader, ReaderOrAttempt
+from tunefleet.api.query_params import Cursor, Limit
+from tunefleet.api.routing import Router
+from tunefleet.errors import NotFoundError
+from tunefleet.schemas.api import ArtifactCreate, ArtifactDetail, ArtifactView, Page
+from tunefleet.services import artifacts
+
+router = Router(tags=["artifacts"])
+
+
+class ArtifactFilter(BaseModel):
+    """Which artifacts to list; a filter takes several values separated by commas."""
+
+    limit: Limit = 50
+    cursor: Cursor = None
+    task_id: str | None = None
+    kind: Annotated[str | None, Field(examples=["adapter"])] = None
+    name: str | None = None
+    owner: str | None = None
+
+
+@router.post("/artifacts", status_code=201)
+async def publish(
+    core: CoreDep, who: MemberOrAttempt, artifact: ArtifactCreate, task_id: str | None = None
+) -> ArtifactView:
+    """Publish an artifact whose files are stored; publishing the same again returns the first answer."""
+    return await artifacts.publish(core, who, artifact, task_id=task_id)
+
+
+@router.get("/artifacts")
+async def list_artifacts(
+    core: CoreDep,
+    who: Reader,
+    wanted: Annotated[ArtifactFilter, Query()],
+) -> Page[ArtifactView]:
+    """List artifacts, newest first."""
+    return await artifacts.list_(core, who, **wanted.model_dump())
+
+
+@router.get("/tasks/{task_id}/artifacts")
+async def list_task_artifacts(
+    core: CoreDep,
+    who: Reader,
+    task_id: str,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    kind: str | None = None,
+    name: str | None = None,
+) -> Page[ArtifactView]:
+    """List what a task produced; a filter takes several values separated by commas."""
+    return await artifacts.list_(core, who, task_id=task_id, limit=limit, cursor=cursor, kind=kind, name=name)
+
+
+@router.get("/artifacts/{artifact_id}")
+async def get_artifact(core: CoreDep, who: ReaderOrAttempt, artifact_id: str) -> ArtifactDetail:
+    """Show an artifact with its files, by id, name or digest."""
+    return await artifacts.get(core, who, artifact_id)
+
+
+@router.head("/artifacts/{artifact_id}/archive", include_in_schema=False)
+@router.get(
+    "/artifacts/{artifact_id}/archive",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}}}},
+)
+async def get_archive(request: Request, core: CoreDep, who: Reader, artifact_id: str) -> Response:
+    """Download all files of an artifact as one uncompressed tar."""
+    artifact = await artifacts.get(core, who, artifact_id)
+    at, name = artifact.created_at.timestamp(), artifact.name.rpartition("/")[2] or artifact.id
+    return tar_stream.send(core.blobs, name, artifact.files, at=at, body=request.method == "GET")
+
+
+@router.delete("/artifacts/{artifact_id}", status_code=204)
+async def remove_artifact(core: CoreDep, who: Member, artifact_id: str) -> None:
+    """Remove an artifact; its files go once nothing else refers to them."""
+    await artifacts.remove(core, who, artifact_id)
+
+
+@router.head("/artifacts/{artifact_id}/files/{path:path}", include_in_schema=False)
+@router.get(
+    "/artifacts/{artifact_id}/files/{path:path}",
+    response_class=file_transfer.BlobResponse,
+    responses=file_transfer.ELSEWHERE,
+)
+async def get_file(request: Request, core: CoreDep, who: Reader, artifact_id: str, path: str) -> Response:
+    """Download one file of an artifact; takes `HEAD`, `Range` and `If-None-Match`."""
+    artifact = await artifacts.get(core, who, artifact_id)
+    entry = next((file for file in artifact.files if file.path == path), None)
+    if entry is None:
+        raise NotFoundError(f"The artifact {artifact.name} has no file {path!r}.")
+    name = path.rpartition("/")[2]
+    return await file_transfer.send(request, core.blobs, entry.digest, filename=name, size_bytes=entry.size_bytes)

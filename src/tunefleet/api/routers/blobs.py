@@ -1,0 +1,91 @@
+"""Files by digest: which are missing, resumable upload, ranged download."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Header, Path, Request, Response
+
+from tunefleet.api import file_transfer, request_bodies
+from tunefleet.api.auth import AnyAttempt, CoreDep, MemberOrAttempt, ReaderOrAttempt
+from tunefleet.api.routing import Router
+from tunefleet.errors import NotFoundError
+from tunefleet.schemas.api import BlobQuery, BlobReply
+from tunefleet.schemas.direct import DirectAsk, DirectGiveUp, DirectLinks, DirectLinksAsk, DirectPlan
+from tunefleet.schemas.worker_link import Cursor
+from tunefleet.services import artifacts, direct
+
+router = Router(prefix="/blobs", tags=["blobs"])
+
+UploadName = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
+UploadOffset = Annotated[int, Header(ge=0, le=2**62, description="Where this part of the file starts.")]
+UploadLength = Annotated[int, Header(ge=0, le=2**62, description="Length of the whole file.")]
+
+
+@router.post("/missing")
+async def missing(core: CoreDep, who: MemberOrAttempt, query: BlobQuery) -> BlobReply:
+    """Say which files the server lacks, and how much of each an earlier upload left."""
+    reply = await artifacts.missing(core, who, query)
+    return reply.model_copy(update={"direct": direct.offer(core, who)})
+
+
+@router.put(
+    "/{digest}",
+    response_model=Cursor,
+    status_code=201,
+    responses={202: {"model": Cursor, "description": "A part is stored; the file is not whole yet."}},
+    openapi_extra=request_bodies.documented(request_bodies.RAW),
+)
+async def upload(
+    request: Request,
+    core: CoreDep,
+    who: MemberOrAttempt,
+    digest: Digest,
+    upload_offset: UploadOffset,
+    upload_length: UploadLength,
+) -> Response:
+    """Store a file, or the part of it from `Upload-Offset`; a wrong offset is answered 409 with the right one."""
+    scope = artifacts.scope_of(who.project)
+    await artifacts.reserve(core, who, digest, upload_length)
+    reached, whole = await file_transfer.take(request, core.blobs, digest, upload_offset, upload_length, scope=scope)
+    if whole:
+        await artifacts.stored(core, who, digest, upload_length)
+    return request_bodies.answer(Cursor(cursor=reached), 201 if whole else 202)
+
+
+@router.get("/{digest}", response_class=file_transfer.BlobResponse, responses=file_transfer.ELSEWHERE)
+async def download(request: Request, core: CoreDep, who: ReaderOrAttempt, digest: Digest) -> Response:
+    """Download a file; takes `Range`, `If-Range` and `If-None-Match`."""
+    if not await artifacts.may_read_blob(core, who, digest):
+        raise NotFoundError(f"There is no file {digest}.")
+    return await file_transfer.send(request, core.blobs, digest)
+
+
+@router.post("/{digest}/direct")
+async def plan(core: CoreDep, who: AnyAttempt, digest: Digest, body: DirectAsk) -> DirectPlan:
+    """Begin to send a file to the object store in parts, or go on with it; for the worker that holds the attempt."""
+    return await direct.plan(core, who, digest, body.size_bytes)
+
+
+@router.post("/{digest}/direct/{upload}/links")
+async def links(
+    core: CoreDep, who: AnyAttempt, digest: Digest, upload: UploadName, body: DirectLinksAsk
+) -> DirectLinks:
+    """Return links that take parts of a file for some minutes; each may be asked for again."""
+    return await direct.links(core, who, digest, upload, body.parts)
+
+
+@router.post("/{digest}/direct/{upload}/complete")
+async def complete(core: CoreDep, who: AnyAttempt, digest: Digest, upload: UploadName) -> Cursor:
+    """Keep a file whose parts are all at the store; answered when the server has read it back and its digest is right.
+
+    A repetition while it is read is answered 409.
+    """
+    return Cursor(cursor=await file_transfer.to_the_end(direct.complete(core, who, digest, upload)))
+
+
+@router.post("/{digest}/direct/{upload}/give-up", status_code=204)
+async def give_up(core: CoreDep, who: AnyAttempt, digest: Digest, upload: UploadName, body: DirectGiveUp) -> None:
+    """Abort an upload that goes through the server instead, and say why to whoever watches the task."""
+    await direct.give_up(core, who, digest, upload, body.why)

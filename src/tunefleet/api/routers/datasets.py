@@ -1,0 +1,41 @@
+"""Looking at datasets before anything is trained on them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Request
+
+from tunefleet.api import request_bodies
+from tunefleet.api.auth import CoreDep, Member, Reader
+from tunefleet.api.routing import Router
+from tunefleet.schemas.datasets import DatasetLook
+from tunefleet.services import datasets
+
+router = Router(tags=["artifacts"])
+
+Rows = Annotated[int, Query(ge=0, le=50, description="How many rows are shown.")]
+
+
+@router.get("/artifacts/{artifact_id}/look")
+async def look_at_artifact(
+    core: CoreDep, who: Reader, artifact_id: str, path: str | None = None, rows: Rows = 5
+) -> DatasetLook:
+    """Look through a file of rows: their shape, the first of them, their lengths, and what is wrong with which line.
+
+    At most 64 MiB are read, for ten seconds at most. Without `path` it is the file of the training split.
+    """
+    return await datasets.look_at(core, who, artifact_id, path=path, rows=rows)
+
+
+@router.post("/datasets/look", openapi_extra=request_bodies.documented(request_bodies.RAW))
+async def look_at_beginning(
+    request: Request,
+    core: CoreDep,
+    who: Member,
+    name: Annotated[str, Query(min_length=1, max_length=500)],
+    size_bytes: Annotated[int, Query(ge=0, le=2**62, description="Of the whole file.")],
+    rows: Rows = 5,
+) -> DatasetLook:
+    """Look through the first bytes of a file that is about to be uploaded; nothing of it is kept."""
+    return await datasets.look_at_beginning(core, who, name, size_bytes, await request.body(), rows=rows)

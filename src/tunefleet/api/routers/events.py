@@ -1,0 +1,86 @@
+"""Events: what happened, as a list and as a stream."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Header, Query, Request, Response
+
+from tunefleet.api import live_stream, sse
+from tunefleet.api.auth import CoreDep, Reader
+from tunefleet.api.query_params import names
+from tunefleet.api.routing import Router
+from tunefleet.schemas.api import EventView
+from tunefleet.services import events
+from tunefleet.services import live as live_service
+from tunefleet.services.live import Place
+
+router = Router(tags=["events"])
+
+EventId = Annotated[int, Query(ge=0, le=2**62)]
+Kinds = Annotated[str | None, Query(description="Comma-separated; all if not given.", examples=["task.completed"])]
+
+
+@router.get("/events")
+async def list_events(
+    core: CoreDep,
+    who: Reader,
+    after: EventId = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    task_id: str | None = None,
+    workflow_id: str | None = None,
+    kinds: Kinds = None,
+) -> list[EventView]:
+    """List events after an id, oldest first."""
+    return await events.after(
+        core, who, after, limit=limit, task_id=task_id, workflow_id=workflow_id, kinds=names(kinds)
+    )
+
+
+@router.get("/events/stream", response_class=sse.EventStream)
+async def follow_events(
+    request: Request,
+    core: CoreDep,
+    who: Reader,
+    after: EventId | None = None,
+    last_event_id: Annotated[int | None, Header(ge=0, le=2**62)] = None,
+    task_id: str | None = None,
+    workflow_id: str | None = None,
+    kinds: Kinds = None,
+) -> Response:
+    """Follow events from behind `Last-Event-ID` or `after`; without either, what happens from now on.
+
+    Each message is an event. Messages of the type `progress` have its shape too, but neither an id nor a place in the
+    list: they say where running tasks stand.
+    """
+    start = last_event_id if last_event_id is not None else after
+    if start is None:
+        start = await events.last_id(core, who)
+    wanted = sse.EventFilter(task_id, workflow_id, names(kinds))
+    return sse.respond(request, sse.follow_events(core, who, wanted, start))
+
+
+@router.get("/live", response_class=sse.EventStream)
+async def follow_everything(
+    request: Request,
+    core: CoreDep,
+    who: Reader,
+    after: Annotated[str | None, Query(max_length=8000, description="The id of a message.")] = None,
+    last_event_id: Annotated[str | None, Header(max_length=8000)] = None,
+    points: Annotated[
+        str | None,
+        Query(max_length=8000, description="Ids of up to 8 tasks whose points come too; the hello names unknown ones."),
+    ] = None,
+) -> Response:
+    """Follow all that a page shows, from behind `Last-Event-ID` or `after`; without either, what happens from now on.
+
+    Messages are `hello` (`LiveHello`), `events` (`LiveEvents`), `progress` (`LiveProgress`), `campaigns`
+    (`LiveCampaigns`), `loads` (`LiveLoads`) and `points` (`LivePoints`). What happens within a moment comes together;
+    the id of a message says up to where everything is known, so that a connection that broke goes on without a gap.
+    """
+    told = last_event_id or after
+    place = Place.read(told) if told else Place(await events.last_id(core, who))
+    known, unknown = await live_service.followed(core, who, names(points) or (), place.points)
+    stream = live_stream.Live(core, who, Place(place.event_id, known), unknown)
+    stream.refuse_many()
+    return sse.respond(request, stream.messages())

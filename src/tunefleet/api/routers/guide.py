@@ -1,0 +1,75 @@
+"""The Worker Guide's own paths: `/healthz`, `/workers` and `/metrics`, without `/api/v1`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import Header, Request, Response
+
+from tunefleet.api import auth, problem_details
+from tunefleet.api.auth import Admin, CoreDep, Reader
+from tunefleet.api.routers.workers import set_elastic
+from tunefleet.api.routing import Router
+from tunefleet.schemas.api import Problem
+from tunefleet.schemas.compat_worker_guide import GuideWorker, Health, Snapshot
+from tunefleet.schemas.fleet import ElasticRequest, ElasticView
+from tunefleet.services import guide
+from tunefleet.services.observing import exposition
+
+router = Router()
+_PUBLIC: dict[str, Any] = {"security": []}
+_TEXTS: Final = frozenset({"*/*", "text/*", "text/plain", "application/openmetrics-text"})
+_FORMS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "application/openmetrics-text")}},
+    406: {"model": Problem},
+}
+
+
+@router.get("/healthz", tags=["server"], openapi_extra=_PUBLIC)
+async def healthz_of_guide() -> Health:
+    """Say that the server answers."""
+    return Health()
+
+
+@router.get("/workers", tags=["workers"])
+async def list_workers_of_guide(core: CoreDep, who: Reader) -> list[GuideWorker]:
+    """List all workers under the guide's names; `/api/v1/workers` has more to say, in pages."""
+    return await guide.list_workers(core, who)
+
+
+@router.get("/workers/{worker_id}", tags=["workers"])
+async def get_worker_of_guide(core: CoreDep, who: Reader, worker_id: str) -> GuideWorker:
+    """Show a worker under the guide's names."""
+    return await guide.get_worker(core, who, worker_id)
+
+
+@router.post(
+    "/workers/{worker_id}/elastic", tags=["workers"], response_model=ElasticView, responses={400: {"model": Problem}}
+)
+async def set_elastic_of_guide(
+    core: CoreDep, who: Admin, worker_id: str, request: ElasticRequest
+) -> ElasticView | Response:
+    """Call a worker back, or send it to rest; the same as under `/api/v1`."""
+    return await set_elastic(core, who, worker_id, request)
+
+
+@router.get("/metrics", tags=["server"], response_model=Snapshot, responses=_FORMS)
+async def metrics_of_guide(
+    request: Request,
+    core: CoreDep,
+    accept: Annotated[str, Header(description="`application/json` for the snapshot; else Prometheus's text.")] = "*/*",
+) -> Snapshot | Response:
+    """Return the server's figures: for Prometheus, or with `Accept: application/json` as the guide's snapshot."""
+    wanted = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+    if wanted & {"application/json", "application/*"}:
+        return await guide.snapshot(core, await auth.reader(request))
+    if not wanted & _TEXTS:
+        return problem_details.problem(
+            "not_acceptable",
+            f"/metrics has Prometheus's text and application/json; {accept} was asked for.",
+            hint="Send 'Accept: text/plain' or 'Accept: application/json'.",
+        )
+    if core.settings.metrics != "open":
+        await auth.reader(request)
+    body, kind = await exposition.written(core, accept)
+    return Response(body, media_type=kind)

@@ -1,0 +1,65 @@
+"""What anybody may ask a server, and its housekeeping."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any
+
+import orjson
+from fastapi import Request, Response
+
+import tunefleet
+from tunefleet import spec
+from tunefleet.api.auth import Admin, CoreDep, Reader, identify_if_known
+from tunefleet.api.routing import Router
+from tunefleet.schemas.api import PruneReply, PruneRequest, ServerInfo
+from tunefleet.schemas.server_info import HealthView
+from tunefleet.schemas.ui import ExampleView
+from tunefleet.services import prune, upkeep
+from tunefleet.services.identity import Actor
+from tunefleet.spec import gallery
+
+router = Router(tags=["server"])
+_PUBLIC: dict[str, Any] = {"security": []}
+
+
+@router.get("/healthz", openapi_extra=_PUBLIC)
+async def healthz(core: CoreDep) -> HealthView:
+    """Say that the server answers, and whether it leads those that share its database."""
+    return upkeep.health(core)
+
+
+@router.get("/info", openapi_extra=_PUBLIC)
+async def info(request: Request) -> ServerInfo:
+    """Say which version this is and, with a key, whose key it is."""
+    who = await identify_if_known(request)
+    if isinstance(who, Actor):
+        return upkeep.info(who)
+    return ServerInfo(version=tunefleet.__version__, authenticated=who is not None)
+
+
+@router.get("/schema", openapi_extra=_PUBLIC, response_model=dict[str, Any])
+async def schema() -> Response:
+    """Return the JSON Schema of workflow documents, for editors."""
+    # Public, and built in about a second: once, in a thread.
+    return Response(await asyncio.to_thread(_schema), media_type="application/json")
+
+
+@functools.cache
+def _schema() -> bytes:
+    return orjson.dumps(spec.json_schema())
+
+
+@router.get("/examples")
+async def list_examples(_: Reader) -> list[ExampleView]:
+    """List whole documents to begin with; those that are asked for most come first."""
+    # Each is parsed, at the first request.
+    found = await asyncio.to_thread(gallery.examples)
+    return [ExampleView.model_validate(each._asdict()) for each in found]
+
+
+@router.post("/prune")
+async def prune_old(core: CoreDep, who: Admin, request: PruneRequest) -> PruneReply:
+    """Remove workflows that ended long ago, and files that nothing refers to."""
+    return await prune.run(core, request.older_than_s, request.dry_run, project=who.project)

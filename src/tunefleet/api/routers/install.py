@@ -1,0 +1,46 @@
+"""What a machine installs that is to join: the server's own version, from the server itself, without a key."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import PackageNotFoundError
+from typing import Final
+from urllib.parse import quote
+
+from fastapi import Request
+from fastapi.responses import FileResponse, PlainTextResponse, Response
+
+from tunefleet.api import own_wheel
+from tunefleet.api.auth import CoreDep
+from tunefleet.api.routing import Router
+from tunefleet.errors import NotFoundError
+
+router = Router(include_in_schema=False)
+
+PATH: Final = "/install"
+
+
+@router.get(PATH)
+async def requirement(core: CoreDep, request: Request) -> Response:
+    """Say what pip is to install: `pip install "$(curl -fsS URL/install)"`."""
+    base = (core.settings.public_base_url or str(request.base_url)).rstrip("/")
+    return PlainTextResponse(f"tunefleet[train] @ {base}{PATH}/{quote(_name())}\n")
+
+
+@router.get(PATH + "/{file}")
+async def wheel(core: CoreDep, file: str) -> Response:
+    """Send the wheel of the server's version."""
+    if file != _name():
+        raise NotFoundError(f"There is no {file[:100]} here.", hint=f"GET {PATH} says what there is.")
+    made = await asyncio.to_thread(own_wheel.kept, core.settings.data_dir / "install")
+    return FileResponse(made, media_type="application/zip", filename=file)
+
+
+def _name() -> str:
+    try:
+        return own_wheel.name()
+    except PackageNotFoundError:
+        raise NotFoundError(
+            "This server runs from files that were never installed, and offers no package.",
+            hint="Install Tunefleet from its repository on the new machine.",
+        ) from None

@@ -1,0 +1,51 @@
+"""Invitations, and the one route that a machine without a key may call to join."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, get_args
+
+from fastapi import Query, Request
+
+from tunefleet.api.auth import Admin, CoreDep, address_of
+from tunefleet.api.query_params import Cursor, Limit, names, one_of, page
+from tunefleet.api.routing import Router
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
+from tunefleet.services import invitations
+
+router = Router(tags=["workers"])
+
+_PUBLIC: Final[dict[str, Any]] = {"security": []}
+_STATES: Final = get_args(Literal["open", "used", "expired", "withdrawn"])
+States = Annotated[str | None, one_of(_STATES), Query(description=f"Of {', '.join(_STATES)}; several with commas.")]
+
+
+@router.post("/invitations", status_code=201)
+async def create_invitation(
+    request: Request, core: CoreDep, who: Admin, invitation: InvitationCreate
+) -> InvitationCreated:
+    """Invite a machine: make a token with which one worker joins, once; it is shown this once."""
+    url = (core.settings.public_base_url or str(request.base_url)).rstrip("/")
+    return await invitations.create(core, who, invitation, url)
+
+
+@router.get("/invitations")
+async def list_invitations(
+    core: CoreDep, who: Admin, limit: Limit = 100, cursor: Cursor = None, state: States = None
+) -> Page[InvitationView]:
+    """List invitations, newest first, without their tokens."""
+    wanted = names(state)
+    found = [each for each in await invitations.list_(core, who) if wanted is None or each.state in wanted]
+    return page(Page[InvitationView], found, limit, cursor)
+
+
+@router.delete("/invitations/{invitation_id}", status_code=204)
+async def withdraw_invitation(core: CoreDep, who: Admin, invitation_id: str) -> None:
+    """Withdraw an invitation that nobody has used; its token is worthless from now on."""
+    await invitations.withdraw(core, who, invitation_id)
+
+
+@router.post("/join", openapi_extra=_PUBLIC)
+async def join(request: Request, core: CoreDep, joining: JoinRequest) -> JoinReply:
+    """Exchange an invitation's token for a worker's key; the same request again gets the same answer."""
+    return await invitations.join(core, address_of(request), joining)

@@ -1,0 +1,81 @@
+"""API keys, login codes and the sessions of browsers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, get_args
+
+from fastapi import Query, Request, Response
+
+from tunefleet.api.auth import Admin, CoreDep, Reader, address_of, end_session, refuse_foreign_page, set_session
+from tunefleet.api.query_params import Cursor, Limit, names, one_of, page
+from tunefleet.api.routing import Router
+from tunefleet.schemas.api import KeyCreate, KeyCreated, KeyView, LoginCode, Page, Role, ServerInfo
+from tunefleet.schemas.ui import SessionRequest
+from tunefleet.services import keys, upkeep
+
+router = Router(tags=["keys"])
+
+_PUBLIC: Final[dict[str, Any]] = {"security": []}
+_ROLES: Final = get_args(Role)
+Roles = Annotated[str | None, one_of(_ROLES), Query(description=f"Of {', '.join(_ROLES)}; several with commas.")]
+Owners = Annotated[str | None, Query(description="Several are separated by commas.", examples=["ada"])]
+Revoked = Annotated[bool | None, Query(description="Only those that are, or are not, revoked.")]
+
+
+@router.get("/keys")
+async def list_keys(
+    core: CoreDep,
+    who: Admin,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    role: Roles = None,
+    owner: Owners = None,
+    revoked: Revoked = None,
+) -> Page[KeyView]:
+    """List keys, without their secrets."""
+    roles, owners = names(role), names(owner)
+    found = [
+        key
+        for key in await keys.list_(core, who)
+        if (roles is None or key.role in roles)
+        and (owners is None or key.owner in owners)
+        and (revoked is None or (key.revoked_at is not None) is revoked)
+    ]
+    return page(Page[KeyView], found, limit, cursor)
+
+
+@router.post("/keys", status_code=201)
+async def create_key(core: CoreDep, who: Admin, key: KeyCreate) -> KeyCreated:
+    """Create a key; its secret is shown this once."""
+    return await keys.create(core, who, key)
+
+
+@router.delete("/keys/{key_id}", status_code=204)
+async def revoke_key(core: CoreDep, who: Admin, key_id: str) -> None:
+    """Revoke a key; it stops to work at once."""
+    await keys.revoke(core, who, key_id)
+
+
+@router.post("/login-codes", status_code=201)
+async def create_login_code(request: Request, core: CoreDep, who: Reader) -> LoginCode:
+    """Create a link that logs a browser in, usable once and for ten minutes."""
+    code = await keys.create_login_code(core, who)
+    base = (core.settings.public_base_url or str(request.base_url)).rstrip("/")
+    # Behind '#', which a browser sends to nobody: no log has it, and who only previews a link does not use it up.
+    return LoginCode(code=code, url=f"{base}/login#code={code}")
+
+
+@router.post("/session", status_code=201, openapi_extra=_PUBLIC)
+async def open_session(request: Request, response: Response, core: CoreDep, login: SessionRequest) -> ServerInfo:
+    """Log a browser in: sets the session's cookie, which no script can read; only for pages of this server."""
+    refuse_foreign_page(request)
+    token, who = await keys.open_session(core, address_of(request), key=login.key, code=login.code)
+    set_session(response, request, token)
+    return upkeep.info(who)
+
+
+@router.delete("/session", status_code=204, openapi_extra=_PUBLIC)
+async def close_session(request: Request, response: Response) -> None:
+    """Log a browser out: its session ends, here and in every window."""
+    refuse_foreign_page(request)
+    await end_session(response, request)

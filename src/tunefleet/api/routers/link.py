@@ -1,0 +1,58 @@
+"""The link between workers and the server: register, and the long-polled exchange."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request, Response
+from starlette.routing import Route
+
+from tunefleet.api import request_bodies
+from tunefleet.api.auth import CoreDep, WorkerKey, core_of, require_worker
+from tunefleet.api.routing import Router
+from tunefleet.errors import InputError
+from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
+from tunefleet.services import link
+
+router = Router(prefix="/link", tags=["link"])
+
+
+@router.post(
+    "/register",
+    response_model=RegisterReply,
+    openapi_extra=request_bodies.documented(request_bodies.json_of(RegisterRequest)),
+)
+async def register(request: Request, core: CoreDep, who: WorkerKey) -> Response:
+    """A worker's process has started: say who it is and what it holds."""
+    return request_bodies.answer(await link.register(core, who, await request_bodies.read(request, RegisterRequest)))
+
+
+@router.post(
+    "/exchange",
+    response_model=ExchangeReply,
+    openapi_extra=request_bodies.documented(request_bodies.json_of(ExchangeRequest)),
+)
+async def exchange(request: Request, core: CoreDep, who: WorkerKey) -> Response:
+    """Say what is new, renew what is held, and wait for offers and wishes; the connection is held up to `wait_s`."""
+    return request_bodies.answer(await link.exchange(core, who, await request_bodies.read(request, ExchangeRequest)))
+
+
+def install(app: FastAPI, prefix: str) -> None:
+    """Serve exchanges ahead of all routes, as `exchange` does.
+
+    What FastAPI does around a handler (dependencies, exit stacks) takes as long as the exchange itself, and memory
+    while it is held; a fleet of a thousand asks a hundred of them each second when nothing happens at all.
+
+    Args:
+        app: The app; its routes are added after this.
+        prefix: Under which they are.
+    """
+
+    async def serve(request: Request) -> Response:
+        request.scope["route"] = route
+        if request.scope["query_string"]:
+            raise InputError(f"{request.url.path} takes no parameters.")
+        who = await require_worker(request)
+        said = await request_bodies.read(request, ExchangeRequest)
+        return request_bodies.answer(await link.exchange(core_of(request), who, said))
+
+    route = Route(f"{prefix}{router.prefix}/exchange", serve, methods=["POST"], include_in_schema=False)
+    app.router.routes.append(route)

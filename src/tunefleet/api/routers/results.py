@@ -1,0 +1,136 @@
+"""Results and files of tasks, as the Worker Guide's pipelines name them; views of envelopes and artifacts."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import HTTPException, Query, Request, Response
+
+from tunefleet.api import file_transfer
+from tunefleet.api.auth import (
+    CoreDep,
+    MemberOrAttempt,
+    ReaderOrAttempt,
+    identify,
+    identify_if_known,
+    reader_or_attempt,
+)
+from tunefleet.api.multipart import FilePart
+from tunefleet.api.routing import Router
+from tunefleet.artifacts import Intake
+from tunefleet.errors import InputError, QuotaError
+from tunefleet.schemas.api import FileEntry
+from tunefleet.schemas.compat_results import OWN_NAMES, ResultEnvelope, ResultFiles, ResultStored
+from tunefleet.services import artifacts, results
+from tunefleet.services.core import Core
+from tunefleet.services.identity import Who
+from tunefleet.services.links import Signature, Signer
+
+router = Router(prefix="/results", tags=["results"])
+
+_FORM = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file"],
+                    "properties": {"file": {"type": "string", "format": "binary"}},
+                }
+            }
+        },
+    }
+}
+Expires = Annotated[int | None, Query(ge=0, le=2**40, description="Of a link: Unix time at which it ends.")]
+Signed = Annotated[str | None, Query(max_length=128, description="Of a link: what makes it good without a key.")]
+
+
+@router.post("")
+async def post(core: CoreDep, who: MemberOrAttempt, body: ResultEnvelope) -> ResultStored:
+    """Store the result of a task that runs; its attempt's end, if it brings one, replaces it."""
+    if not body.task_id.strip():
+        raise HTTPException(400, "A result needs a task_id.")
+    return await results.post(core, who, body)
+
+
+@router.get("/{task_id}")
+async def get(request: Request, core: CoreDep, who: ReaderOrAttempt, task_id: str) -> dict[str, Any]:
+    """Return the stored result of a task with where it comes from; links to its files are fresh."""
+    return await results.envelope(core, who, task_id, _signer(request, core))
+
+
+@router.post("/{task_id}/files", openapi_extra=_FORM)
+async def upload(request: Request, core: CoreDep, who: MemberOrAttempt, task_id: str) -> ResultStored:
+    """Store one file of a task, streamed; the multipart field is `file`, its name a plain one.
+
+    Not `responses.json`, `results.json` and `manifest.json`: under these the server shows the result, which goes to
+    `POST /api/v1/results`, and the list of the files.
+    """
+    await results.may_store(core, who, task_id)
+    room = await artifacts.room(core, who)
+
+    def check(size_bytes: int) -> None:
+        if room is not None and size_bytes > room:
+            raise QuotaError(
+                f"The project's storage quota has room for {room:,} more bytes; the file is larger.",
+                hint="Remove artifacts or tasks, or let an admin raise it: tunefleet projects set PROJECT --storage N.",
+            )
+
+    incoming = await asyncio.to_thread(Intake, core.blobs, check)
+    try:
+        entry = await _take(request, core, who, incoming)
+        return await results.store(core, who, task_id, entry, _signer(request, core))
+    except InputError as error:
+        raise HTTPException(400, str(error)) from error
+    finally:
+        await file_transfer.to_the_end(asyncio.to_thread(incoming.close))
+
+
+async def _take(request: Request, core: Core, who: Who, incoming: Intake) -> FileEntry:
+    part = FilePart(request.headers.get("content-type", ""), incoming.write, reserved=OWN_NAMES)
+    await file_transfer.drain(request.stream(), file_transfer.one_by_one(part.feed))
+    name = part.finish()
+    await artifacts.reserve(core, who, incoming.digest, incoming.size_bytes)
+    scope = artifacts.scope_of(who.project)
+    digest = await file_transfer.kept(core.blobs, partial(incoming.finish, scope))
+    return FileEntry(path=name, digest=digest, size_bytes=incoming.size_bytes)
+
+
+@router.get("/{task_id}/files")
+async def list_files(request: Request, core: CoreDep, who: ReaderOrAttempt, task_id: str) -> ResultFiles:
+    """List the files of a task, each with a link that needs no key until it expires."""
+    return await results.files(core, who, task_id, _signer(request, core))
+
+
+@router.head("/{task_id}/files/{name:path}", include_in_schema=False)
+@router.get(
+    "/{task_id}/files/{name:path}", response_class=file_transfer.BlobResponse, responses=file_transfer.ELSEWHERE
+)
+async def download(
+    request: Request,
+    core: CoreDep,
+    task_id: str,
+    name: str,
+    expires: Expires = None,
+    signature: Signed = None,
+) -> Response:
+    """Download one file of a task, by key or by link; takes `HEAD`, `Range` and `If-None-Match`."""
+    link = None if expires is None or signature is None else Signature(expires, signature)
+    # What comes with a link may be the key of another server: documents name headers for all addresses alike.
+    who = await identify(request) if link is None else await identify_if_known(request)
+    if who is not None and link is None:
+        who = reader_or_attempt(request, who)
+    found = await results.find(core, who, task_id, name, link)
+    short = found.name.rpartition("/")[2]
+    if found.body is None:
+        return await file_transfer.send(
+            request, core.blobs, found.digest, filename=short, immutable=False, size_bytes=found.size_bytes
+        )
+    return file_transfer.send_made(request, found.body)
+
+
+def _signer(request: Request, core: Core) -> Signer:
+    return results.signer(core, str(request.base_url))

@@ -1,0 +1,120 @@
+"""Workflows: what a user submits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Final
+
+import orjson
+from fastapi import Header, HTTPException, Query, Request, Response
+
+from tunefleet.api import request_bodies
+from tunefleet.api.auth import CoreDep, Member, Reader
+from tunefleet.api.query_params import Cursor, Limit, one_of
+from tunefleet.api.routing import Router
+from tunefleet.schemas.api import Page, RetryRequest, SubmitRequest, ValidateReply, WorkflowDetail, WorkflowView
+from tunefleet.schemas.ui import EdgeView
+from tunefleet.services import passing, why, workflows
+
+router = Router(prefix="/workflows", tags=["workflows"])
+
+_STATUSES: Final = ("running", "completed", "failed", "cancelled")
+_BODY = request_bodies.documented(request_bodies.json_of(SubmitRequest), ("application/yaml", {"type": "string"}))
+_YAML_TYPES: Final = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/plain"})
+
+
+def _is_document(body: bytes) -> bool:
+    try:
+        said = orjson.loads(body)
+    except ValueError:
+        return False
+    return isinstance(said, dict) and "spec" in said and "document" not in said
+
+
+async def _submission(request: Request) -> SubmitRequest:
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind != "application/json" and kind not in _YAML_TYPES:
+        raise HTTPException(415, f"A document is sent as application/json or application/yaml, not as {kind}.")
+    return await request_bodies.parsed(_parse, await request.body(), kind)
+
+
+def _parse(body: bytes, kind: str) -> SubmitRequest:
+    if kind == "application/json" and not _is_document(body):
+        return request_bodies.parse(body, SubmitRequest)
+    # The document itself is as good as a body that has its text.
+    return SubmitRequest(document=request_bodies.text(body))
+
+
+@router.post("", status_code=201, response_model=WorkflowDetail, openapi_extra=_BODY)
+async def submit(
+    request: Request,
+    core: CoreDep,
+    who: Member,
+    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+) -> Response:
+    """Submit a workflow; the same `Idempotency-Key` again returns the first answer."""
+    submission = await _submission(request)
+    detail = await workflows.submit(core, who, submission, idempotency_key=idempotency_key)
+    return request_bodies.answer(detail, 201)
+
+
+@router.post("/validate", openapi_extra=_BODY)
+async def validate(request: Request, core: CoreDep, who: Reader, *, dry_run: bool = False) -> ValidateReply:
+    """Validate a document without storing it; every fault is listed with line and column.
+
+    With `dry_run` the answer also says where each task would go now, and what each worker makes of it.
+    """
+    submission = await _submission(request)
+    if dry_run:
+        return await why.of_document(core, who, submission)
+    # Reading a large document takes seconds of pure Python.
+    return await asyncio.to_thread(workflows.validate, submission.document, submission.filename)
+
+
+@router.get("")
+async def list_workflows(
+    core: CoreDep,
+    who: Reader,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    status: Annotated[str | None, one_of(_STATUSES), Query(examples=["running"])] = None,
+    owner: str | None = None,
+    name: str | None = None,
+) -> Page[WorkflowView]:
+    """List workflows, newest first."""
+    return await workflows.list_(core, who, limit=limit, cursor=cursor, status=status, owner=owner, name=name)
+
+
+@router.get("/{workflow_id}")
+async def get_workflow(core: CoreDep, who: Reader, workflow_id: str) -> WorkflowDetail:
+    """Show a workflow with its tasks and its document."""
+    return await workflows.get(core, who, workflow_id)
+
+
+@router.get("/{workflow_id}/edges")
+async def list_edges(core: CoreDep, who: Reader, workflow_id: str) -> list[EdgeView]:
+    """List what each task of a workflow takes from those before it: artifacts, and values of their results."""
+    return await passing.edges(core, who, workflow_id)
+
+
+@router.delete("/{workflow_id}", status_code=204)
+async def remove_workflow(core: CoreDep, who: Member, workflow_id: str) -> None:
+    """Remove a workflow whose tasks are all final, with what they produced."""
+    await workflows.remove(core, who, workflow_id)
+
+
+@router.post("/{workflow_id}/cancel")
+async def cancel_workflow(core: CoreDep, who: Member, workflow_id: str) -> WorkflowDetail:
+    """Cancel every task of a workflow that is not final."""
+    return await workflows.cancel(core, who, workflow_id)
+
+
+@router.post("/{workflow_id}/retry", status_code=201)
+async def retry_workflow(
+    core: CoreDep, who: Member, workflow_id: str, changes: RetryRequest | None = None
+) -> WorkflowDetail:
+    """Run again, as a new workflow, what has not completed of a final one; results of the rest are used as they are.
+
+    A second time is refused while the first one runs and after it has completed, unless `again` is asked for.
+    """
+    return await workflows.retry(core, who, workflow_id, changes)

@@ -1,0 +1,211 @@
+"""Server-sent events: what happens, how running tasks progress, and a task's log.
+
+A stream goes on behind the id that the client saw last, and ends at once when the server stops. It waits for a
+signal and asks the store only then; the signal's version is read before each look, so that nothing falls between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from fastapi import Request, Response
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from tunefleet.api.auth import core_of, identify
+from tunefleet.errors import AuthError
+from tunefleet.schemas.api import EventView, LogView, ProgressView, TaskView
+from tunefleet.services import events, logs, tasks
+from tunefleet.services.core import KEYS, Core
+from tunefleet.services.identity import Actor
+
+_PAGE: Final = 500
+_PROGRESS_S: Final = 1.0
+PROGRESS_KIND: Final = "task.progress"
+_LOOK_S: Final = 10.0
+"""A stream looks this often even if no signal came."""
+_LONGEST_S: Final = 600.0
+"""So long a stream that says nothing goes on without a look at who asked for it, unless a key is revoked."""
+_PING_S: Final = 15
+_SEND_TIMEOUT_S: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events a client wants."""
+
+    task_id: str | None = None
+    workflow_id: str | None = None
+    kinds: tuple[str, ...] | None = None
+
+
+class EventStream(EventSourceResponse):
+    """A stream of events, which says of what kind it is before it is made: the document of the API tells it."""
+
+    media_type = "text/event-stream"
+
+
+def respond(
+    request: Request,
+    stream: AsyncIterator[ServerSentEvent],
+    *,
+    know: Callable[[Request], Awaitable[object]] = identify,
+) -> Response:
+    """Answer with a stream, for as long as the asker's key is good.
+
+    A comment now and then keeps proxies from closing it.
+
+    Args:
+        request: Asks for it.
+        stream: What is sent.
+        know: Finds out who asks, as the route itself did.
+    """
+    return EventStream(_while_known(request, stream, know), ping=_PING_S, send_timeout=_SEND_TIMEOUT_S)
+
+
+async def _while_known(
+    request: Request, stream: AsyncIterator[ServerSentEvent], know: Callable[[Request], Awaitable[object]]
+) -> AsyncIterator[ServerSentEvent]:
+    unknown = asyncio.create_task(_until_unknown(request, know))
+    try:
+        while True:
+            coming = asyncio.ensure_future(anext(stream, None))
+            try:
+                await asyncio.wait((coming, unknown), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                # Also where the client has left meanwhile: the stream ends where it waits.
+                if not coming.done():
+                    coming.cancel()
+                    await asyncio.wait((coming,))
+            if unknown.done():
+                unknown.result()
+                return
+            message = coming.result()
+            # A session may have come to its end without anybody's doing.
+            if message is None or not await _is_known(request, know):
+                return
+            yield message
+    finally:
+        unknown.cancel()
+
+
+async def _until_unknown(request: Request, know: Callable[[Request], Awaitable[object]]) -> None:
+    """Return once the asker's key is good no more, such as when it is revoked."""
+    signals = core_of(request).signals
+    while not signals.closed:
+        seen = signals.version(KEYS)
+        if not await _is_known(request, know):
+            return
+        await signals.wait(KEYS, _LONGEST_S, seen)
+    # The stream itself ends with the server, and may have its last words to say: this one waits to be cancelled.
+    await asyncio.Event().wait()
+
+
+async def _is_known(request: Request, know: Callable[[Request], Awaitable[object]]) -> bool:
+    try:
+        await know(request)
+    except AuthError:
+        return False
+    return True
+
+
+async def follow_events(core: Core, who: Actor, wanted: EventFilter, after: int) -> AsyncIterator[ServerSentEvent]:
+    """Stream events behind the id `after`, and the progress of running tasks between them, until the server stops."""
+    signals = core.signals
+    progress = _Progress(core, who, wanted)
+    while not signals.closed:
+        seen = signals.version("events")
+        newest = await events.last_id(core, who)
+        found = await events.after(
+            core, who, after, limit=_PAGE, task_id=wanted.task_id, workflow_id=wanted.workflow_id, kinds=wanted.kinds
+        )
+        for event in found:
+            yield ServerSentEvent(event.model_dump_json(), id=str(event.id))
+        # A filter may pass over many: what was looked through once is not looked through again.
+        after = found[-1].id if found else max(after, newest)
+        if len(found) < _PAGE:
+            for view in await progress.news(after):
+                yield ServerSentEvent(view.model_dump_json(), event="progress")
+            await signals.wait("events", progress.pause_s, seen)
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What a client was told of running tasks; it asks the store only while there are some."""
+
+    core: Core
+    who: Actor
+    wanted: EventFilter
+    _told: dict[str, ProgressView] = field(default_factory=dict)
+    _looked_at: float = 0.0
+    _running: bool = True
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait for events before looking again."""
+        return _PROGRESS_S if self._running else _LOOK_S
+
+    async def news(self, last_id: int) -> list[EventView]:
+        """Return the progress that changed since the last look, at most once a second.
+
+        Args:
+            last_id: The last event; what is returned has no id of its own.
+        """
+        kinds = self.wanted.kinds
+        now = self.core.clock.monotonic()
+        if (kinds is not None and PROGRESS_KIND not in kinds) or now - self._looked_at < _PROGRESS_S:
+            return []
+        self._looked_at = now
+        running = await tasks.list_(
+            self.core, self.who, limit=_PAGE, status="running", workflow_id=self.wanted.workflow_id
+        )
+        views = [view for view in running.items if self.wanted.task_id in {None, view.id}]
+        self._running = bool(views)
+        told, self._told = self._told, {view.id: view.progress for view in views if view.progress is not None}
+        return [
+            _progress_event(view, view.progress, last_id)
+            for view in views
+            if view.progress is not None and view.progress != told.get(view.id)
+        ]
+
+
+def _progress_event(task: TaskView, progress: ProgressView, last_id: int) -> EventView:
+    return EventView(
+        id=last_id,
+        at=progress.at or datetime.now(UTC),
+        kind=PROGRESS_KIND,
+        task_id=task.id,
+        workflow_id=task.workflow_id,
+        worker_id=task.worker_id,
+        data=progress.model_dump(mode="json"),
+    )
+
+
+async def follow_log(core: Core, who: Actor, task_id: str, first: LogView) -> AsyncIterator[ServerSentEvent]:
+    """Stream a log from the piece `first` on, and say `eos` after the last one.
+
+    Args:
+        core: Where the log is.
+        who: Who reads.
+        task_id: Whose log it is.
+        first: The piece at the start; read by the caller, so that a wrong id is answered with an error, not a stream.
+    """
+    signals = core.signals
+    topic = logs.topic(first.task_id)
+    view = first
+    while True:
+        if view.text:
+            yield ServerSentEvent(view.model_dump_json(), event="log", id=str(view.next_offset))
+        if view.final:
+            yield ServerSentEvent("{}", event="eos")
+            return
+        if signals.closed:
+            return
+        seen = signals.version(topic)
+        after = await logs.read(core, who, task_id, offset=view.next_offset)
+        if not after.text and not after.final:
+            await signals.wait(topic, _LOOK_S, seen)
+        view = after

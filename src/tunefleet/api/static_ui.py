@@ -1,0 +1,94 @@
+"""The web page under `/ui/`: the files that the wheel's build made of `web/`, and which headers they go out with.
+
+The page asks the API as any other client does; nothing here knows what it shows. Files are known by name, so that no
+path leads to anything else.
+"""
+
+from __future__ import annotations
+
+import html
+import mimetypes
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from fastapi import Request, Response
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
+
+from tunefleet.api.routing import Router
+
+router = Router(include_in_schema=False)
+
+PREFIX: Final = "/ui/"
+FOLDER: Final = Path(__file__).parent / "ui"
+_INDEX: Final = "index.html"
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""Styles may stand in elements: the editor and the drawing of workflows position what they show so."""
+_FOREVER: Final = "public, max-age=31536000, immutable"
+_ASK_AGAIN: Final = "no-cache"
+_MISSING: Final = "The web page was not built into this installation. In a source tree: make ui"
+
+
+class _File(NamedTuple):
+    path: Path
+    media_type: str
+    compressed: Path | None
+
+
+def _files() -> dict[str, _File]:
+    """Return what was built: path below `/ui/` → file."""
+    try:
+        return _files_of(FOLDER, (FOLDER / _INDEX).stat().st_mtime_ns)
+    except FileNotFoundError:
+        return {}
+
+
+@lru_cache(maxsize=1)
+def _files_of(folder: Path, _: int) -> dict[str, _File]:
+    """Look once for each build, which the time of its index tells."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix != ".gz":
+            beside = path.with_name(f"{path.name}.gz")
+            kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+            name = path.relative_to(folder).as_posix()
+            found[name] = _File(path, kind, beside if beside.is_file() else None)
+    return found
+
+
+def built() -> bool:
+    """Say whether this installation has the page."""
+    return _INDEX in _files()
+
+
+@router.get("/ui")
+async def without_slash() -> Response:
+    """Lead to where the page's own links work."""
+    return RedirectResponse(PREFIX, 308)
+
+
+@router.api_route("/ui/{path:path}", methods=["GET", "HEAD"])
+async def page(request: Request, path: str) -> Response:
+    """Send a file of the page; every address that is none is the page itself, which has addresses of its own."""
+    files = _files()
+    if _INDEX not in files:
+        text = f"<!doctype html><title>Tunefleet</title><p>{html.escape(_MISSING)}</p>"
+        return HTMLResponse(text, 404)
+    if path.startswith("assets/") and path not in files:
+        # An older page asks for what an update has replaced; the page itself would be no answer to that.
+        return HTMLResponse("There is no such file.", 404, headers={"Cache-Control": _ASK_AGAIN})
+    name = path if path in files else _INDEX
+    return _send(request, files[name], forever=name.startswith("assets/"))
+
+
+def _send(request: Request, file: _File, *, forever: bool) -> Response:
+    headers = {"Cache-Control": _FOREVER if forever else _ASK_AGAIN, "Vary": "Accept-Encoding"}
+    if file.media_type == "text/html":
+        headers["Content-Security-Policy"] = _POLICY
+    if file.compressed is None or "gzip" not in request.headers.get("accept-encoding", ""):
+        return FileResponse(file.path, media_type=file.media_type, headers=headers)
+    headers["Content-Encoding"] = "gzip"
+    return FileResponse(file.compressed, media_type=file.media_type, headers=headers)

@@ -1,0 +1,89 @@
+"""The HTTP link, worker's end: one long-polled exchange; passes NAT, needs nothing but the server's URL and a key."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import httpx
+from pydantic import ValidationError
+
+from tunefleet.client import trust
+from tunefleet.client.connection import normalise
+from tunefleet.client.problems import exception_of
+from tunefleet.errors import UnreachableError
+from tunefleet.schemas.base import Message
+from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
+from tunefleet.transport.base import WorkerLink
+
+M = TypeVar("M", bound=Message)
+
+SLACK_S: Final = 15.0
+"""How much longer than the asked wait an answer may take: a busy server's commit, a slow network."""
+_BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Statuses of a server, or of a proxy before it, that has a bad moment: worth another try."""
+
+
+class HttpLink(WorkerLink):
+    """Talks to `/api/v1/link` of a server.
+
+    Args:
+        url: The server's base URL.
+        key: A worker's API key.
+        transport: Stands for the network in tests.
+    """
+
+    def __init__(self, url: str, key: str, *, transport: httpx.BaseTransport | None = None) -> None:
+        self._url = normalise(url)
+        self._client = httpx.Client(
+            base_url=f"{self._url}/api/v1/link",
+            headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
+            timeout=httpx.Timeout(SLACK_S),
+            limits=httpx.Limits(max_connections=4),
+            **trust.options(self._url),
+            transport=transport,
+        )
+
+    def register(self, request: RegisterRequest) -> RegisterReply:
+        """Say who the worker is and what it holds; starts a session."""
+        return self._call("/register", request, RegisterReply, wait_s=0.0)
+
+    def exchange(self, request: ExchangeRequest) -> ExchangeReply:
+        """Say what is new and wait up to `request.wait_s` for what the server wants."""
+        return self._call("/exchange", request, ExchangeReply, wait_s=request.wait_s)
+
+    def close(self) -> None:
+        """Give up connections."""
+        self._client.close()
+
+    def _call(self, path: str, body: Message, reply: type[M], *, wait_s: float) -> M:
+        timeout = httpx.Timeout(SLACK_S, read=wait_s + SLACK_S)
+        try:
+            response = self._client.post(path, content=body.model_dump_json(exclude_defaults=True), timeout=timeout)
+        except (httpx.HTTPError, RuntimeError) as error:  # httpx raises RuntimeError once the client is closed
+            silent = UnreachableError(f"The server at {self._url} does not answer.", detail=repr(error))
+            raise trust.explained(self._url, error) or silent from error
+        return reply_in(response, reply, self._url)
+
+
+def reply_in(response: httpx.Response, reply: type[M], url: str) -> M:
+    """Read an answer of the link.
+
+    Args:
+        response: As it came, with its body.
+        reply: What it should be.
+        url: The server's, for messages.
+
+    Raises:
+        UnreachableError: If the server has a bad moment, or is none that fits.
+        TunefleetError: What the server says is wrong.
+    """
+    if response.status_code in _BUSY:
+        raise UnreachableError(f"The server at {url} is not ready ({response.status_code}).")
+    if not response.is_success:
+        raise exception_of(response, response.content)
+    try:
+        return reply.model_validate_json(response.content)
+    except ValidationError as error:
+        raise UnreachableError(
+            f"What answers at {url} is not a Tunefleet server of a fitting version.", detail=str(error)
+        ) from error

@@ -1,0 +1,1 @@
+"""How servers and workers meet in a Redis."""

@@ -1,0 +1,56 @@
+"""What a quota refuses is not on the disk either, whichever way it comes in."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from tests.integration.api.support import Running, submit
+
+ROOM = 1_000_000
+SIZE = 3 * ROOM
+
+
+@pytest.fixture
+def small(running: Running, admin: httpx.Client) -> Iterator[httpx.Client]:
+    """A member of a project with room for a megabyte."""
+    admin.post("/projects", json={"name": "small", "storage_bytes": ROOM})
+    key = admin.post("/keys", json={"name": "m", "role": "member", "project": "small"}).json()["secret"]
+    with running.client(key) as client:
+        yield client
+
+
+def as_a_blob(client: httpx.Client, data: bytes) -> httpx.Response:
+    headers = {"Upload-Offset": "0", "Upload-Length": str(len(data))}
+    return client.put(f"/blobs/{hashlib.sha256(data).hexdigest()}", content=data, headers=headers)
+
+
+def as_a_result(client: httpx.Client, data: bytes) -> httpx.Response:
+    task_id = submit(client)
+    return client.post(f"/results/{task_id}/files", files={"file": ("x.bin", data, "application/octet-stream")})
+
+
+def as_a_job_of_its_own(client: httpx.Client, data: bytes) -> httpx.Response:
+    """Whoever has a key may register a job, and has then the token of a job."""
+    root = str(client.base_url).removesuffix("/api/v1/")
+    headers = {"Authorization": client.headers["Authorization"]}
+    registered = httpx.post(f"{root}/api/training/local/jobs", json={"job_id": "mine-small"}, headers=headers)
+    token = registered.json()["job_token"]
+    with httpx.Client(base_url=client.base_url, headers={"Authorization": f"Bearer {token}"}) as job:
+        return as_a_blob(job, data)
+
+
+@pytest.mark.parametrize("way", [as_a_blob, as_a_result, as_a_job_of_its_own])
+def test_what_is_over_the_quota_leaves_nothing_behind(
+    running: Running, small: httpx.Client, way: Callable[[httpx.Client, bytes], httpx.Response]
+) -> None:
+    before = running.core.blobs.kept_before(float("inf"))
+    for _ in range(3):
+        reply = way(small, os.urandom(SIZE))
+        assert (reply.status_code, reply.json()["type"]) == (507, "urn:tunefleet:error:over_quota"), reply.text
+    assert running.core.blobs.kept_before(float("inf")) == before
+    assert sum(part.stat().st_size for part in running.core.blobs.uploads.glob("*.part")) < ROOM
