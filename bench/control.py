@@ -40,9 +40,9 @@ from _report import BUDGETS, Figure, Peer, Ratio, Report, decided, kept_if, vers
 from _trainings import ONCE, RATIO_BUDGET, SHARE_BUDGET, STEP_BUDGET_S, WARM_UP_STEPS, Meter, training
 
 from tunefleet import TrainerControlCallback
-from tunefleet.attach import ranks
-from tunefleet.attach.agree import horizon_of
-from tunefleet.attach.board import CommandBoard
+from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.distributed import step_agreement
+from tunefleet.trainer_control.distributed.tcp_store import horizon_of
 
 # Length of a step in ms: how many of them, and what the check may cost (median). From 32 ms on fewer are decided ahead.
 RANK_STEPS = {"1": 2000, "20": 200, "300": 100}
@@ -94,7 +94,7 @@ def in_turns(root: Path, size: int, times: int) -> list[dict[str, Any]]:
 
 def check_alone() -> dict[str, float]:
     """Return what one process pays at the end of a step, in µs; the call of an empty function is taken off."""
-    decider = ranks.Solo(CommandBoard())
+    decider = step_agreement.Solo(CommandBoard())
     count, repeats = 200_000, 7
     empty = min(timeit.repeat("f(1)", globals={"f": lambda _: ()}, number=count, repeat=repeats)) / count
     check = min(timeit.repeat("f(1)", globals={"f": decider.due}, number=count, repeat=repeats)) / count
@@ -106,7 +106,7 @@ def check_of_ranks(steps: int, step_s: float) -> dict[str, Any]:
 
     All ranks do this together. Both come out of the caches as cold as the computation leaves them.
     """
-    decider = ranks.decider_for(CommandBoard())
+    decider = step_agreement.decider_for(CommandBoard())
     numbers = torch.randn(128, 128)
     spent: dict[str, list[float]] = {"check": [], "empty": []}
 
@@ -134,7 +134,7 @@ def delays_of_ranks(steps: int, step_s: float) -> dict[str, Any]:
         `acted`: step at which it was asked → step at which it was acted on; `horizon`: of steps of this length.
     """
     board = CommandBoard()
-    decider = ranks.decider_for(board)
+    decider = step_agreement.decider_for(board)
     acted: dict[str, int] = {}
     torch.distributed.barrier()
     for step in range(1, steps + 1):
@@ -175,8 +175,8 @@ MEMORY = """
 import os, sys, urllib.request
 from pathlib import Path
 from transformers import Trainer, TrainingArguments
-from tunefleet.attach.bare import BareJob, BareOptions
-from tunefleet.attach.identity import resident_bytes
+from tunefleet.trainer_control.standalone import BareJob, BareOptions
+from tunefleet.trainer_control.process_identity import resident_bytes
 import gc; gc.collect(); before = resident_bytes()
 job = BareJob.open(BareOptions("memory", None, "localhost", True, True, "auto", False))
 import json

@@ -36,7 +36,7 @@ from _trainings import ONCE, RATIO_BUDGET, SHARE_BUDGET, STEP_BUDGET_S, WARM_UP_
 from transformers import TrainerCallback
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 
-from tunefleet import attach
+from tunefleet import trainer_control
 
 # So many times ten steps of each kind, in each process.
 TENS = 80
@@ -47,8 +47,8 @@ def watched(folder: Path, train: Callable[[Sequence[TrainerCallback]], None]) ->
     folder.mkdir(exist_ok=True)
     job = {"job_id": folder.name, "launch": "launch", "attempt": 1, "endpoint_dir": str(folder.parent / "endpoints")}
     (folder / "job.json").write_text(json.dumps(job))
-    train(attach.callbacks_for_job(folder))
-    attach.open_session(folder).close()
+    train(trainer_control.callbacks_for_job(folder))
+    trainer_control.open_session(folder).close()
 
 
 def metered(folder: Path, steps: int) -> Meter:

@@ -33,7 +33,7 @@ from _report import Figure, Peer, Ratio, Report, version_here
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from tunefleet import attach
+from tunefleet import trainer_control
 from tunefleet.programs.train.background import BackgroundWriter
 from tunefleet.programs.train.exact import ExactTrainer
 
@@ -100,9 +100,9 @@ def trained(who: str, root: Path, state_mb: int, saves: int, every: int) -> tupl
     if who == "ours":
         job = {"job_id": "j", "launch": "launch", "attempt": 1, "endpoint_dir": str(folder / "endpoints")}
         (folder / "job.json").write_text(json.dumps(job))
-        session, writer = attach.open_session(folder), BackgroundWriter()
+        session, writer = trainer_control.open_session(folder), BackgroundWriter()
         session.before_manifest.append(writer.settle)
-        trainer: Trainer = ExactTrainer(**options, callbacks=[*attach.callbacks_for_job(folder), clock])
+        trainer: Trainer = ExactTrainer(**options, callbacks=[*trainer_control.callbacks_for_job(folder), clock])
         trainer.write_in_background(writer)
 
         def close() -> None:

@@ -67,8 +67,8 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
     "real-model": ("tests/acceptance/test_real_model.py",),
     "trainer-control": (
         "tests/acceptance/test_printed_guide.py",
-        "tests/contract/attach",
-        "tests/integration/attach",
+        "tests/contract/trainer_control",
+        "tests/integration/trainer_control",
         "tests/integration/control",
         "tests/integration/ranks",
     ),

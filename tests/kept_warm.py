@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tunefleet.attach import identity
 from tunefleet.jobs.warm import socket_folder
+from tunefleet.trainer_control import process_identity
 
 MOST = 3
 """So many are kept at most: one holds half a gigabyte, and nearly all fleets share one."""
@@ -43,7 +43,7 @@ def while_it_runs() -> Iterator[None]:
 def keep() -> None:
     """Be a user of the servers that listen now; they stay for as long as this process lives, or until `release`."""
     for path in sorted(socket_folder().glob("*.sock")):
-        if path in _kept and identity.process_started_at(_kept[path]):
+        if path in _kept and process_identity.process_started_at(_kept[path]):
             continue
         if (path in _kept or len(_kept) < MOST) and (pid := _say(path, b"")):
             _kept[path] = pid
@@ -54,7 +54,7 @@ def release() -> None:
     left = [_say(path, json.dumps({"leaves": True}).encode() + b"\n") for path in _kept]
     _kept.clear()
     deadline = time.monotonic() + PATIENCE_S
-    while any(pid and identity.process_started_at(pid) for pid in left) and time.monotonic() < deadline:
+    while any(pid and process_identity.process_started_at(pid) for pid in left) and time.monotonic() < deadline:
         time.sleep(0.05)
 
 

@@ -22,7 +22,7 @@ VALUES = {"loss": 1.0, "learning_rate": 1e-4, "grad_norm": 0.1, "gpu": 50.0}
 def opened(who: str, folder: Path) -> tuple[Log, Callable[[], object]]:
     """Return how a call is logged, and what makes all of them durable."""
     if who == "tunefleet":
-        from tunefleet.attach import JournalWriter
+        from tunefleet.trainer_control import JournalWriter
 
         journal = JournalWriter(folder, "bench")
         return journal.metric, journal.sync

@@ -14,7 +14,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from tunefleet import TrainerControlCallback
-from tunefleet.attach import newest_valid
+from tunefleet.trainer_control import newest_valid
 
 logger = logging.getLogger("example")
 OUTPUT = Path("control-complete")

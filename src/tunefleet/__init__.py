@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tunefleet.attach.loop import control as control
-    from tunefleet.attach.trainer_control import TrainerControlCallback as TrainerControlCallback
     from tunefleet.client import AsyncClient as AsyncClient
     from tunefleet.client import Client as Client
     from tunefleet.client.federated import FederatedClient as FederatedClient
     from tunefleet.programs.federated.callback import FederatedCallback as FederatedCallback
+    from tunefleet.trainer_control.callbacks.standalone_callback import TrainerControlCallback as TrainerControlCallback
+    from tunefleet.trainer_control.loop import control as control
 
     __version__: str
 
@@ -47,11 +47,11 @@ def __getattr__(name: str) -> Any:
         return FederatedCallback
     if name == "TrainerControlCallback":
         # Needs the standard library and transformers, and nothing that a foreign environment might lack.
-        from tunefleet.attach.trainer_control import TrainerControlCallback  # noqa: PLC0415
+        from tunefleet.trainer_control.callbacks.standalone_callback import TrainerControlCallback  # noqa: PLC0415
 
         return TrainerControlCallback
     if name == "control":
-        from tunefleet.attach.loop import control  # noqa: PLC0415
+        from tunefleet.trainer_control.loop import control  # noqa: PLC0415
 
         return control
     raise AttributeError(f"module 'tunefleet' has no attribute {name!r}")

@@ -15,21 +15,21 @@ from fastapi.testclient import TestClient
 from tests.documents import names
 from tests.documents.blocks import ROOT
 from tunefleet.api.app import create_app
-from tunefleet.attach import ranks
-from tunefleet.attach.board import CommandBoard
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
+from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.distributed import step_agreement
 
-_ATTACH = ROOT / "src/tunefleet/attach"
+_ATTACH = ROOT / "src/tunefleet/trainer_control"
 _DOCUMENT = "apiVersion: tunefleet/v1\nmetadata: {name: a}\nspec: {taskType: echo, data: {type: list, items: [a]}}\n"
 _MEMORY = """
 import sys, tracemalloc
 from pathlib import Path
 before = set(sys.modules)
 tracemalloc.start()
-from tunefleet.attach.board import CommandBoard
-from tunefleet.attach.control import ControlServer
-from tunefleet.attach.status import StatusFile
+from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.control.server import ControlServer
+from tunefleet.trainer_control.journal.status import StatusFile
 foreign = {name.partition(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)
 print(*sorted(foreign))
 imported, _ = tracemalloc.get_traced_memory()
@@ -74,7 +74,7 @@ def test_the_callbacks_have_one_logger() -> None:
 
 def test_a_step_at_which_nothing_is_asked_costs_one_look() -> None:
     """What the benchmark measures in time is counted here in calls, which no load changes."""
-    due = ranks.Solo(CommandBoard()).due
+    due = step_agreement.Solo(CommandBoard()).due
     calls: list[str] = []
 
     def count(frame: FrameType, event: str, argument: Any) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 
 import httpx
 
-from tunefleet.attach.files import write_json
 from tunefleet.campaign.contract import Candidate, Order, Progress
 from tunefleet.client import AsyncClient
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.settings import CampaignSettings
+from tunefleet.trainer_control.files import write_json
 
 ADDRESS = "BILLING_URL"
 _NAME = "billed_package"

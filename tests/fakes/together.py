@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tunefleet import attach
+from tunefleet import trainer_control
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.executors.registry import Registry
@@ -35,7 +35,7 @@ class Together(JobExecutor):
 
 def main(folder: Path) -> None:
     """Answer all prompts of all tasks, equal ones once."""
-    job = Job.model_validate(attach.open_session(folder).job)
+    job = Job.model_validate(trainer_control.open_session(folder).job)
     specs = {job.task_id: job.spec, **{child.task_id: child.spec for child in job.merge_children}}
     joined = batch({task_id: spec["data"]["items"] for task_id, spec in specs.items()})
     answers = joined.spread([_answer(prompt) for prompt in joined.unique])

@@ -11,9 +11,9 @@ import socket
 import tempfile
 from pathlib import Path
 
-from tunefleet.attach.board import CommandBoard
-from tunefleet.attach.control import ControlServer
-from tunefleet.attach.status import StatusFile
+from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.control.server import ControlServer
+from tunefleet.trainer_control.journal.status import StatusFile
 
 ANSWER_S = 30.0
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tunefleet import attach
-from tunefleet.attach.board import CommandBoard
-from tunefleet.attach.ranks import decider_for
+from tunefleet import trainer_control
+from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.distributed.step_agreement import decider_for
 
 
 def main(folder: Path) -> None:
     """Take steps until all ranks stop at the same one; if they did not, the collectives would never end."""
-    session = attach.open_session(folder)
+    session = trainer_control.open_session(folder)
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
     rank, rng = dist.get_rank(), random.Random(session.job["spec"]["seed"])

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.integration.ranks.conftest import PROGRAM_DIR, end, job
-from tunefleet.attach.checkpoints import list_whole
 from tunefleet.jobs import Supervisor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.settings import inherited_environment
+from tunefleet.trainer_control.checkpoints.manifest import list_whole
 
 
 @pytest.fixture(scope="module", autouse=True)

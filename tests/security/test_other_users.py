@@ -45,7 +45,7 @@ print("private")
 PIDS = {"lock", "lock.pid", "tunefleet.db.lock", "tunefleet.db.lock.pid", "up.json", "up.lock"}
 """What a data folder has of process ids, which every user of the machine sees anyway."""
 CALLBACK = """
-from tunefleet.attach.bare import BareJob, BareOptions
+from tunefleet.trainer_control.standalone import BareJob, BareOptions
 
 BareJob.open(BareOptions("script", journal=True)).begin(0, None)
 """

@@ -11,11 +11,11 @@ from typing import Any
 from tunefleet.agent import places
 from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.translate import Defaults, translate
-from tunefleet.attach.endpoint import safe_job_id
 from tunefleet.errors import Fault, ForbiddenError, SpecError
 from tunefleet.schemas.training import PolledJob, TrainingJobRequest
 from tunefleet.settings import AgentSettings
 from tunefleet.spec import load_task_spec
+from tunefleet.trainer_control.control.discovery import safe_job_id
 
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
 

@@ -15,10 +15,10 @@ from pydantic import ValidationError
 
 from tunefleet.agent.book import JobBook
 from tunefleet.agent.job import AgentJob
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import ConflictError, InputError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.training import AgentCommand, AgentOutcome, AgentVerb, JobState
+from tunefleet.trainer_control.files import read_json, write_json
 
 logger = logging.getLogger(__name__)
 

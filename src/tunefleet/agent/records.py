@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from tunefleet.attach.files import make_private, read_json, write_json
 from tunefleet.jobs.watched import Watched
 from tunefleet.schemas.base import Message
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.training import JobState
 from tunefleet.schemas.worker_link import ResumeFrom
+from tunefleet.trainer_control.files import make_private, read_json, write_json
 
 logger = logging.getLogger(__name__)
 

@@ -28,11 +28,11 @@ from tenacity.stop import stop_base
 
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.sink import BackendSink, skip
-from tunefleet.attach.files import read_json
 from tunefleet.client.backend import BackendFault, JobClient
 from tunefleet.errors import AuthError, TunefleetError, UnreachableError
 from tunefleet.jobs import JournalShipper
 from tunefleet.schemas.training import JobState, StatusPatch
+from tunefleet.trainer_control.files import read_json
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ import orjson
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.journal import JournalState, Point
 from tunefleet.agent.logtext import Stamper
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.client.backend import BackendBusy, BackendFault, JobClient
 from tunefleet.errors import AuthError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.jobs import joblog
+from tunefleet.trainer_control.files import read_json, write_json
 
 logger = logging.getLogger(__name__)
 

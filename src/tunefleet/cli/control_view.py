@@ -9,11 +9,11 @@ from typing import Any
 
 from rich.text import Text
 
-from tunefleet.attach import identity
 from tunefleet.cli import words
 from tunefleet.cli.console import err, out, say
 from tunefleet.jobs.control import FoundJob
 from tunefleet.schemas.control import CommandState, ControlReply
+from tunefleet.trainer_control import process_identity
 
 _WIDTHS = (("Status", 6), ("Job ID", 30), ("Host", 15), ("Port", 6), ("PID", 8), ("Started", 11))
 _MARKS: dict[bool | None, tuple[str, str]] = {True: ("✓", "good"), False: ("✗", "bad"), None: ("?", "dim")}
@@ -27,7 +27,7 @@ def row_of(job: FoundJob) -> dict[str, Any]:
     return {
         "job_id": job.job_id,
         "live": job.live,
-        "host": (endpoint.hostname or endpoint.host) if endpoint else identity.hostname(),
+        "host": (endpoint.hostname or endpoint.host) if endpoint else process_identity.hostname(),
         "port": endpoint.port if endpoint else None,
         "pid": endpoint.pid if endpoint else None,
         "started_at": endpoint.started_at if endpoint else 0.0,

@@ -13,7 +13,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tunefleet.attach.status import FINAL_STATES
 from tunefleet.cli import words
 from tunefleet.cli.console import Json, out, print_json, say, status_text
 from tunefleet.cli.control_jobs import JobId, Remote, Token, steer
@@ -22,6 +21,7 @@ from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples
 from tunefleet.errors import NotFoundError, UnreachableError
 from tunefleet.jobs.control import JobSteering
+from tunefleet.trainer_control.journal.status import FINAL_STATES
 
 _LINE_EVERY_S = 5.0
 _WIDEST = 100

@@ -11,9 +11,6 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from tunefleet.attach import trainings
-from tunefleet.attach.files import read_json
-from tunefleet.attach.status import FINAL_STATES
 from tunefleet.cli.console import Json, err, print_json
 from tunefleet.cli.lazy import examples
 from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError
@@ -25,6 +22,9 @@ from tunefleet.jobs.gpuinfo import read_gpus
 from tunefleet.jobs.supervisor import new_launch_id
 from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
 from tunefleet.settings import ClientSettings, inherited_environment, load
+from tunefleet.trainer_control.autoload import trainings
+from tunefleet.trainer_control.files import read_json
+from tunefleet.trainer_control.journal.status import FINAL_STATES
 
 _ENDING_S = 30.0
 """How long a run that has said its last word may take to be gone."""
@@ -137,7 +137,7 @@ def _let_end(folder: JobFolder, status: JobStatus | None) -> bool:
 
 
 def _safe(results: Path, name: str) -> JobFolder:
-    from tunefleet.attach.endpoint import safe_job_id
+    from tunefleet.trainer_control.control.discovery import safe_job_id
 
     try:
         return JobFolder((results / safe_job_id(name)).absolute())

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tunefleet.attach.files import read_json
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.schemas.control import TRAINING_COMMANDS
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control.files import read_json
 
 
 class CommandExecutor(JobExecutor):

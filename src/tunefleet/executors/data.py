@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tunefleet.attach.files import read_json
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.needs import missing
 from tunefleet.schemas.compat_results import FILE_KIND
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control.files import read_json
 
 
 class DataExecutor(JobExecutor):

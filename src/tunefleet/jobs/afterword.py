@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from tunefleet.attach.journal import JournalWriter
 from tunefleet.jobs.classify import read_status
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control.journal.writer import JournalWriter
 
 logger = logging.getLogger(__name__)
 

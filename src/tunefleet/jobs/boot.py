@@ -6,11 +6,11 @@ from typing import Final
 
 import psutil
 
-from tunefleet.attach import identity
+from tunefleet.trainer_control import process_identity
 
 _SAME_BOOT_S: Final = 120.0
 
 
 def boot_name() -> str:
     """Return a name of this boot of the machine: its id, or where there is none, the moment of the boot."""
-    return identity.boot_id() or f"booted {round(psutil.boot_time() / _SAME_BOOT_S)}"
+    return process_identity.boot_id() or f"booted {round(psutil.boot_time() / _SAME_BOOT_S)}"

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from tunefleet.attach.files import read_json
 from tunefleet.jobs import joblog
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.base import Message
 from tunefleet.schemas.job_folder import JobExit, JobFolder, JobProcess, JobStatus
 from tunefleet.schemas.worker_link import FinishOutcome
+from tunefleet.trainer_control.files import read_json
 
 _TAIL_BYTES = 64 << 10
 _LAST_WORDS = 4096

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tunefleet.attach import identity
-from tunefleet.attach.files import read_json
 from tunefleet.errors import MachineError
 from tunefleet.jobs.warm import socket_folder
 from tunefleet.settings import inherited_environment
+from tunefleet.trainer_control import process_identity
+from tunefleet.trainer_control.files import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class EngineProcess:
     @property
     def alive(self) -> bool:
         """Whether it has not ended."""
-        return self.started_at is not None and identity.process_started_at(self.pid) == self.started_at
+        return self.started_at is not None and process_identity.process_started_at(self.pid) == self.started_at
 
 
 def base_of(gpus: Sequence[str], site: str, apart: str = "") -> Path:
@@ -101,7 +101,7 @@ def running() -> Iterator[EngineProcess]:
         return
     for path in folder.glob("engine-*.json"):
         facts = read_json(path)
-        if facts is None or facts.get("boot_id") != identity.boot_id():
+        if facts is None or facts.get("boot_id") != process_identity.boot_id():
             continue
         found = EngineProcess(
             path.with_suffix(""),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import tunefleet
-from tunefleet.attach import identity
+from tunefleet.trainer_control import process_identity
 
 ORPHAN_S = 30.0
 """How long the server outlives the last process that has used it: a worker that was killed comes back sooner."""
@@ -74,7 +74,7 @@ class Need:
     def met(self, pid: int, *, asked: bool = False) -> None:
         """Note that a process has connected, and whether it asked for a job."""
         now, self._released = time.monotonic(), False
-        self._users[pid], self._seen_at = identity.process_started_at(pid), now
+        self._users[pid], self._seen_at = process_identity.process_started_at(pid), now
         if asked:
             self._asked_at = now
 
@@ -91,7 +91,9 @@ class Need:
             return "all who have used it have left"
         if now - self._asked_at >= self.idle_s:
             return f"nobody has asked for a job in {self.idle_s:.0f} s"
-        self._users = {pid: at for pid, at in self._users.items() if at and identity.process_started_at(pid) == at}
+        self._users = {
+            pid: at for pid, at in self._users.items() if at and process_identity.process_started_at(pid) == at
+        }
         if self._users:
             self._seen_at = now
         return "all who have used it are gone" if now - self._seen_at >= self.orphan_s else None

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunefleet.attach import identity, inject, trainings
-from tunefleet.attach.files import make_private, read_json, write_json
 from tunefleet.errors import ConflictError, MachineError, TunefleetError
 from tunefleet.jobs import gpus, joblog, locks
 from tunefleet.jobs.classify import read_status
@@ -28,6 +26,9 @@ from tunefleet.jobs.control import FoundJob, JobSteering, list_jobs, wait_for
 from tunefleet.jobs.tee import Tee
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
+from tunefleet.trainer_control import process_identity
+from tunefleet.trainer_control.autoload import inject, trainings
+from tunefleet.trainer_control.files import make_private, read_json, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -152,13 +153,13 @@ class ForegroundRun:
         process = {
             "launch": self._job.launch,
             "pid": pid,
-            "process_started_at": identity.process_started_at(pid),
-            "boot_id": identity.boot_id(),
+            "process_started_at": process_identity.process_started_at(pid),
+            "boot_id": process_identity.boot_id(),
             "started_at": time.time(),
             "log_offset": offset,
             "warm": False,
             "keeper_pid": os.getpid(),
-            "keeper_started_at": identity.process_started_at(os.getpid()),
+            "keeper_started_at": process_identity.process_started_at(os.getpid()),
         }
         write_json(self._folder.process_json, process, sync=True)
 

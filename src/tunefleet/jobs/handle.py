@@ -11,8 +11,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tunefleet.attach import identity
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import ConflictError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.jobs import locks
 from tunefleet.jobs.classify import JobEnd, classify, read_process, read_status
@@ -20,6 +18,8 @@ from tunefleet.jobs.control import ControlClient, find_endpoint, withdraw_endpoi
 from tunefleet.jobs.leftovers import end_leftovers
 from tunefleet.schemas.control import CommandState, ControlCommand, ControlReply
 from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
+from tunefleet.trainer_control import process_identity
+from tunefleet.trainer_control.files import read_json, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class JobHandle:
     def poll(self) -> JobEnd | None:
         """Return how the launch ended, or None while it runs. Cheap: a few small files."""
         if self._end is None and self._has_ended():
-            self._end = classify(self.folder, self.job.launch, identity.boot_id())
+            self._end = classify(self.folder, self.job.launch, process_identity.boot_id())
         return self._end
 
     def wait(self, timeout_s: float | None = None) -> JobEnd | None:
@@ -156,9 +156,11 @@ class JobHandle:
     def signal_group(self, number: signal.Signals) -> bool:
         """Send a signal to the trainer's process group, if the recorded process is really it; tell whether."""
         process = read_process(self.folder)
-        if process is None or process.launch != self.job.launch or process.boot_id != identity.boot_id():
+        if process is None or process.launch != self.job.launch or process.boot_id != process_identity.boot_id():
             return False
-        if process.process_started_at is None or process.process_started_at != identity.process_started_at(process.pid):
+        if process.process_started_at is None or process.process_started_at != process_identity.process_started_at(
+            process.pid
+        ):
             return False
         try:
             os.killpg(process.pid, number)

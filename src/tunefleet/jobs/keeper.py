@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tunefleet.attach import identity
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import TunefleetError
 from tunefleet.jobs import gpus, joblog, locks
+from tunefleet.trainer_control import process_identity
+from tunefleet.trainer_control.files import read_json, write_json
 
 PROGRAM = "tunefleet.programs.run"
 LAUNCHER = "tunefleet.programs.torchrun"
@@ -104,13 +104,13 @@ def fork_trainer(held: Held, reply_fd: int, *, warm: bool) -> int:
     process = {
         "launch": held.job["launch"],
         "pid": os.getpid(),
-        "process_started_at": identity.process_started_at(os.getpid()),
-        "boot_id": identity.boot_id(),
+        "process_started_at": process_identity.process_started_at(os.getpid()),
+        "boot_id": process_identity.boot_id(),
         "started_at": time.time(),
         "log_offset": held.log_offset,
         "warm": warm,
         "keeper_pid": keeper,
-        "keeper_started_at": identity.process_started_at(keeper),
+        "keeper_started_at": process_identity.process_started_at(keeper),
     }
     write_json(held.folder / "process.json", process, sync=True)
     reply(reply_fd, ok=True, pid=os.getpid())

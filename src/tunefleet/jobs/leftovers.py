@@ -11,11 +11,11 @@ import logging
 import os
 import signal
 
-from tunefleet.attach import identity
-from tunefleet.attach.files import read_json
 from tunefleet.jobs import locks
 from tunefleet.jobs.classify import read_process
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control import process_identity
+from tunefleet.trainer_control.files import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +32,8 @@ def end_leftovers(folder: JobFolder) -> bool:
     if (read_json(folder.job_json) or {}).get("launch") != process.launch:
         return False  # the keeper of the next launch may just hold the lock and not have said so yet
     known = ((process.pid, process.process_started_at), (process.keeper_pid, process.keeper_started_at))
-    same_boot = process.boot_id == identity.boot_id()
-    if same_boot and any(at is not None and identity.process_started_at(pid) == at for pid, at in known):
+    same_boot = process.boot_id == process_identity.boot_id()
+    if same_boot and any(at is not None and process_identity.process_started_at(pid) == at for pid, at in known):
         return False
     for pid in locks.holders(folder.lock):
         logger.warning("%s: process %d has outlived its trainer and is killed", folder.root.name, pid)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec import ModelTrainingSpec, load_task_spec
+from tunefleet.trainer_control.files import read_json, write_json
 
 ROLLBACKS: Final = 3
 """How often a training goes back with half the learning rate before its divergence is final."""

@@ -25,10 +25,10 @@ from tenacity import (
 )
 from tenacity.nap import sleep_using_event
 
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import OffsetConflict, TunefleetError, UnreachableError
 from tunefleet.jobs import joblog
 from tunefleet.schemas.job_folder import JobFolder, Shipped
+from tunefleet.trainer_control.files import read_json, write_json
 
 logger = logging.getLogger(__name__)
 

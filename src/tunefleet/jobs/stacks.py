@@ -13,9 +13,9 @@ from typing import Final
 
 import psutil
 
-from tunefleet.attach import stacks
 from tunefleet.jobs import joblog, locks
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control import diagnostics
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def dump(folder: JobFolder, trainer: int, why: str) -> str:
         What they wrote, and what the kernel says of those that could not; at most 256 KiB.
     """
     pids = _family(folder, trainer)
-    asked = [pid for pid in pids if stacks.listens(pid)]
+    asked = [pid for pid in pids if diagnostics.listens(pid)]
     notes = [f"process {pid} {state}" for pid in pids if (state := _state(pid))]
     said = f"; {'; '.join(notes)}" if notes else ""
     whom = ", ".join(map(str, asked)) or "nobody: no process of the job can be asked"
@@ -53,7 +53,7 @@ def dump(folder: JobFolder, trainer: int, why: str) -> str:
     begin = _append(folder, f"\n=== {at} {why} Stacks of {whom}{said} ===\n")
     for pid in asked:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, stacks.SIGNAL)
+            os.kill(pid, diagnostics.SIGNAL)
     awake = [pid for pid in asked if not _state(pid)]
     return "\n".join([*notes, _await_growth(folder, begin, many=len(awake))])
 

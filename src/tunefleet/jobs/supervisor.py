@@ -18,9 +18,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tunefleet.attach import identity
-from tunefleet.attach.endpoint import safe_job_id
-from tunefleet.attach.files import make_private, read_json, write_json
 from tunefleet.errors import ConflictError, InputError, MachineError
 from tunefleet.jobs import engines, joblog, locks
 from tunefleet.jobs.environment import job_environment, needs_cold_start
@@ -29,6 +26,9 @@ from tunefleet.jobs.leftovers import end_leftovers
 from tunefleet.jobs.reply import read_reply
 from tunefleet.jobs.warm import WarmStarter
 from tunefleet.schemas.job_folder import Job, JobFolder
+from tunefleet.trainer_control import process_identity
+from tunefleet.trainer_control.control.discovery import safe_job_id
+from tunefleet.trainer_control.files import make_private, read_json, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -225,4 +225,4 @@ def _check(job: Job, reply: dict[str, Any]) -> None:
     message = str(reply.get("message"))
     if reply.get("code") in ("busy", "ended"):
         raise ConflictError(message)
-    raise MachineError(message, detail=f"boot {identity.boot_id()}")
+    raise MachineError(message, detail=f"boot {process_identity.boot_id()}")

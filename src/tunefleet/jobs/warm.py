@@ -22,10 +22,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tunefleet.attach import identity
 from tunefleet.errors import MachineError
 from tunefleet.jobs.environment import SERVER_ENV, at_import
 from tunefleet.jobs.reply import read_reply
+from tunefleet.trainer_control import process_identity
 
 logger = logging.getLogger(__name__)
 
@@ -96,9 +96,9 @@ class WarmStarter:
                 pid, told = _pid_of(connection), self._ask(connection, {"leaves": True}, _LEAVE_S)
             if pid is None or told is None or not told.get("ends"):
                 return
-            started_at = identity.process_started_at(pid)
+            started_at = process_identity.process_started_at(pid)
             deadline = time.monotonic() + 5.0
-            while started_at is not None and identity.process_started_at(pid) == started_at:
+            while started_at is not None and process_identity.process_started_at(pid) == started_at:
                 if time.monotonic() > deadline:
                     logger.warning("The fork server (pid %s) does not end", pid)
                     return

@@ -17,10 +17,10 @@ from typing import Final
 
 import psutil
 
-from tunefleet.attach import identity
 from tunefleet.jobs import stacks
 from tunefleet.jobs.classify import read_process, read_status
 from tunefleet.schemas.job_folder import Job, JobFolder, JobProcess
+from tunefleet.trainer_control import process_identity
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ def _bytes_moved(process: psutil.Process) -> int:
 
 
 def _is(process: JobProcess) -> bool:
-    started_at = identity.process_started_at(process.pid)
+    started_at = process_identity.process_started_at(process.pid)
     return started_at is not None and started_at == process.process_started_at
 
 

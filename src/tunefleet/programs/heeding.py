@@ -11,10 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from tunefleet import attach
-from tunefleet.attach.board import Command, CommandBoard
-from tunefleet.attach.control import ControlServer
+from tunefleet import trainer_control
 from tunefleet.schemas.control import BETWEEN_ITEMS
+from tunefleet.trainer_control.control.command_queue import Command, CommandBoard
+from tunefleet.trainer_control.control.server import ControlServer
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,9 @@ class Heeding:
         sync: Makes durable what has been finished; None if it is already, item by item.
     """
 
-    def __init__(self, session: attach.JobSession, *, kept: str, sync: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, session: trainer_control.JobSession, *, kept: str, sync: Callable[[], None] | None = None
+    ) -> None:
         self._session = session
         self._kept = kept
         self._sync = sync

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from tunefleet import attach
-from tunefleet.attach import JobSession
-from tunefleet.attach.quiet import Journal
+from tunefleet import trainer_control
 from tunefleet.errors import InputError
 from tunefleet.programs import arrivals, secrets
 from tunefleet.schemas.job_folder import Job, JobFolder
 from tunefleet.spec import BaseTaskSpec, load_task_spec
+from tunefleet.trainer_control import JobSession
+from tunefleet.trainer_control.journal.null import Journal
 
 SpecT = TypeVar("SpecT", bound=BaseTaskSpec)
 
@@ -56,7 +56,7 @@ def open_task(folder: Path, wanted: type[SpecT], *, filled: bool = True) -> Open
     Raises:
         InputError: If the job is of another kind, or this machine lacks a secret.
     """
-    session = attach.open_session(folder)
+    session = trainer_control.open_session(folder)
     arrivals.tell(session.journal.progress)
     job = Job.model_validate(session.job)
     return Opened(job, checked(job.spec, wanted, filled=filled), JobFolder(folder), session)

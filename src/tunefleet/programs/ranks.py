@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tunefleet.attach import world
-from tunefleet.attach.failures import RANKS
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control.diagnostics import RANKS
+from tunefleet.trainer_control.distributed import world
 
 LAUNCHER = "TUNEFLEET_LAUNCHER_PID"
 _PR_SET_PDEATHSIG = 1

@@ -15,13 +15,14 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from tunefleet import attach
-from tunefleet.attach import stacks, world
+from tunefleet import trainer_control
 from tunefleet.errors import TunefleetError, UnreachableError, is_disk_full
 from tunefleet.jobs.disk import DiskTooSmallError
 from tunefleet.programs import ranks, secrets
 from tunefleet.programs.faults import CommandFailedError, DivergedError, ErrorKind
 from tunefleet.schemas.job_folder import Job, JobFolder
+from tunefleet.trainer_control import diagnostics
+from tunefleet.trainer_control.distributed import world
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +49,11 @@ def main(folder: Path) -> int:
         SystemExit: If the program was aborted by a command; its end is in the status already.
     """
     _log_to_stderr()
-    stacks.listen()
+    diagnostics.listen()
     ranks.die_with_launcher()
     try:
-        session = attach.open_session(folder)
-    except attach.ResumeError as error:
+        session = trainer_control.open_session(folder)
+    except trainer_control.ResumeError as error:
         logger.error("%s", error)  # noqa: TRY400 - the status has it for the user; where it was raised tells nobody anything
         return INPUT_FAILED
     try:

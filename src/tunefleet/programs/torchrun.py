@@ -25,14 +25,14 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
 from torch.distributed.run import parse_args, run
 
-from tunefleet.attach import stacks
-from tunefleet.attach.failures import RANKS
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.jobs.environment import thread_count
 from tunefleet.programs import torchrun_nodes
 from tunefleet.programs.ranks import LAUNCHER
 from tunefleet.programs.run import FAILED, INPUT_FAILED
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control import diagnostics
+from tunefleet.trainer_control.diagnostics import RANKS
+from tunefleet.trainer_control.files import read_json, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def main(folder: Path, processes: int) -> int:
         was killed, this process ends by the same signal.
     """
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    stacks.listen()
+    diagnostics.listen()
     shutil.rmtree(folder / RANKS, ignore_errors=True)
     gang = (read_json(folder / "job.json") or {}).get("gang")
     _pass_locks_on()

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from tunefleet.attach.world import NODE
+from tunefleet.trainer_control.distributed.world import NODE
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import InputError
 from tunefleet.settings import WorkerSettings, load
+from tunefleet.trainer_control.files import read_json, write_json
 from tunefleet.worker.state import StateFolder
 
 CHANGEABLE: Final = ("job_slots", "light_slots", "tags", "log_level")

@@ -13,7 +13,6 @@ from typing import Any, Final
 from pydantic import ValidationError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from tunefleet.attach.files import read_json
 from tunefleet.errors import (
     ArtifactError,
     AuthError,
@@ -34,6 +33,7 @@ from tunefleet.jobs.secrets import Redaction
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.job_folder import Shipped
 from tunefleet.schemas.worker_link import Finish, JournalBatch, Offer
+from tunefleet.trainer_control.files import read_json
 from tunefleet.worker.destinations import DeliveryError, Destination
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.mailbox import Cancelled, Mailbox

@@ -17,8 +17,8 @@ from pathlib import Path
 from filelock import FileLock
 
 from tunefleet.artifacts import is_archive, unpack
-from tunefleet.attach.files import make_private
 from tunefleet.schemas.worker_link import InputRef
+from tunefleet.trainer_control.files import make_private
 from tunefleet.worker.files import write_synced
 
 logger = logging.getLogger(__name__)

@@ -16,13 +16,13 @@ from typing import Final
 
 from dotenv import dotenv_values
 
-from tunefleet.attach.files import read_json, write_json, write_text
 from tunefleet.client.connection import Connection, normalise
 from tunefleet.client.routes_joining import join as exchange
 from tunefleet.client.transport import Policy, Transport
 from tunefleet.errors import InputError
 from tunefleet.schemas.enrollment import JoinReply, JoinRequest
 from tunefleet.settings import ProcessSettings
+from tunefleet.trainer_control.files import read_json, write_json, write_text
 
 _PATIENCE_S: Final = 15.0
 _HEAD: Final = "# Written by `tunefleet join`; whoever can read it can be this worker.\n"

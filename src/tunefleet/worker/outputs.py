@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.artifacts import Packing, pack
-from tunefleet.attach.files import make_private
 from tunefleet.executors.base import Output, ResultError
 from tunefleet.schemas.compat_results import (
     ARCHIVE_KIND,
@@ -28,6 +27,7 @@ from tunefleet.schemas.compat_results import (
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.spec.output import OutputSpec
+from tunefleet.trainer_control.files import make_private
 from tunefleet.worker.destinations import is_private
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.folder_manifest import describe

@@ -18,12 +18,12 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from tunefleet.attach.files import make_private, read_json
 from tunefleet.errors import TunefleetError
 from tunefleet.executors.base import JobExecutor, ResultError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.job_folder import JobFolder, MergeChild
 from tunefleet.schemas.worker_link import Desired, Finish, MergedTask, Offer, Reached
+from tunefleet.trainer_control.files import make_private, read_json
 from tunefleet.worker.deliver import Deliverer, reason_of
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.mailbox import Dropped, Mailbox, Stopped

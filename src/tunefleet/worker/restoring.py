@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tunefleet.attach.checkpoints import SUPERSEDED, fault_of, find_newest, supersede_beyond
-from tunefleet.attach.files import make_private, sync_folder
 from tunefleet.errors import ArtifactError, InputError, NotFoundError
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import InputRef, ResumeFrom
+from tunefleet.trainer_control.checkpoints.manifest import SUPERSEDED, fault_of, find_newest, supersede_beyond
+from tunefleet.trainer_control.files import make_private, sync_folder
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.artifacts import Packing
-from tunefleet.attach.files import read_json
 from tunefleet.client.throttle import Throttle
 from tunefleet.errors import InputError
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.settings import WorkerSettings
+from tunefleet.trainer_control.files import read_json
 
 _JOB: Final = JobFolder(Path()).job_json.name
 _FORBIDDEN: Final = (

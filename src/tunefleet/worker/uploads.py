@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from tunefleet.attach.checkpoints import MANIFEST, Checkpoint, digest_of, list_whole
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import (
     ArtifactError,
     AuthError,
@@ -34,6 +32,8 @@ from tunefleet.errors import (
 )
 from tunefleet.schemas.job_folder import JobFolder, Keep
 from tunefleet.schemas.worker_link import Offer
+from tunefleet.trainer_control.checkpoints.manifest import MANIFEST, Checkpoint, digest_of, list_whole
+from tunefleet.trainer_control.files import read_json, write_json
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.ports import Delivery, DeliveryFactory
 

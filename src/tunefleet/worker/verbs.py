@@ -16,13 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, NoReturn
 
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.client import connection, trust
 from tunefleet.errors import InputError, TunefleetError
 from tunefleet.jobs import upgrading
 from tunefleet.observing.logs import TextLines
 from tunefleet.schemas.training import AgentVerb
 from tunefleet.schemas.worker_link import Capabilities, Command, CommandOutcome
+from tunefleet.trainer_control.files import read_json, write_json
 from tunefleet.worker import changes
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.state import StateFolder

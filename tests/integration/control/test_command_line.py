@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from tunefleet.attach.board import SAVING, CommandBoard
-from tunefleet.attach.control import ControlServer
-from tunefleet.attach.control_files import ControlFiles
-from tunefleet.attach.endpoint import EndpointFolder
-from tunefleet.attach.files import write_json
-from tunefleet.attach.status import StatusFile
 from tunefleet.cli import control as commands
 from tunefleet.cli import main
 from tunefleet.cli.exitcodes import ExitCode
+from tunefleet.trainer_control.control.command_queue import SAVING, CommandBoard
+from tunefleet.trainer_control.control.discovery import EndpointFolder
+from tunefleet.trainer_control.control.file_channel import ControlFiles
+from tunefleet.trainer_control.control.server import ControlServer
+from tunefleet.trainer_control.files import write_json
+from tunefleet.trainer_control.journal.status import StatusFile
 
 
 class Trainer:
@@ -204,9 +204,9 @@ def test_a_command_that_the_process_did_not_live_to_do_has_failed(start: Start, 
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     EndpointFolder(home / "jobs", "run-1").publish(host="localhost", port=0, token=None)
     file = home / "jobs/run-1/endpoint.json"
-    from tunefleet.attach import identity
+    from tunefleet.trainer_control import process_identity
 
-    started = identity.process_started_at(child.pid)
+    started = process_identity.process_started_at(child.pid)
     write_json(file, {**json.loads(file.read_text()), "pid": child.pid, "process_started_at": started})
     threading.Timer(0.5, child.kill).start()
     threading.Timer(0.6, child.wait).start()

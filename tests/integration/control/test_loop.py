@@ -16,11 +16,11 @@ import pytest
 
 import tunefleet
 from tests.libraries import required
-from tunefleet.attach.checkpoints import fault_of
-from tunefleet.attach.loop import Control
 from tunefleet.jobs.control import ControlClient, JobSteering, find_endpoint
 from tunefleet.schemas.control import CommandState
 from tunefleet.schemas.job_folder import JobStatus
+from tunefleet.trainer_control.checkpoints.manifest import fault_of
+from tunefleet.trainer_control.loop import Control
 
 
 @pytest.fixture

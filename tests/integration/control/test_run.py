@@ -196,7 +196,7 @@ def test_a_second_sigterm_ends_the_script_at_once(runs: Runs, foreign_python: Pa
     os.killpg(process.pid, signal.SIGTERM)
     process.communicate(timeout=100)
     assert (process.returncode, time.monotonic() - begun < 10) == (128 + signal.SIGTERM, True)
-    assert runs.file("one", "status.json")["state"] == "failed"
+    assert runs.file("one", "status.json")["state"] == "killed"
 
 
 def test_ranks_of_torchrun_are_one_run(runs: Runs, foreign_python: Path) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.jobs.test_endpoints import change
-from tunefleet.attach import identity
-from tunefleet.attach.endpoint import EndpointFolder
 from tunefleet.jobs.control import JobSteering
+from tunefleet.trainer_control import process_identity
+from tunefleet.trainer_control.control.discovery import EndpointFolder
 
 
 @pytest.fixture
@@ -25,15 +25,15 @@ def published(tmp_path: Path) -> Path:
 def test_a_zombie_is_no_process() -> None:
     process = subprocess.Popen([sys.executable, "-S", "-c", ""])
     deadline = time.monotonic() + 5
-    while identity.process_started_at(process.pid) is not None and time.monotonic() < deadline:
+    while process_identity.process_started_at(process.pid) is not None and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert identity.process_started_at(process.pid) is None
+    assert process_identity.process_started_at(process.pid) is None
     process.wait()
 
 
 def test_the_end_of_a_job_is_the_end_of_its_process(published: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        change(published, pid=process.pid, process_started_at=identity.process_started_at(process.pid))
+        change(published, pid=process.pid, process_started_at=process_identity.process_started_at(process.pid))
         steering = JobSteering.here(published, "task-1")
         assert not steering.await_end(0.1)
         process.communicate(b"\n")

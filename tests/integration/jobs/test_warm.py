@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 
 from tests.integration.jobs.conftest import environment, kill, make_job, process_of, training, until
-from tunefleet.attach import identity
 from tunefleet.errors import MachineError
 from tunefleet.jobs import Supervisor, locks
 from tunefleet.jobs import warm as module
 from tunefleet.jobs.environment import SERVER_ENV
 from tunefleet.jobs.warm import WarmStarter, socket_folder
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.trainer_control import process_identity
 
 pytestmark = pytest.mark.proof
 
@@ -261,7 +261,7 @@ def test_a_stale_server_ends_and_the_job_starts_cold(tmp_path: Path) -> None:
     assert end is not None
     assert end.outcome == "completed"
     assert not process_of(handle).warm
-    until(lambda: identity.process_started_at(pid) is None)
+    until(lambda: process_identity.process_started_at(pid) is None)
     supervisor.close()
 
 
@@ -287,7 +287,7 @@ def test_a_server_that_nobody_needs_ends(tmp_path: Path, idle_s: float, orphan_s
         )
     pid, words = int(parent.stdout), log.open()
     with words:
-        until(lambda: identity.process_started_at(pid) is None)
+        until(lambda: process_identity.process_started_at(pid) is None)
         assert word in words.read()
     assert not path.exists()
 
@@ -347,7 +347,7 @@ def test_a_server_outlives_the_worker_that_started_it_while_another_one_needs_it
     assert server_pid(warm) == pid, "it is needed here"
     warm.close()
     # By nobody now.
-    until(lambda: identity.process_started_at(pid) is None)
+    until(lambda: process_identity.process_started_at(pid) is None)
 
 
 def test_a_socket_folder_of_somebody_else_is_not_used(

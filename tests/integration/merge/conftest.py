@@ -14,9 +14,9 @@ import pytest
 from tests.integration.ended import EndedJob
 from tests.integration.merge.hubs import Served, asked
 from tests.libraries import required
-from tunefleet.attach import session
 from tunefleet.programs import assets, run
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control import session
 
 if TYPE_CHECKING:
     import torch

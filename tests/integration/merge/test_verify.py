@@ -16,9 +16,9 @@ import pytest
 from tests.integration.ended import EndedJob
 from tests.integration.merge.conftest import BUILTIN, llama
 from tests.integration.merge.hubs import Served
-from tunefleet.attach import session
 from tunefleet.programs import assets, run
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control import session
 
 
 @pytest.fixture(scope="module", autouse=True)

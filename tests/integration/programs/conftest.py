@@ -15,9 +15,9 @@ import pytest
 from tests.integration.ended import EndedJob
 from tests.libraries import required
 from tests.making import llama
-from tunefleet.attach import session
 from tunefleet.programs import run
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control import session
 
 required("torch")
 

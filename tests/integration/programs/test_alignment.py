@@ -14,9 +14,9 @@ import pytest
 
 from tests.integration.programs.conftest import Ended, Train, merge
 from tests.integration.programs.test_label_scoring import assert_trained_alike, counted
-from tunefleet.attach import session
 from tunefleet.programs import run
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control import session
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -37,7 +37,7 @@ pytestmark = [
 RUN = """
 import sys
 from pathlib import Path
-from tunefleet.attach import session
+from tunefleet.trainer_control import session
 from tunefleet.programs import run
 for folder in sys.argv[1:]:
     session._sessions.clear()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.libraries import required
-from tunefleet.attach import session
 from tunefleet.programs import assets, run
 from tunefleet.spec import dump_task_spec, parse_workflow
+from tunefleet.trainer_control import session
 
 required("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.proof]

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tests.integration.programs.conftest import Ended
-from tunefleet.attach import session
 from tunefleet.programs import run
 from tunefleet.programs.engine.protocol import EngineModel
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control import session
 
 
 @pytest.fixture(scope="module", autouse=True)

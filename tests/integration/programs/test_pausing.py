@@ -13,10 +13,10 @@ import pytest
 from tests.integration.programs.conftest import Ended
 from tests.libraries import required
 from tests.making.sentence_model import make
-from tunefleet.attach import session
 from tunefleet.jobs.control import ControlClient, find_endpoint
 from tunefleet.programs import run
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control import session
 
 required("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore::FutureWarning")]

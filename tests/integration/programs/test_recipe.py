@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet import artifacts, attach
+from tunefleet import artifacts, trainer_control
 from tunefleet.spec import TrainingData
 
 
@@ -184,11 +184,11 @@ class Killed(BaseException):
 
 @pytest.fixture
 def kill_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
-    callbacks = attach.callbacks_for_job
+    callbacks = trainer_control.callbacks_for_job
 
     def arm(step: int | None) -> None:
         extra = [] if step is None else [KillAt(step)]
-        monkeypatch.setattr(attach, "callbacks_for_job", lambda folder: [*callbacks(folder), *extra])
+        monkeypatch.setattr(trainer_control, "callbacks_for_job", lambda folder: [*callbacks(folder), *extra])
 
     return arm
 

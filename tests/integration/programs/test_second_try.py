@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tunefleet.attach import finisher
-from tunefleet.attach.checkpoints import find_newest
 from tunefleet.jobs import second_try
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.trainer_control.checkpoints import finalizer
+from tunefleet.trainer_control.checkpoints.manifest import find_newest
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -130,13 +130,13 @@ def test_a_loss_that_is_no_number_ends_the_training_before_it_is_saved(train: An
 def test_a_checkpoint_that_was_saved_before_the_trouble_is_finished(
     train: Any, poisoned: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual = finisher.finish_checkpoint
+    usual = finalizer.finish_checkpoint
 
     def slowly(*args: Any, **known: Any) -> Any:
         time.sleep(0.5)
         return usual(*args, **known)
 
-    monkeypatch.setattr(finisher, "finish_checkpoint", slowly)
+    monkeypatch.setattr(finalizer, "finish_checkpoint", slowly)
     ended = train({"training": {"max_steps": 8, **SAVES}, "on_nan": "rollback"})
     assert ended.status.error_kind == "diverged"
     newest = find_newest(ended.folder.checkpoints_dir)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tunefleet.attach import identity
 from tunefleet.jobs import JobHandle, Supervisor, locks, new_launch_id
 from tunefleet.schemas.job_folder import Job
 from tunefleet.settings import inherited_environment
+from tunefleet.trainer_control import process_identity
 
 PROGRAM_DIR = Path(__file__).parent / "program"
 
@@ -52,7 +52,7 @@ def ranks_of(handle: JobHandle) -> list[int]:
 
 
 def lives(pid: int) -> bool:
-    return identity.process_started_at(pid) is not None
+    return process_identity.process_started_at(pid) is not None
 
 
 def end(handle: JobHandle, timeout_s: float = 90.0) -> Any:

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from tunefleet.attach import exchange, ranks, ring
-from tunefleet.attach.agree import MAX_HORIZON, Line, PeerLostError
-from tunefleet.attach.board import CommandBoard
-from tunefleet.attach.checkpoints import fault_of
-from tunefleet.attach.exchange import Exchange
-from tunefleet.attach.finisher import CheckpointFinisher, Saved
-from tunefleet.attach.identity import machine, process_started_at
-from tunefleet.attach.page import Page
-from tunefleet.attach.ranks import Follower, Leader
+from tunefleet.trainer_control.checkpoints.finalizer import CheckpointFinisher, Saved
+from tunefleet.trainer_control.checkpoints.manifest import fault_of
+from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.distributed import checkpoint_commit, shared_memory, step_agreement
+from tunefleet.trainer_control.distributed.checkpoint_commit import Exchange
+from tunefleet.trainer_control.distributed.shared_memory import Page
+from tunefleet.trainer_control.distributed.step_agreement import Follower, Leader
+from tunefleet.trainer_control.distributed.tcp_store import MAX_HORIZON, Line, PeerLostError
+from tunefleet.trainer_control.process_identity import machine, process_started_at
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -121,9 +121,9 @@ def test_what_was_decided_stays_decided_where_steps_become_longer(
 ) -> None:
     let_some_have_no_page(monkeypatch, elsewhere)
     rng = random.Random(7)
-    monkeypatch.setattr(ranks, "LONG_STEP_S", float("inf"))
-    monkeypatch.setattr(ranks, "horizon_of", lambda step_s: rng.choice([1, 2, 8]))
-    monkeypatch.setattr(ring, "_HEAR_EVERY_S", 0.0)
+    monkeypatch.setattr(step_agreement, "LONG_STEP_S", float("inf"))
+    monkeypatch.setattr(step_agreement, "horizon_of", lambda step_s: rng.choice([1, 2, 8]))
+    monkeypatch.setattr(shared_memory, "_HEAR_EVERY_S", 0.0)
     first, second = lines(store, 2)
     board = CommandBoard()
     leader, follower = Leader(board, first), Follower(CommandBoard(), second)
@@ -164,8 +164,8 @@ class Counting(Line):
 def test_ranks_of_one_machine_need_no_message_at_a_step(
     store: TCPStore, elsewhere: int, at_most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranks, "horizon_of", lambda step_s: 1)
-    monkeypatch.setattr(ring, "_HEAR_EVERY_S", 0.0)
+    monkeypatch.setattr(step_agreement, "horizon_of", lambda step_s: 1)
+    monkeypatch.setattr(shared_memory, "_HEAR_EVERY_S", 0.0)
     let_some_have_no_page(monkeypatch, elsewhere)
     prefix = f"test/{next(_number)}"
     first, second = (Counting(PrefixStore(prefix, store.clone()), rank, 2, 20.0) for rank in range(2))
@@ -183,7 +183,7 @@ def test_ranks_of_one_machine_need_no_message_at_a_step(
 def test_what_a_rank_was_asked_for_before_it_began_is_carried_out(
     store: TCPStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ring, "_HEAR_EVERY_S", 0.0)
+    monkeypatch.setattr(shared_memory, "_HEAR_EVERY_S", 0.0)
     first, second = lines(store, 2)
     board = CommandBoard()
     leader, follower = Leader(CommandBoard(), first), Follower(board, second)
@@ -261,7 +261,7 @@ def test_ranks_of_a_system_without_such_memory_ask_their_store(
 
 
 def test_a_page_is_kept_open_until_every_rank_has_answered(store: TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring, "_HEAR_EVERY_S", 0.0)
+    monkeypatch.setattr(shared_memory, "_HEAR_EVERY_S", 0.0)
     let_some_have_no_page(monkeypatch, 1)
     ends = lines(store, 3)
     before = files_open()
@@ -393,7 +393,7 @@ def test_all_ranks_stay_where_rank_0_cannot_leave(store: TCPStore) -> None:
 def test_a_checkpoint_without_the_part_of_a_lost_rank_is_none(
     store: TCPStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "_SEEN_S", 0.1)
+    monkeypatch.setattr(checkpoint_commit, "_SEEN_S", 0.1)
     said: list[str] = []
     first, _ = finishers(store, said, timeout_s=0.3)
     folder = tmp_path / "checkpoint-5"

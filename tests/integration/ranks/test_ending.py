@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tunefleet.attach.agree import Line
-from tunefleet.attach.board import Command, CommandBoard
-from tunefleet.attach.exchange import Exchange
-from tunefleet.attach.quiet import QuietJournal
-from tunefleet.attach.session import JobSession
-from tunefleet.attach.status import StatusFile
+from tunefleet.trainer_control.control.command_queue import Command, CommandBoard
+from tunefleet.trainer_control.distributed.checkpoint_commit import Exchange
+from tunefleet.trainer_control.distributed.tcp_store import Line
+from tunefleet.trainer_control.journal.null import QuietJournal
+from tunefleet.trainer_control.journal.status import StatusFile
+from tunefleet.trainer_control.session import JobSession
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,8 +26,8 @@ def libraries() -> None:
 
     from torch.distributed import PrefixStore, TCPStore
 
-    from tunefleet.attach.callback_checkpoint import CheckpointCallback
-    from tunefleet.attach.callback_ending import EndingCallback
+    from tunefleet.trainer_control.callbacks.checkpoint import CheckpointCallback
+    from tunefleet.trainer_control.callbacks.termination import EndingCallback
 
 
 pytestmark = pytest.mark.torch

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.integration.ranks.conftest import end, job
-from tunefleet.attach.checkpoints import list_whole
 from tunefleet.jobs import JobHandle, Supervisor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.journal import ANY_RECORD, EventRecord, MetricRecord
+from tunefleet.trainer_control.checkpoints.manifest import list_whole
 
 pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.timeout(600)]
 

@@ -16,7 +16,6 @@ from tunefleet.agent import poller
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.translate import Defaults, Translation, translate
-from tunefleet.attach.files import write_json
 from tunefleet.errors import InputError, SpecError
 from tunefleet.executors.sft import OTHERS, LoraSftExecutor
 from tunefleet.jobs import envs
@@ -26,6 +25,7 @@ from tunefleet.jobs.sysinfo import SystemReader
 from tunefleet.programs.trainers import known
 from tunefleet.schemas.training import Heartbeat, HeartbeatReply
 from tunefleet.settings import AgentSettings
+from tunefleet.trainer_control.files import write_json
 
 OTHER_TRAINERS = ("unsloth", "axolotl", "llamafactory")
 

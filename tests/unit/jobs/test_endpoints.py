@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tunefleet.attach.endpoint import EndpointFolder
 from tunefleet.jobs.control import find_endpoint, withdraw_endpoint
+from tunefleet.trainer_control.control.discovery import EndpointFolder
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.attach import journal
-from tunefleet.attach.journal import JournalWriter
 from tunefleet.jobs.journal_audit import losses, read
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control.journal import writer as writer_module
+from tunefleet.trainer_control.journal.writer import JournalWriter
 
 STEPS = 40
 
@@ -115,7 +115,7 @@ def test_lines_of_an_earlier_version_have_no_sum(folder: JobFolder) -> None:
 def test_points_that_were_left_out_for_their_room_are_a_loss_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "LIMIT_BYTES", 3000)
+    monkeypatch.setattr(writer_module, "LIMIT_BYTES", 3000)
     writer = JournalWriter(tmp_path, "l1")
     for step in range(1, STEPS + 1):
         writer.metric(step, {"loss": 1.0})

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tunefleet.attach.journal import JournalWriter
 from tunefleet.jobs.tracing import MOST_STEPS, AttemptTrace, read
 from tunefleet.observing.spans import Told
 from tunefleet.schemas.worker_link import Offer
+from tunefleet.trainer_control.journal.writer import JournalWriter
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

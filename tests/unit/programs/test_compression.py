@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tunefleet.attach.checkpoints import fault_of, find_newest, finish_checkpoint
+from tunefleet.trainer_control.checkpoints.manifest import fault_of, find_newest, finish_checkpoint
 
 
 @pytest.fixture(scope="module", autouse=True)

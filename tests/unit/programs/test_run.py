@@ -71,10 +71,10 @@ def test_a_program_that_does_not_exist_is_a_bug(tmp_path: Path) -> None:
 
 
 def test_an_abort_passes_through(start: Any, tmp_path: Path) -> None:
-    from tunefleet import attach
+    from tunefleet import trainer_control
 
     def program(folder: Path) -> None:
-        attach.open_session(folder).status.write(state="aborted", intent="abort")
+        trainer_control.open_session(folder).status.write(state="aborted", intent="abort")
         raise SystemExit(0)
 
     with pytest.raises(SystemExit):

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.unit.worker.fakes import FakeEnd, Running, World
-from tunefleet.attach.checkpoints import fault_of, finish_checkpoint, list_whole
 from tunefleet.errors import ArtifactError, InputError, NotFoundError, UnreachableError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import InputRef, ResumeFrom
+from tunefleet.trainer_control.checkpoints.manifest import fault_of, finish_checkpoint, list_whole
 from tunefleet.worker import uploads
 from tunefleet.worker.restoring import Restorer
 

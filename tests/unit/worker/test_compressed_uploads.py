@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from tests.unit.client.fake import URL, FakeServer
-from tunefleet.attach.checkpoints import fault_of, finish_checkpoint
-from tunefleet.attach.retention import kept_by_others
 from tunefleet.client.attempt import AttemptClient
 from tunefleet.schemas.job_folder import JobFolder, Keep
 from tunefleet.schemas.worker_link import Offer
+from tunefleet.trainer_control.checkpoints.manifest import fault_of, finish_checkpoint
+from tunefleet.trainer_control.checkpoints.retention import kept_by_others
 from tunefleet.worker import uploads
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.uploads import CheckpointUploads

@@ -440,7 +440,7 @@ def test_after_a_reboot_a_killed_job_is_launched_again_in_its_attempt(
     with Running(world):
         job = world.job()
     job.ended = FakeEnd("failed", TaskReason.KILLED)
-    monkeypatch.setattr("tunefleet.attach.identity.boot_id", lambda: "another boot")
+    monkeypatch.setattr("tunefleet.trainer_control.process_identity.boot_id", lambda: "another boot")
     with Running(world):
         world.job(count=2).end()
         assert world.server.finished(token).outcome == "completed"

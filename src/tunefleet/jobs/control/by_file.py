@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.jobs.control.discovery import FoundJob
 from tunefleet.schemas.control import CommandFile, CommandState, ControlReply
+from tunefleet.trainer_control.files import read_json, write_json
 
 
 class FileControlClient:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from tunefleet.attach import identity
-from tunefleet.attach.files import read_json
 from tunefleet.errors import InputError, NotFoundError
 from tunefleet.jobs.classify import read_status
 from tunefleet.schemas.control import Endpoint
 from tunefleet.schemas.job_folder import JobFolder, JobStatus
+from tunefleet.trainer_control import process_identity
+from tunefleet.trainer_control.files import read_json
 
 RUNS_DIR = Path("tunefleet-runs")
 """Where `tunefleet run` puts its job folders, below the folder that it was started in."""
@@ -42,7 +42,7 @@ class FoundJob:
     @property
     def here(self) -> bool:
         """Whether it is, or was, a job of this machine."""
-        return self.endpoint is None or self.endpoint.hostname in (None, identity.hostname())
+        return self.endpoint is None or self.endpoint.hostname in (None, process_identity.hostname())
 
     def last_status(self) -> JobStatus | None:
         """Return what the job last wrote about itself; None if that is gone."""
@@ -129,23 +129,23 @@ def is_surely_alive(endpoint: Endpoint) -> bool:
     """Tell whether the process that wrote an endpoint lives, beyond doubt: only then it is given a token."""
     same_machine = (
         endpoint.ended_at is None
-        and endpoint.hostname == identity.hostname()
-        and endpoint.boot_id == identity.boot_id()
+        and endpoint.hostname == process_identity.hostname()
+        and endpoint.boot_id == process_identity.boot_id()
     )
-    started_at = identity.process_started_at(endpoint.pid)
+    started_at = process_identity.process_started_at(endpoint.pid)
     return same_machine and started_at is not None and started_at == endpoint.process_started_at
 
 
 def is_surely_dead(endpoint: Endpoint) -> bool:
     """Tell whether the process that wrote an endpoint is gone, beyond doubt: only then its files are removed."""
-    if endpoint.hostname != identity.hostname():
+    if endpoint.hostname != process_identity.hostname():
         return False
     if endpoint.ended_at is not None:
         return True
-    boot = identity.boot_id()
+    boot = process_identity.boot_id()
     if None not in (boot, endpoint.boot_id) and boot != endpoint.boot_id:
         return True
-    started_at = identity.process_started_at(endpoint.pid)
+    started_at = process_identity.process_started_at(endpoint.pid)
     if started_at is None:
         return not _pid_is_taken(endpoint.pid)
     return endpoint.process_started_at is not None and started_at != endpoint.process_started_at

@@ -7,12 +7,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunefleet.attach.files import read_json
-from tunefleet.attach.status import FINAL_STATES
 from tunefleet.jobs import locks
 from tunefleet.jobs.classify import read_status
 from tunefleet.jobs.control.discovery import FoundJob, is_surely_dead, list_jobs
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control.files import read_json
+from tunefleet.trainer_control.journal.status import FINAL_STATES
 
 _OURS = ("status.json", "commands.json", "overrides.json", "job", "control")
 _LOCK = ".lock"

@@ -10,8 +10,6 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from tunefleet.attach.files import read_json
-from tunefleet.attach.status import FINAL_STATES
 from tunefleet.errors import ConflictError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.jobs.control.by_file import FileControlClient, status_view
 from tunefleet.jobs.control.by_http import ControlClient, RemoteHost
@@ -19,6 +17,8 @@ from tunefleet.jobs.control.discovery import FoundJob, find_job, is_surely_alive
 from tunefleet.jobs.control.outcome import is_settled
 from tunefleet.schemas.control import CommandState, ControlReply
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control.files import read_json
+from tunefleet.trainer_control.journal.status import FINAL_STATES
 
 logger = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ from filelock import FileLock, Timeout
 
 import tunefleet
 from tunefleet import extras
-from tunefleet.attach.files import write_json
 from tunefleet.errors import ConflictError, MachineError
 from tunefleet.jobs.envs.families import Machine, digest, pins
 from tunefleet.jobs.envs.places import STAMP, Environment, Stamp, at, envs_dir, pip_of
 from tunefleet.settings import inherited_environment
+from tunefleet.trainer_control.files import write_json
 
 LOG: Final = "making.log"
 _TAIL_LINES: Final = 8

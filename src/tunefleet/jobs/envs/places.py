@@ -12,11 +12,11 @@ from typing import Final, Literal
 
 from pydantic import ValidationError
 
-from tunefleet.attach.files import read_json
 from tunefleet.jobs.envs.families import FAMILIES, Family, Machine, digest, family
 from tunefleet.jobs.gpuinfo import read_gpus
 from tunefleet.schemas.base import Message
 from tunefleet.settings import ProcessSettings, load
+from tunefleet.trainer_control.files import read_json
 
 State = Literal["ready", "missing", "unfinished", "stale"]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import datasets
 
-from tunefleet.attach import world
 from tunefleet.programs import ranks
 from tunefleet.programs.align.method import Parts, SpecT
 from tunefleet.programs.train import assemble
 from tunefleet.programs.train.launch import Launch
+from tunefleet.trainer_control.distributed import world
 
 FOLDER = "reference"
 """In the job folder: rows with what the reference says of them."""

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from tunefleet.attach import JobSession
 from tunefleet.errors import TunefleetError
 from tunefleet.jobs.engines import peer_uid
 from tunefleet.jobs.talking import address
@@ -23,6 +22,7 @@ from tunefleet.programs.outputs import write_file
 from tunefleet.programs.secrets import hidden
 from tunefleet.schemas.chat import ChatPiece, ChatRequest
 from tunefleet.spec import ChatTaskSpec
+from tunefleet.trainer_control import JobSession
 
 logger = logging.getLogger(__name__)
 

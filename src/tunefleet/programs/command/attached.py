@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunefleet.attach import JobSession, inject, trainings
 from tunefleet.errors import InputError
 from tunefleet.jobs import envs, joblog
 from tunefleet.jobs.classify import last_traceback, log_tail
@@ -18,6 +17,8 @@ from tunefleet.programs import children
 from tunefleet.programs.faults import CommandFailedError, ErrorKind
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.settings import SECRETS_DIR, inherited_environment, without_credentials
+from tunefleet.trainer_control import JobSession
+from tunefleet.trainer_control.autoload import inject, trainings
 
 _MEMORY_SIGNS = ("OutOfMemoryError", "out of memory", "MemoryError", "Cannot allocate memory", "std::bad_alloc")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.artifacts import hash_file
-from tunefleet.attach import trainings
 from tunefleet.errors import InputError
 from tunefleet.schemas.compat_results import FILE_KIND
 from tunefleet.spec import CommandSpec
+from tunefleet.trainer_control.autoload import trainings
 
 FOLDER_KIND: Final = "folder"
 _KINDS: Final = {"final_lora": "adapter", "final_model": "model"}

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tunefleet.attach import JobSession, trainings
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.programs import secrets
 from tunefleet.programs.command.attached import Ran, environment_of, run_attached
 from tunefleet.programs.command.found import collected
 from tunefleet.programs.opening import open_task
 from tunefleet.spec import CommandSpec
 from tunefleet.spec.command import file_name
+from tunefleet.trainer_control import JobSession
+from tunefleet.trainer_control.autoload import trainings
+from tunefleet.trainer_control.files import read_json, write_json
 
 logger = logging.getLogger(__name__)
 

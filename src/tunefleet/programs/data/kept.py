@@ -21,10 +21,10 @@ import orjson
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.programs.data.readers import Rows, table
 from tunefleet.programs.data.shapes import Shape
 from tunefleet.programs.data.tokens import Encoder, Tokenized, tokenize
+from tunefleet.trainer_control.files import read_json, write_json
 
 logger = logging.getLogger(__name__)
 

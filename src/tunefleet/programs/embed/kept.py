@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.programs.embed.encoder import Encoder
 from tunefleet.programs.embed.model import Vectors
+from tunefleet.trainer_control.files import read_json, write_json
 
 
 def fingerprint(texts: Iterable[str], *about: Any) -> str:

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tunefleet.artifacts import hash_file
-from tunefleet.attach.files import write_json
 from tunefleet.errors import InputError
 from tunefleet.programs.embed.encoder import Encoder, open_encoder
 from tunefleet.programs.embed.kept import KeptVectors, encoded, fingerprint
@@ -24,6 +23,7 @@ from tunefleet.programs.opening import open_task
 from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import EmbeddingTaskSpec
 from tunefleet.spec.retrieval import VECTORS
+from tunefleet.trainer_control.files import write_json
 
 _BATCHES_KEPT: Final = 8
 """Batches after which vectors are written down: few enough to lose little, enough to sort texts by length."""

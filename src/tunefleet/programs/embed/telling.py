@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tunefleet.attach.session import JobSession
+from tunefleet.trainer_control.session import JobSession
 
 
 class Teller:

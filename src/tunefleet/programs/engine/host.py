@@ -21,13 +21,13 @@ from typing import Any, Final, NoReturn
 
 import psutil
 
-from tunefleet.attach import identity
-from tunefleet.attach.files import write_json
 from tunefleet.jobs import locks
 from tunefleet.programs.engine import wire
 from tunefleet.programs.engine.conversation import Conversation
 from tunefleet.programs.engine.loading import open_engine
 from tunefleet.programs.engine.protocol import Engine
+from tunefleet.trainer_control import process_identity
+from tunefleet.trainer_control.files import write_json
 
 logger = logging.getLogger(__name__)
 
@@ -216,8 +216,8 @@ def main(arguments: list[str]) -> int:
             listener.bind(str(address))
             facts = {
                 "pid": os.getpid(),
-                "process_started_at": identity.process_started_at(os.getpid()),
-                "boot_id": identity.boot_id(),
+                "process_started_at": process_identity.process_started_at(os.getpid()),
+                "boot_id": process_identity.boot_id(),
                 "gpus": about["gpus"],
                 "site": about["site"],
                 "model": about["model"]["identifier"],

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from tunefleet.attach import JobSession
+from tunefleet.trainer_control import JobSession
 
 PHASE: Final = "evaluating"
 

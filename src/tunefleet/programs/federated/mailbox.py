@@ -10,7 +10,7 @@ import threading
 import uuid
 from typing import Any, Final
 
-from tunefleet.attach.board import Command, CommandBoard
+from tunefleet.trainer_control.control.command_queue import Command, CommandBoard
 
 VERSION: Final = "version"
 """A version is here: `version`."""

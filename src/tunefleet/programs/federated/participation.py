@@ -14,8 +14,6 @@ from typing import Any
 
 from transformers import TrainerState, TrainingArguments
 
-from tunefleet.attach.board import Command
-from tunefleet.attach.ranks import Decider, decider_for
 from tunefleet.errors import ConflictError
 from tunefleet.programs.federated.adapter import LiveAdapter
 from tunefleet.programs.federated.beginning import begin_alike
@@ -30,6 +28,8 @@ from tunefleet.programs.federated.reload import blend, keep_beside
 from tunefleet.programs.federated.together import Ranks, Tally
 from tunefleet.programs.federated.uploader import Capture, Sent
 from tunefleet.schemas.federated import Losses
+from tunefleet.trainer_control.control.command_queue import Command
+from tunefleet.trainer_control.distributed.step_agreement import Decider, decider_for
 
 logger = logging.getLogger("tunefleet.federation")
 

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.schemas.federated import UpdateCreate
+from tunefleet.trainer_control.files import read_json, write_json
 
 logger = logging.getLogger("tunefleet.federation")
 

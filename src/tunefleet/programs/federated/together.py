@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from tunefleet.attach import world
-from tunefleet.attach.collective import cpu_group
 from tunefleet.programs.federated.adapter import LiveAdapter
+from tunefleet.trainer_control.distributed import world
+from tunefleet.trainer_control.distributed.collectives import cpu_group
 
 
 class Ranks:

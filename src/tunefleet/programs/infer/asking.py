@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tunefleet import attach
+from tunefleet import trainer_control
 from tunefleet.errors import InputError
 from tunefleet.programs.engine.faults import RequestError
 from tunefleet.programs.engine.protocol import Answer, Engine, Request, Sampling
@@ -77,7 +77,7 @@ class Pace:
         tokens: Those of the answers that this launch has made.
     """
 
-    session: attach.JobSession
+    session: trainer_control.JobSession
     total: int
     done: int
     tokens: int = 0

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-from tunefleet.attach.quiet import Journal
 from tunefleet.errors import MachineError
 from tunefleet.jobs import envs
 from tunefleet.programs.engine.protocol import Engine, EngineModel
 from tunefleet.programs.engine.warm import connect
 from tunefleet.programs.infer.weights import EngineName
 from tunefleet.spec.prompting import AnsweringTaskSpec
+from tunefleet.trainer_control.journal.null import Journal
 
 
 def choose(spec: AnsweringTaskSpec, gpus: Sequence[str]) -> EngineName:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tunefleet import attach
+from tunefleet import trainer_control
 from tunefleet.errors import InputError
 from tunefleet.programs.engine.protocol import EngineModel
 from tunefleet.programs.heeding import Heeding
@@ -57,7 +57,7 @@ def run(folder: Path) -> None:
 
 
 def _answer(
-    session: attach.JobSession, job: Job, tasks: Sequence[Task], model: EngineModel, spec: InferenceTaskSpec
+    session: trainer_control.JobSession, job: Job, tasks: Sequence[Task], model: EngineModel, spec: InferenceTaskSpec
 ) -> result.Run:
     """Answer what has no answer yet."""
     structure = Structure(spec.inference) if spec.inference.templates is not None else None
@@ -102,7 +102,7 @@ def _made_with(model: EngineModel, spec: InferenceTaskSpec) -> dict[str, Any]:
 
 
 def _tell(
-    session: attach.JobSession, tasks: Sequence[Task], unique: Sequence[Question], before: frozenset[str]
+    session: trainer_control.JobSession, tasks: Sequence[Task], unique: Sequence[Question], before: frozenset[str]
 ) -> None:
     items = sum(len(task.questions) for task in tasks)
     counts = {"tasks": len(tasks), "items": items, "questions": len(unique), "answered": len(before)}
@@ -147,7 +147,7 @@ def _of_task(task: Task, made: result.Run) -> dict[str, Any]:
     return found
 
 
-def _show(session: attach.JobSession, items: Sequence[dict[str, Any]]) -> None:
+def _show(session: trainer_control.JobSession, items: Sequence[dict[str, Any]]) -> None:
     """Tell the first answers as samples."""
     for item in items[:_SAMPLES]:
         about = item["metadata"]

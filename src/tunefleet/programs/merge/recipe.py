@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.artifacts import manifest_digest, scan
-from tunefleet.attach.quiet import Journal
 from tunefleet.errors import InputError, MachineError
 from tunefleet.programs import quieten
 from tunefleet.programs.base_model import Source
@@ -26,6 +25,7 @@ from tunefleet.programs.outputs import write_file, write_folder
 from tunefleet.programs.train.clock import Clock
 from tunefleet.schemas.api import FileEntry
 from tunefleet.spec.merging import MergeTaskSpec
+from tunefleet.trainer_control.journal.null import Journal
 
 logger = logging.getLogger(__name__)
 

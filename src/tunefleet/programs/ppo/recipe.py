@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from tunefleet.attach import world
 from tunefleet.errors import InputError
 from tunefleet.memory.estimate import Load
 from tunefleet.programs import base_model, ranks
@@ -24,6 +23,7 @@ from tunefleet.programs.train.disk import require_disk
 from tunefleet.programs.train.launch import Launch
 from tunefleet.programs.train.material import report_notes
 from tunefleet.spec import PpoSpec
+from tunefleet.trainer_control.distributed import world
 
 
 def run(folder: Path) -> None:

@@ -11,8 +11,6 @@ from typing import Any, Final
 
 import orjson
 
-from tunefleet.attach import JobSession
-from tunefleet.attach.files import write_json
 from tunefleet.errors import DataError
 from tunefleet.programs.opening import open_task
 from tunefleet.programs.prepare_data.opening import Source
@@ -20,6 +18,8 @@ from tunefleet.programs.prepare_data.pipeline import Count, Pipeline
 from tunefleet.programs.prepare_data.tokenizers import Tokenizers
 from tunefleet.programs.prepare_data.writing import write
 from tunefleet.spec import DataTaskSpec
+from tunefleet.trainer_control import JobSession
+from tunefleet.trainer_control.files import write_json
 
 WORKSPACE: Final = "rows"
 """Folder of the job with rows that wait for others; deleted at the end."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import orjson
 
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.programs.prepare_data.rows import Row
+from tunefleet.trainer_control.files import read_json, write_json
 
 
 class Spool:

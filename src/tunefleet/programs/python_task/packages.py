@@ -18,8 +18,8 @@ from pathlib import Path
 import platformdirs
 from filelock import FileLock
 
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import InputError
+from tunefleet.trainer_control.files import read_json, write_json
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.artifacts import hash_file
-from tunefleet.attach import JobSession
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import InputError, MachineError
 from tunefleet.programs import children, secrets
 from tunefleet.programs.faults import CommandFailedError
@@ -24,6 +22,8 @@ from tunefleet.schemas.compat_results import FILE_KIND
 from tunefleet.schemas.job_folder import Job
 from tunefleet.settings import inherited_environment, without_credentials
 from tunefleet.spec import PythonTaskSpec
+from tunefleet.trainer_control import JobSession
+from tunefleet.trainer_control.files import read_json, write_json
 
 WORK: Final = "python"
 """Folder of the job in which the function runs."""

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tunefleet.attach.files import read_json, write_json
-from tunefleet.attach.session import JobSession
 from tunefleet.errors import InputError
 from tunefleet.programs.embed.encoder import Encoder, open_encoder
 from tunefleet.programs.embed.kept import KeptVectors, encoded, fingerprint
@@ -29,6 +27,8 @@ from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import RagIndexTaskSpec
 from tunefleet.spec.paths import DATABASE
 from tunefleet.spec.retrieval import INDEX
+from tunefleet.trainer_control.files import read_json, write_json
+from tunefleet.trainer_control.session import JobSession
 
 _POINTS_AT_ONCE: Final = 256
 _DOCUMENTS_AT_ONCE: Final = 100

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tunefleet.attach.files import write_json
-from tunefleet.attach.session import JobSession
 from tunefleet.errors import InputError, SpecError
 from tunefleet.programs.embed.encoder import Encoder, open_encoder
 from tunefleet.programs.embed.telling import Teller
@@ -25,6 +23,8 @@ from tunefleet.programs.rag.indexing import about_database, fit
 from tunefleet.programs.together import batch
 from tunefleet.spec import RagTaskSpec
 from tunefleet.spec.paths import DATABASE
+from tunefleet.trainer_control.files import write_json
+from tunefleet.trainer_control.session import JobSession
 
 logger = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ from typing import Final
 
 from transformers import TrainerCallback
 
-from tunefleet import attach
-from tunefleet.attach.retention import kept_by_others
+from tunefleet import trainer_control
 from tunefleet.programs.train import federated
 from tunefleet.programs.train.compression import Compress
 from tunefleet.programs.train.divergence import WatchDivergence
 from tunefleet.programs.train.launch import Launch, SpecT
 from tunefleet.programs.train.trackers import tensorboard
+from tunefleet.trainer_control.checkpoints.retention import kept_by_others
 
 _ON_REWARDS: Final = ("grpo", "ppo", "rloo")
 
@@ -20,7 +20,7 @@ _ON_REWARDS: Final = ("grpo", "ppo", "rloo")
 def common_callbacks(launch: Launch[SpecT]) -> list[TrainerCallback]:
     """Return the callbacks of any training; none of them needs to know the trainer."""
     spec, folder = launch.spec, launch.folder.root
-    steering = attach.callbacks_for_job(folder)
+    steering = trainer_control.callbacks_for_job(folder)
     # First: what belongs into a checkpoint must be there before the others hash it.
     callbacks: list[TrainerCallback] = [*federated.callbacks(launch, steering), *steering]
     if spec.checkpoint.compress == "zstd":

@@ -22,9 +22,9 @@ from typing import Any
 import zstandard
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from tunefleet.attach import world
-from tunefleet.attach.checkpoints import MANIFEST, digest_of
-from tunefleet.attach.files import read_json, sync_folder, write_json
+from tunefleet.trainer_control.checkpoints.manifest import MANIFEST, digest_of
+from tunefleet.trainer_control.distributed import world
+from tunefleet.trainer_control.files import read_json, sync_folder, write_json
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from transformers import Trainer, TrainingArguments
 
-from tunefleet.attach.checkpoints import list_whole
 from tunefleet.jobs.disk import DiskTooSmallError, Forecast, require_space
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control.checkpoints.manifest import list_whole
 
 
 def require_disk(folder: JobFolder, trainer: Trainer, *, adapter: bool, make_room: Callable[[], bool]) -> None:

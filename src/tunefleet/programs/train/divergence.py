@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from tunefleet.attach import JobSession
-from tunefleet.attach.checkpoints import supersede_beyond
 from tunefleet.programs.faults import DivergedError
+from tunefleet.trainer_control import JobSession
+from tunefleet.trainer_control.checkpoints.manifest import supersede_beyond
 
 Policy = Literal["stop", "rollback", "ignore"]
 

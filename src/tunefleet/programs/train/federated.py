@@ -10,7 +10,6 @@ from typing import Final, TypeVar
 from pydantic import ValidationError
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from tunefleet.attach.callback_control import ControlCallback
 from tunefleet.errors import InputError
 from tunefleet.programs import ranks
 from tunefleet.programs.data.readers import Rows, take
@@ -19,6 +18,7 @@ from tunefleet.programs.federated.callback import FederatedCallback
 from tunefleet.programs.train.launch import Launch
 from tunefleet.schemas.job_folder import Participant
 from tunefleet.spec import FederableTaskSpec, FederatedTrainingSpec, ModelTrainingSpec, ShardSpec
+from tunefleet.trainer_control.callbacks.control import ControlCallback
 
 SpecT = TypeVar("SpecT", bound=ModelTrainingSpec)
 _PAIRS: Final = frozenset({"dpo", "orpo"})

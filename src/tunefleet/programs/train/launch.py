@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import torch
 
-from tunefleet.attach.files import read_json
 from tunefleet.errors import InputError
 from tunefleet.programs import ranks
 from tunefleet.programs.opening import Opened, open_task
 from tunefleet.programs.train.clock import Clock
 from tunefleet.spec import ModelTrainingSpec, Parallelism, TrainingTaskSpec
+from tunefleet.trainer_control.files import read_json
 
 _SHARE = "TUNEFLEET_GPU_MEMORY_FRACTION"
 _BATCH = ("batch_size", "gradient_accumulation_steps")

@@ -11,7 +11,6 @@ from pathlib import Path
 import datasets
 import numpy as np
 
-from tunefleet.attach.quiet import Journal
 from tunefleet.errors import DataError
 from tunefleet.programs.data import sources
 from tunefleet.programs.data.holdout import Duplicates
@@ -22,6 +21,7 @@ from tunefleet.programs.train import packing
 from tunefleet.programs.train.packing import Packed
 from tunefleet.programs.train.streaming import PLACE_FILE, Place, SampleStream
 from tunefleet.spec import TrainingTaskSpec
+from tunefleet.trainer_control.journal.null import Journal
 
 _PROBED_ROWS = 1000
 

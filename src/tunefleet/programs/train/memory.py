@@ -15,12 +15,12 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tunefleet.attach.files import read_json, write_json
-from tunefleet.attach.quiet import Journal
 from tunefleet.memory.estimate import PLAIN, Estimate, Load, Shape, estimate
 from tunefleet.programs.base_model import Source
 from tunefleet.programs.train.hardware import Kernels
 from tunefleet.spec import LoraSpec, ModelTrainingSpec
+from tunefleet.trainer_control.files import read_json, write_json
+from tunefleet.trainer_control.journal.null import Journal
 
 logger = logging.getLogger(__name__)
 

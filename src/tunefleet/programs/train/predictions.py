@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from tunefleet.attach.quiet import Journal
 from tunefleet.programs.train.samples import Answer
 from tunefleet.spec import PredictionsSpec
+from tunefleet.trainer_control.journal.null import Journal
 
 
 class Predict(TrainerCallback):

@@ -14,7 +14,6 @@ from typing import Any, Final
 import datasets
 import torch
 
-from tunefleet.attach.files import read_json
 from tunefleet.errors import InputError
 from tunefleet.programs import base_model
 from tunefleet.programs.command import environment_of, run_attached
@@ -28,6 +27,7 @@ from tunefleet.programs.trainers import known, rows
 from tunefleet.programs.trainers.plan import Plan, Request
 from tunefleet.spec import TrainingTaskSpec
 from tunefleet.spec.trainer import NAMES
+from tunefleet.trainer_control.files import read_json
 
 logger = logging.getLogger(__name__)
 

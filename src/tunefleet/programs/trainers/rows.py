@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import datasets
 
-from tunefleet.attach.files import read_json, write_json
 from tunefleet.programs.data import sources
 from tunefleet.programs.data.tokens import Encoder, Tokenized, tokenize
 from tunefleet.spec import TrainingTaskSpec
+from tunefleet.trainer_control.files import read_json, write_json
 
 _MADE: Final = "rows.json"
 TRAIN: Final = "train.jsonl"

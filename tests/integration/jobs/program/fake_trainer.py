@@ -18,21 +18,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tunefleet import attach, errors
-from tunefleet.attach.board import CommandBoard
-from tunefleet.attach.control import ControlServer
+from tunefleet import errors, trainer_control
 from tunefleet.jobs.lazy import executed
 from tunefleet.programs import secrets
+from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.control.server import ControlServer
 
 
 def main(folder: Path) -> None:
     """Do what the spec says."""
-    session = attach.open_session(folder)
+    session = trainer_control.open_session(folder)
     options = dict(session.job["spec"])
     ACTIONS[options.pop("do")](session, **options)
 
 
-def finish(session: attach.JobSession, steps: int = 3, say: str = "") -> None:
+def finish(session: trainer_control.JobSession, steps: int = 3, say: str = "") -> None:
     """Log some steps and end properly."""
     if say:
         print(say)
@@ -41,14 +41,14 @@ def finish(session: attach.JobSession, steps: int = 3, say: str = "") -> None:
     session.status.write(state="running", phase="training", step=steps)
 
 
-def flood(session: attach.JobSession, mebibytes: int) -> None:
+def flood(session: trainer_control.JobSession, mebibytes: int) -> None:
     """Print a lot, a mebibyte in ten milliseconds at most."""
     for number in range(mebibytes):
         print(f"{number:08d}".ljust((1 << 20) - 1))
         time.sleep(0.01)
 
 
-def train(session: attach.JobSession, steps: int = 500, step_s: float = 0.02, stubborn: bool = False) -> None:
+def train(session: trainer_control.JobSession, steps: int = 500, step_s: float = 0.02, stubborn: bool = False) -> None:
     """Take steps and obey commands at their ends; a stubborn one ends no step and hears no SIGTERM."""
     board = CommandBoard(session.folder)
     server = ControlServer(
@@ -73,7 +73,7 @@ def train(session: attach.JobSession, steps: int = 500, step_s: float = 0.02, st
             return
 
 
-def hang(session: attach.JobSession, steps: int = 3) -> None:
+def hang(session: trainer_control.JobSession, steps: int = 3) -> None:
     """Take some steps, then wait for a lock that nobody gives back."""
     session.status.write(state="running", phase="training", max_steps=9)
     for step in range(1, steps + 1):
@@ -87,7 +87,7 @@ def _wait_for_ever(lock: threading.Lock) -> None:
         lock.acquire()
 
 
-def prepare(session: attach.JobSession, busy_s: float = 1.0) -> None:
+def prepare(session: trainer_control.JobSession, busy_s: float = 1.0) -> None:
     """Compute without a word, as tokenising does; then only wait."""
     deadline = time.monotonic() + busy_s
     while time.monotonic() < deadline:
@@ -96,7 +96,7 @@ def prepare(session: attach.JobSession, busy_s: float = 1.0) -> None:
     time.sleep(60)
 
 
-def fail(session: attach.JobSession, error: str) -> None:
+def fail(session: trainer_control.JobSession, error: str) -> None:
     """Raise."""
     raise {
         "input": errors.DataError("The dataset has no rows."),
@@ -107,20 +107,20 @@ def fail(session: attach.JobSession, error: str) -> None:
     }[error]
 
 
-def die(session: attach.JobSession, number: int) -> None:
+def die(session: trainer_control.JobSession, number: int) -> None:
     """End by a signal, without a word."""
     os.kill(os.getpid(), number)
     time.sleep(10)
 
 
-def leave(session: attach.JobSession, code: int, say: str = "") -> None:
+def leave(session: trainer_control.JobSession, code: int, say: str = "") -> None:
     """End at once, past everything that would report."""
     sys.stderr.write(say)
     sys.stderr.flush()
     os._exit(code)
 
 
-def beget(session: attach.JobSession, new_session: bool = False) -> None:
+def beget(session: trainer_control.JobSession, new_session: bool = False) -> None:
     """Start a process that would live on, and take steps."""
     child = subprocess.Popen(
         [sys.executable, "-S", "-c", "import time; time.sleep(60)"], start_new_session=new_session, close_fds=False
@@ -129,7 +129,7 @@ def beget(session: attach.JobSession, new_session: bool = False) -> None:
     train(session)
 
 
-def look(session: attach.JobSession) -> None:
+def look(session: trainer_control.JobSession) -> None:
     """Write down what the process was given."""
     facts = {
         "environ": dict(os.environ),
@@ -150,13 +150,13 @@ def look(session: attach.JobSession) -> None:
     time.sleep(0.5)
 
 
-def pin(session: attach.JobSession, devices: str) -> None:
+def pin(session: trainer_control.JobSession, devices: str) -> None:
     """Choose devices in its own process, as trainers do; write down what it had been given."""
     (session.folder / "given.json").write_text(json.dumps(os.environ.get("CUDA_VISIBLE_DEVICES")))
     os.environ["CUDA_VISIBLE_DEVICES"] = devices
 
 
-def compute(session: attach.JobSession) -> None:
+def compute(session: trainer_control.JobSession) -> None:
     """Use the training libraries that a fork server has imported, and write down how they were found."""
     import numpy
     import torch
@@ -177,7 +177,7 @@ def compute(session: attach.JobSession) -> None:
     (session.folder / "facts.json").write_text(json.dumps(facts))
 
 
-def reveal(session: attach.JobSession, **options: str) -> None:
+def reveal(session: trainer_control.JobSession, **options: str) -> None:
     """Put the secrets of the spec in, say them wherever a program says something, and fail with them."""
     filled = secrets.filled({**session.job["spec"], **options})
     found = {"token": filled["token"], "left": [name for name in os.environ if name.startswith("TUNEFLEET_SECRET_")]}

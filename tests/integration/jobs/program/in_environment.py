@@ -11,12 +11,12 @@ from pathlib import Path
 
 import fake_trainer
 
-from tunefleet import attach
+from tunefleet import trainer_control
 
 
 def main(folder: Path) -> None:
     """Say it, then take steps and obey commands."""
-    session = attach.open_session(folder)
+    session = trainer_control.open_session(folder)
     found: dict[str, str | None] = {"prefix": sys.prefix, "path": os.environ["PATH"], "python": shutil.which("python")}
     for name in ("layered", "pydantic"):
         try:

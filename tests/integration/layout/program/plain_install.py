@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 MISSING = ("torch", "transformers", "peft", "safetensors", "pytest")
-OTHERS = {"attach", "programs"}
+OTHERS = {"trainer_control", "programs"}
 """They run in a trainer's process, where the libraries are."""
 
 

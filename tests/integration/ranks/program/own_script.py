@@ -12,7 +12,7 @@ import lean  # noqa: F401 -- before transformers
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from tests.integration.attach.tiny import ROWS, digest, tiny_model
+from tests.integration.trainer_control.tiny import ROWS, digest, tiny_model
 from tunefleet import TrainerControlCallback
 
 STEPS = 24

@@ -7,12 +7,12 @@ import signal
 import time
 from pathlib import Path
 
-from tunefleet import attach
+from tunefleet import trainer_control
 
 
 def main(folder: Path) -> None:
     """Do what the spec says."""
-    session = attach.open_session(folder)
+    session = trainer_control.open_session(folder)
     options = session.job["spec"]
     if options.get("stubborn"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -16,20 +16,20 @@ import lean  # noqa: F401 -- before transformers
 import torch
 import torch.distributed as dist
 
-from tunefleet import attach
-from tunefleet.attach.board import CommandBoard
-from tunefleet.attach.collective import Collective, cpu_group
-from tunefleet.attach.ranks import decider_for
+from tunefleet import trainer_control
+from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.distributed.collectives import Collective, cpu_group
+from tunefleet.trainer_control.distributed.step_agreement import decider_for
 
 
 def main(folder: Path) -> None:
     """Do what the spec says."""
-    session = attach.open_session(folder)
+    session = trainer_control.open_session(folder)
     options = dict(session.job["spec"])
     {"loop": loop, "train": train}[options.pop("do")](session, **options)
 
 
-def note(session: attach.JobSession, name: str, value: Any) -> None:
+def note(session: trainer_control.JobSession, name: str, value: Any) -> None:
     """Leave something for the test; by rank 0."""
     if session.leads:
         part = session.folder / f".{name}.part"
@@ -37,7 +37,7 @@ def note(session: attach.JobSession, name: str, value: Any) -> None:
         part.rename(session.folder / f"{name}.json")
 
 
-def loop(session: attach.JobSession, steps: int, seed: int, lost: int | None = None) -> None:
+def loop(session: trainer_control.JobSession, steps: int, seed: int, lost: int | None = None) -> None:
     """Ask what is due without ever waiting for each other: each rank is now fast, now slow.
 
     Args:
@@ -86,7 +86,7 @@ def _walk(decider: Any, steps: int, rng: random.Random, pause_s: float) -> list[
     return acted
 
 
-def train(session: attach.JobSession, *, baseline: bool, at: list[Any] | None = None, **options: Any) -> None:
+def train(session: trainer_control.JobSession, *, baseline: bool, at: list[Any] | None = None, **options: Any) -> None:
     """Train with our callbacks; with `baseline` the same without them before, from beginning to end.
 
     Args:
@@ -100,7 +100,7 @@ def train(session: attach.JobSession, *, baseline: bool, at: list[Any] | None = 
         trainer = _trainer(str(session.folder / "bare"), [], **bare)
         trainer.train()
         note(session, "bare", _digest(trainer))
-    callbacks = attach.callbacks_for_job(session.folder)
+    callbacks = trainer_control.callbacks_for_job(session.folder)
     if at is not None:
         callbacks.insert(0, _asking(callbacks, *at))
     trainer = _trainer(str(session.checkpoints_dir), callbacks, **options)

@@ -13,11 +13,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tunefleet.attach.board import Command
 from tunefleet.errors import AdapterRefused, InputError, UnreachableError
 from tunefleet.federation import AdapterFile
 from tunefleet.federation.quantize import unpack
 from tunefleet.schemas.federated import UpdateTaken
+from tunefleet.trainer_control.control.command_queue import Command
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunefleet.attach import session
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec.retrieval import VectorSpec
+from tunefleet.trainer_control import session
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tunefleet.attach.files import write_json
 from tunefleet.errors import InputError
 from tunefleet.programs.heeding import Heeding
 from tunefleet.programs.opening import checked, open_task
 from tunefleet.programs.together import batch
+from tunefleet.trainer_control.files import write_json
 from tunefleet_word_count.spec import REPORT, WordCountSpec, WordsSpec
 
 _WORD = re.compile(r"\w+")

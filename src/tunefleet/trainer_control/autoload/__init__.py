@@ -1,0 +1,1 @@
+"""What is attached to a script that knows nothing of it."""

@@ -1,0 +1,127 @@
+"""Gets into anybody's Python process without a changed line: what `tunefleet run` puts in front of `PYTHONPATH`.
+
+Python imports `sitecustomize` before a script; the one that `write_site` makes installs an import hook, removes itself
+and lets the environment's own run. The hook waits for `transformers.trainer`; an interpreter that never imports it
+pays for nothing else. Loaded by file location in an environment that may lack Tunefleet: standard library only, no
+relative imports.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+TARGET = "transformers.trainer"
+SEEN = "seen"
+ATTACHED_TO = "TUNEFLEET_ATTACHED_TO"
+"""Names the job folder to a loop that steers itself by `tunefleet.control`: no import of a Trainer tells of it."""
+_SITE = '''"""Written by `tunefleet run`: attaches control and journal to what is trained here, then makes way."""
+
+import importlib.util as _util
+import os as _os
+import sys as _sys
+
+_here = _os.path.dirname(_os.path.abspath(__file__))
+_sys.path[:] = [_path for _path in _sys.path if _os.path.abspath(_path or ".") != _here]
+try:
+    _spec = _util.spec_from_file_location("_tunefleet_inject", {inject!r})
+    _inject = _util.module_from_spec(_spec)
+    _spec.loader.exec_module(_inject)
+    _inject.install({folder!r})
+except Exception as _error:
+    _sys.stderr.write("tunefleet: this training cannot be steered: %r\\n" % (_error,))
+_own = _sys.modules.pop("sitecustomize", None)
+try:
+    import sitecustomize
+except ImportError as _error:
+    if _error.name != "sitecustomize":
+        raise
+    _sys.modules["sitecustomize"] = _own
+'''
+
+
+def write_site(folder: Path) -> Path:
+    """Write the `sitecustomize` of a job and return the folder that belongs in front of `PYTHONPATH`.
+
+    Args:
+        folder: The job folder.
+    """
+    site = folder.resolve() / "attach"
+    site.mkdir(parents=True, exist_ok=True)
+    (site / SEEN).unlink(missing_ok=True)
+    text = _SITE.format(inject=str(Path(__file__).resolve()), folder=str(folder.resolve()))
+    (site / "sitecustomize.py").write_text(text, encoding="utf-8")
+    return site
+
+
+def install(folder: str) -> None:
+    """Wait for `transformers.trainer` to be imported in this process.
+
+    Args:
+        folder: The job folder that a training is to report to.
+    """
+    sys.meta_path.insert(0, _Finder(folder))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Let the others find the module, and be told when it has been executed."""
+        if fullname != TARGET:
+            return None
+        for finder in sys.meta_path:
+            spec = finder.find_spec(fullname, path, target) if finder is not self else None
+            if spec is not None:
+                break
+        else:
+            return None
+        self._watch(spec.loader)
+        return spec
+
+    def _watch(self, loader: Any) -> None:
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            try:
+                _attach(module, self._folder)
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with us, the script goes on
+                sys.stderr.write(f"tunefleet: this training cannot be steered: {error!r}\n")
+
+        loader.exec_module = exec_module
+
+
+def _attach(module: ModuleType, folder: str) -> None:
+    Path(folder, "attach", SEEN).write_text(f"{os.getpid()}\n", encoding="ascii")
+    importlib.import_module(f"{_package()}.autoload.hook").attach_to(module.Trainer, Path(folder))
+
+
+def _package() -> str:
+    """Return the name of the package of these folders, imported from where it lies."""
+    here = Path(__file__).resolve().parent.parent
+    ours = importlib.util.find_spec("tunefleet")
+    places = [Path(place).resolve() for place in (ours.submodule_search_locations or ())] if ours else []
+    if here.parent in places:
+        return "tunefleet.trainer_control"  # then the script's own callbacks are of the same modules
+    name = "tunefleet_trainer_control"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(
+            name, here / "__init__.py", submodule_search_locations=[str(here)]
+        )
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{here} is no package")
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return name

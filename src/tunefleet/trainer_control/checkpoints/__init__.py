@@ -1,0 +1,1 @@
+"""Whole checkpoints: their manifest, and which of them stay."""

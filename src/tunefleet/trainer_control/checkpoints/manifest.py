@@ -1,0 +1,258 @@
+"""Checkpoints that are known to be whole: manifests, and the newest valid one.
+
+Hugging Face writes `checkpoint-<step>` in place. Here its files are hashed and synced, then `manifest.json` is renamed
+into it: no manifest, no checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..files import read_json, sync_folder, write_json
+
+logger = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+SUPERSEDED = "superseded"
+_NAME = re.compile(r"checkpoint-(\d+)")
+# As Transformers, torch's distributed checkpoints and DeepSpeed name the files of one rank.
+_RANKED = re.compile(r"rng_state_(\d+)\.pth|__(\d+)_\d+\.distcp|.*_rank_?(\d+)(?!\d).*")
+_CHUNK_BYTES = 1 << 20
+_MAX_APART_BYTES = 16 << 20
+"""A rank's random state has some ten kilobytes, and a few more for each device."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that has its manifest."""
+
+    path: Path
+    step: int
+    digest: str
+    size_bytes: int
+
+
+Hashed = tuple[str, int, int]
+"""Digest, size in bytes and time of the last change (ns) of a file when it was hashed."""
+
+
+def hash_own_files(folder: Path, rank: int) -> dict[str, Hashed]:
+    """Hash and sync those files of a checkpoint that one rank has written; all but the named ones are rank 0's.
+
+    Args:
+        folder: The checkpoint; other ranks may still write to it.
+        rank: Which.
+
+    Raises:
+        OSError: If a file cannot be read or synced.
+    """
+    own = [file for file in _files(folder) if _rank_of(file) == rank]
+    return {file.relative_to(folder).as_posix(): _hashed(file) for file in own}
+
+
+def read_apart(folder: Path, hashed: Mapping[str, Hashed]) -> dict[str, bytes]:
+    """Read the files that a rank on another machine than rank 0 has written, such as its random state.
+
+    Args:
+        folder: The checkpoint, on this machine.
+        hashed: Its files.
+
+    Raises:
+        OSError: If one cannot be read, or they are too large to be sent: parts of the weights.
+    """
+    size = sum(each[1] for each in hashed.values())
+    if size > _MAX_APART_BYTES:
+        raise OSError(
+            f"it has written {size:,} bytes of the checkpoint on its own machine; only a checkpoint that rank 0 writes "
+            "whole can be used by several machines"
+        )
+    return {name: (folder / name).read_bytes() for name in hashed}
+
+
+def finish_checkpoint(
+    path: str | Path, hashed: Mapping[str, Hashed] | None = None, *, launch: str | None = None
+) -> Checkpoint:
+    """Hash and sync the files of a checkpoint and give it its manifest; then it can be relied on.
+
+    Args:
+        path: A `checkpoint-<step>` folder that nobody writes to any more.
+        hashed: What the ranks have hashed already; a file that has changed since is hashed again.
+        launch: Which launch has made it, if that has a journal: what it logged until then leads to this checkpoint.
+
+    Raises:
+        OSError: If a file cannot be read or synced; the checkpoint then has no manifest.
+    """
+    folder = Path(path)
+    (folder / MANIFEST).unlink(missing_ok=True)
+    files: list[dict[str, Any]] = []
+    for file in _files(folder):
+        name, facts = file.relative_to(folder).as_posix(), file.stat()
+        known = (hashed or {}).get(name)
+        if known is None or tuple(known[1:]) != (facts.st_size, facts.st_mtime_ns):
+            known = _hashed(file)
+        files.append({"path": name, "digest": known[0], "size_bytes": known[1]})
+    for inner in {file.parent for file in _files(folder)} | {folder}:
+        sync_folder(inner)
+    manifest = {
+        "step": step_of(folder),
+        "name": folder.name,
+        "digest": digest_of(files),
+        "size_bytes": sum(file["size_bytes"] for file in files),
+        "files": files,
+        "at": time.time(),
+        "launch": launch,
+    }
+    write_json(folder / MANIFEST, manifest, sync=True)
+    sync_folder(folder.parent)
+    return _described(folder, manifest)
+
+
+def made_by(checkpoint: Checkpoint) -> str | None:
+    """Return which launch has made a checkpoint, or None if its manifest does not say so."""
+    launch = (read_json(checkpoint.path / MANIFEST) or {}).get("launch")
+    return launch if isinstance(launch, str) else None
+
+
+def newest_valid(checkpoints_dir: str | Path, *, set_aside: bool = True) -> Path | None:
+    """Return the newest checkpoint whose files match its manifest, or None. See `find_newest`."""
+    found = find_newest(Path(checkpoints_dir), set_aside=set_aside)
+    return found.path if found else None
+
+
+def find_newest(
+    checkpoints_dir: Path, *, set_aside: bool = True, on_fault: Callable[[str], object] | None = None
+) -> Checkpoint | None:
+    """Find the newest checkpoint whose files match its manifest.
+
+    Args:
+        checkpoints_dir: The folder that holds the `checkpoint-<step>` folders.
+        set_aside: Move newer ones that are broken or unfinished to `superseded/`; only for the process that holds the
+            job's lock, since a trainer may just be writing one.
+        on_fault: Told of each one that is set aside, and why.
+    """
+    for folder in reversed(list_folders(checkpoints_dir)):
+        fault = fault_of(folder)
+        if fault is None:
+            manifest = _manifest(folder)
+            return _described(folder, manifest) if manifest else None
+        if set_aside:
+            logger.warning("%s is set aside: %s; the checkpoint before it is used", folder.name, fault)
+            if on_fault is not None:
+                on_fault(f"{folder.name} is set aside: {fault}")
+            _supersede(folder)
+    return None
+
+
+def find_step(checkpoints_dir: Path, step: int) -> tuple[Checkpoint | None, str | None]:
+    """Return the checkpoint of a step if its files match its manifest; else None and why not."""
+    folder = checkpoints_dir / f"checkpoint-{step}"
+    fault = fault_of(folder) if folder.is_dir() else "there is no such checkpoint"
+    manifest = _manifest(folder) if fault is None else None
+    return (_described(folder, manifest), None) if manifest is not None else (None, fault)
+
+
+def list_whole(checkpoints_dir: Path) -> list[Checkpoint]:
+    """Return the checkpoints that have a manifest, oldest first; their files are not read."""
+    manifests = ((folder, _manifest(folder)) for folder in list_folders(checkpoints_dir))
+    return [_described(folder, manifest) for folder, manifest in manifests if manifest is not None]
+
+
+def fault_of(folder: Path) -> str | None:
+    """Return why a checkpoint cannot be resumed from, or None if its files match its manifest."""
+    manifest = _manifest(folder)
+    if manifest is None:
+        return "it has no whole manifest, it was not finished"
+    for entry in manifest["files"]:
+        file = folder / entry["path"]
+        try:
+            size = file.stat().st_size
+        except FileNotFoundError:
+            return f"{entry['path']} is missing"
+        if size != entry["size_bytes"]:
+            return f"{entry['path']} has {size} bytes instead of {entry['size_bytes']}"
+        if _hash(file) != entry["digest"]:
+            return f"{entry['path']} does not match its digest"
+    return None
+
+
+def supersede_beyond(checkpoints_dir: Path, step: int) -> list[Path]:
+    """Move checkpoints beyond a step to `superseded/`: a run that resumes at `step` will write them anew."""
+    beyond = [folder for folder in list_folders(checkpoints_dir) if step_of(folder) > step]
+    return [_supersede(folder) for folder in beyond]
+
+
+def step_of(folder: Path) -> int:
+    """Return the step in a checkpoint's name; -1 if it has none."""
+    match = _NAME.match(folder.name)
+    return int(match.group(1)) if match else -1
+
+
+def list_folders(parent: Path) -> list[Path]:
+    """Return the `checkpoint-<step>` folders of a folder, oldest first, whole or not."""
+    if not parent.is_dir():
+        return []
+    return sorted((path for path in parent.iterdir() if step_of(path) >= 0 and path.is_dir()), key=step_of)
+
+
+def _manifest(folder: Path) -> dict[str, Any] | None:
+    manifest = read_json(folder / MANIFEST)
+    if manifest is None or not isinstance(manifest.get("files"), list):
+        return None
+    return manifest if manifest.get("digest") == digest_of(manifest["files"]) else None
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    # A leading dot is a part file of a manifest that was never renamed.
+    ours = (folder / MANIFEST, *folder.glob(f".{MANIFEST}.*"))
+    return iter(sorted(path for path in folder.rglob("*") if path.is_file() and path not in ours))
+
+
+def _rank_of(file: Path) -> int:
+    match = _RANKED.fullmatch(file.name)
+    return int(next(number for number in match.groups() if number)) if match else 0
+
+
+def _hashed(file: Path) -> Hashed:
+    facts = file.stat()
+    return _hash(file, sync=True), facts.st_size, facts.st_mtime_ns
+
+
+def _hash(file: Path, *, sync: bool = False) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb", buffering=0) as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
+        if sync:
+            os.fsync(stream.fileno())
+    return digest.hexdigest()
+
+
+def digest_of(files: list[dict[str, Any]]) -> str:
+    """Return the digest that a manifest of these files has."""
+    rows = sorted([file["path"], file["digest"], file["size_bytes"]] for file in files)
+    return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
+
+
+def _described(folder: Path, manifest: dict[str, Any]) -> Checkpoint:
+    return Checkpoint(folder, step_of(folder), str(manifest["digest"]), int(manifest["size_bytes"]))
+
+
+def _supersede(folder: Path) -> Path:
+    aside = folder.parent / SUPERSEDED
+    aside.mkdir(exist_ok=True)
+    target, count = aside / folder.name, 0
+    while target.exists():
+        count += 1
+        target = aside / f"{folder.name}.{count}"
+    folder.rename(target)
+    sync_folder(folder.parent)
+    return target

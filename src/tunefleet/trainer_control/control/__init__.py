@@ -1,0 +1,1 @@
+"""How commands come into a training."""

@@ -1,0 +1,217 @@
+"""The endpoint folder: how a live job is found, and how a client makes sure that it found the right process.
+
+The folder only points: `endpoint.json` (mode 0600), a link `job` to the job folder, a copy of `status.json`. A job id
+is a file name here, so what could leave the folder is refused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from .. import process_identity
+from ..files import read_json, write_json
+from ..process_identity import variable
+
+_SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def safe_job_id(job_id: str) -> str:
+    """Return the id if it can be a file name.
+
+    Raises:
+        ValueError: If it could not.
+    """
+    if not _SAFE_ID.fullmatch(job_id):
+        raise ValueError(f"{job_id!r} cannot be a job id: letters, digits, dot, dash and underscore, at most 128.")
+    return job_id
+
+
+class EndpointFolder:
+    """`<endpoints>/<job_id>/` of this process.
+
+    Args:
+        endpoints_dir: The folder that holds one folder a job.
+        job_id: The job.
+        job_folder: Where its job folder lies, if it has one.
+    """
+
+    def __init__(self, endpoints_dir: Path, job_id: str, job_folder: Path | None = None) -> None:
+        self.path = endpoints_dir / safe_job_id(job_id)
+        self.job_id = job_id
+        self.job_folder = job_folder
+
+    @property
+    def status_copy(self) -> Path:
+        """Where the copy of `status.json` goes."""
+        return self.path / "status.json"
+
+    def publish(self, *, host: str, port: int, token: str | None) -> dict[str, Any]:
+        """Write `endpoint.json`; from then on the job can be found. Returns what was written."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        link = self.path / "job"
+        if self.job_folder is not None:
+            link.unlink(missing_ok=True)
+            link.symlink_to(self.job_folder)
+        endpoint = {
+            "job_id": self.job_id,
+            "host": host,
+            "port": port,
+            "pid": os.getpid(),
+            "started_at": time.time(),
+            "process_started_at": process_identity.process_started_at(os.getpid()),
+            "boot_id": process_identity.boot_id(),
+            "hostname": process_identity.hostname(),
+            "token": token,
+            "job_folder": str(self.job_folder) if self.job_folder else None,
+            "ended_at": None,
+        }
+        write_json(self.path / "endpoint.json", endpoint, mode=0o600)
+        return endpoint
+
+    def withdraw(self) -> None:
+        """Remove the endpoint if it is still this process's, and the folder with it if nothing else lies there."""
+        endpoint = read_json(self.path / "endpoint.json")
+        if endpoint is None or endpoint.get("pid") != os.getpid():
+            return
+        for name in ("endpoint.json", "status.json", "job"):
+            (self.path / name).unlink(missing_ok=True)
+        try:
+            self.path.rmdir()
+        except OSError:
+            return  # somebody keeps files of their own there
+
+    def retire(self, *, keep_endpoint: bool) -> None:
+        """End the endpoint of this process, and leave what says how the job ended: its status and its commands.
+
+        Args:
+            keep_endpoint: Leave `endpoint.json` too, with the time of the end in it.
+        """
+        file = self.path / "endpoint.json"
+        endpoint = read_json(file)
+        if endpoint is None or endpoint.get("pid") != os.getpid():
+            return
+        if keep_endpoint:
+            write_json(file, {**endpoint, "ended_at": time.time()}, mode=0o600)
+        else:
+            file.unlink(missing_ok=True)
+
+
+def list_endpoints(endpoints_dir: Path) -> list[dict[str, Any]]:
+    """Return every `endpoint.json` of this machine, without the tokens, newest first.
+
+    Whether a process is `alive` only its own machine can tell; null where the file is another machine's.
+    """
+    files = sorted(endpoints_dir.glob("*/endpoint.json"))
+    found = [endpoint for file in files if (endpoint := read_json(file)) is not None]
+    for endpoint in found:
+        endpoint.pop("token", None)
+        endpoint["alive"] = _is_alive(endpoint)
+    return sorted(found, key=lambda endpoint: float(endpoint.get("started_at", 0)), reverse=True)
+
+
+def _is_alive(endpoint: dict[str, Any]) -> bool | None:
+    if endpoint.get("hostname") != process_identity.hostname():
+        return None
+    if endpoint.get("ended_at") is not None or endpoint.get("boot_id") != process_identity.boot_id():
+        return False
+    pid = endpoint.get("pid")
+    started_at = process_identity.process_started_at(pid) if isinstance(pid, int) else None
+    return started_at is not None and started_at == endpoint.get("process_started_at")
+
+
+logger = logging.getLogger("tunefleet.control")
+
+_MOST = 99
+_held: dict[Path, int] = {}
+"""Locks of this process; kept open until it ends."""
+
+
+def jobs_dir() -> Path:
+    """Return where live jobs can be found: `TUNEFLEET_JOBS_DIR`, else `jobs` in `TUNEFLEET_HOME` or `~/.tunefleet`."""
+    given = variable("TUNEFLEET_JOBS_DIR")
+    return Path(given or Path(variable("TUNEFLEET_HOME") or "~/.tunefleet", "jobs")).expanduser()
+
+
+def plain_id(job_id: str | None) -> str:
+    """Return a job id that can be a file name: what cannot be in one is replaced, and said.
+
+    Without one it is made of the machine's name, the time and the process, so that two jobs never get the same.
+    """
+    if not job_id:
+        now = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+        return _cleaned(f"{process_identity.hostname()}_{now}_{os.getpid()}")
+    cleaned = _cleaned(job_id)
+    if not cleaned:
+        raise ValueError(f"{job_id!r} cannot be a job id: it has no letter and no digit.")
+    if cleaned != job_id:
+        logger.warning("The job id %r cannot be a file name; it is %r", job_id, cleaned)
+    return cleaned
+
+
+def claim(endpoints_dir: Path, job_id: str, job_folder: Path | None = None) -> EndpointFolder:
+    """Return the folder of a job, for this process alone; `<id>-2` and so on if others live under that id.
+
+    Args:
+        endpoints_dir: The folder that holds one folder a job.
+        job_id: What `plain_id` returned.
+        job_folder: Where its job folder lies, if it has one.
+
+    Raises:
+        OSError: If the folders cannot be written.
+    """
+    for number in range(1, _MOST + 1):
+        name = job_id if number == 1 else f"{job_id[:120]}-{number}"
+        folder = EndpointFolder(endpoints_dir, name, job_folder)
+        if _take(folder.path):
+            if number > 1:
+                logger.warning("A job %s lives already; this one is %s", job_id, name)
+            return folder
+    raise OSError(f"{_MOST} jobs {job_id} live already.")
+
+
+def _release() -> None:
+    """Give every folder of this process back, as its end does; for tests that play several processes."""
+    while _held:
+        os.close(_held.popitem()[1])
+
+
+def _cleaned(job_id: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", job_id).lstrip("._-")[:124]
+
+
+def _take(path: Path) -> bool:
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path in _held:
+        return False
+    fd = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return False
+    except OSError as error:
+        # A file system without locks: what endpoint.json says must do.
+        logger.debug("%s cannot be locked: %s", path, error)
+    if _may_live(path):
+        os.close(fd)
+        return False
+    _held[path] = fd
+    return True
+
+
+def _may_live(path: Path) -> bool:
+    """Tell whether the process that wrote the endpoint may live; of another machine's, nobody here can know."""
+    endpoint = read_json(path / "endpoint.json")
+    if endpoint is None or endpoint.get("ended_at") is not None:
+        return False
+    if endpoint.get("hostname") != process_identity.hostname():
+        return True
+    started_at = process_identity.process_started_at(int(endpoint.get("pid") or 0))
+    same_boot = endpoint.get("boot_id") == process_identity.boot_id()
+    return same_boot and started_at is not None and started_at == endpoint.get("process_started_at")

@@ -1,0 +1,182 @@
+"""What the ranks of a training tell each other beside the collectives: a few keys in the store that they met in.
+
+A collective would have to be joined by every rank at once; a key is written by one and read by the others when they
+come to it. The store is a clone, so that no message waits behind one of torch's own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from ..process_identity import machine, process_started_at
+from . import world
+
+logger = logging.getLogger(__name__)
+
+MAX_HORIZON = 8
+# So long may a command wait where steps are fast; the ranks talk to each other less often then.
+_HORIZON_S = 0.25
+LONG_STEP_S = _HORIZON_S / 2
+"""The horizon is one step where steps are longer."""
+_FIRST_LOOK_S = 50e-6
+_LONGEST_LOOK_S = 2e-3
+_PEERS_EVERY_S = 0.5
+_MARGIN_S = 60.0
+_NOBODYS = "?"
+_opened: Counter[str] = Counter()
+
+
+class PeerLostError(TimeoutError):
+    """Another rank is gone, or has said nothing for as long as the process group waits."""
+
+
+class Line:
+    """Keys of one purpose, shared by all ranks; used by one thread only.
+
+    Args:
+        store: A clone of the process group's store that nobody else uses.
+        rank: This process.
+        size: How many there are.
+        timeout_s: How long a key of another rank is waited for.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, timeout_s: float) -> None:
+        self.rank = rank
+        self.size = size
+        self._store = store
+        self._timeout_s = timeout_s
+        me = {"host": machine(), "pid": os.getpid(), "started_at": process_started_at(os.getpid())}
+        self.set(f"process/{rank}", json.dumps(me).encode())
+
+    def set(self, key: str, value: bytes) -> None:
+        """Write a key; returns before the others can read it."""
+        self._store.set(key, value)
+
+    def read(self, key: str) -> bytes:
+        """Return a key that is known to be there."""
+        return bytes(self._store.get(key))
+
+    def look(self, key: str) -> bytes:
+        """Return a key that is known to be there, in one message: `read` asks first whether it is, in another one."""
+        # Exchanged only where it is this already, which nobody writes.
+        return bytes(self._store.compare_set(key, _NOBODYS, _NOBODYS))
+
+    def has(self, key: str) -> bool:
+        """Tell whether a key is there."""
+        return bool(self._store.check([key]))
+
+    def count(self, key: str, by: int = 0) -> int:
+        """Add to a counter and return it."""
+        return int(self._store.add(key, by))
+
+    def drop(self, key: str) -> None:
+        """Remove a key."""
+        self._store.delete_key(key)
+
+    def wait_for(self, key: str, ranks: Iterable[int], what: str) -> bytes:
+        """Return a key as soon as it is there.
+
+        Args:
+            key: Which.
+            ranks: Who may have to write it; if one of them is gone there is nothing to wait for.
+            what: What is missing, for the error: "what is decided for step 7".
+
+        Raises:
+            PeerLostError: If nobody writes it in time.
+        """
+        patience = Patience(self, tuple(ranks), what)
+        while not self.has(key):
+            patience.spend()
+        return self.read(key)
+
+    def lost(self, rank: int) -> bool:
+        """Tell whether another rank's process on this machine is gone; one elsewhere is never known to be."""
+        if not self.has(f"process/{rank}"):
+            return False
+        peer = json.loads(self.read(f"process/{rank}"))
+        here = peer["host"] == machine() and peer["started_at"] is not None
+        return here and process_started_at(peer["pid"]) != peer["started_at"]
+
+    def any_lost(self) -> bool:
+        """Whether another rank that lived on this machine is gone."""
+        return any(self.lost(rank) for rank in range(self.size) if rank != self.rank)
+
+    def local_peers(self) -> list[int]:
+        """Return the pids of the other ranks that live on this machine."""
+        others = [rank for rank in range(self.size) if rank != self.rank and self.has(f"process/{rank}")]
+        living = [rank for rank in others if not self.lost(rank)]
+        peers = [json.loads(self.read(f"process/{rank}")) for rank in living]
+        return [int(peer["pid"]) for peer in peers if peer["host"] == machine()]
+
+
+class Patience:
+    """Waits a little longer each time, and gives up when a rank is gone or the time is over.
+
+    Args:
+        line: Tells who is gone.
+        ranks: Who is waited for.
+        what: What is missing.
+    """
+
+    def __init__(self, line: Line, ranks: tuple[int, ...], what: str) -> None:
+        self._line, self._ranks, self._what = line, ranks, what
+        self._began = self._looked = time.monotonic()
+        self._pause_s = _FIRST_LOOK_S
+
+    def spend(self) -> None:
+        """Wait once.
+
+        Raises:
+            PeerLostError: If waiting on makes no sense.
+        """
+        time.sleep(self._pause_s)
+        self._pause_s = min(self._pause_s * 2, _LONGEST_LOOK_S)
+        now = time.monotonic()
+        if now - self._looked >= _PEERS_EVERY_S:
+            self._looked = now
+            gone = [rank for rank in self._ranks if self._line.lost(rank)]
+            if gone:
+                raise PeerLostError(f"Rank {gone[0]} is gone; rank {self._line.rank} waited for {self._what}.")
+        if now - self._began > self._line._timeout_s:
+            names = ", ".join(map(str, self._ranks))
+            raise PeerLostError(
+                f"Rank {names} has not said {self._what} within {self._line._timeout_s:.0f} s; rank {self._line.rank} "
+                "waits no longer."
+            )
+
+
+def horizon_of(step_s: float) -> int:
+    """Return how many steps of such a length the ranks decide in advance."""
+    return max(1, min(MAX_HORIZON, int(_HORIZON_S / max(step_s, 1e-6))))
+
+
+def open_line(purpose: str) -> Line | None:
+    """Open a line to the other ranks, or return None where their process group has no store that can be cloned.
+
+    Every rank opens the same lines in the same order; lines of one purpose are told apart by their number.
+
+    Args:
+        purpose: What is said over it.
+    """
+    group = world.distributed()
+    if group is None or group.get_world_size() < 2:
+        return None
+    number = _opened[purpose]
+    _opened[purpose] += 1
+    try:
+        # Not public, and the only way to the store of a group that somebody else has made.
+        store = group.distributed_c10d._get_default_store()
+        clone = group.PrefixStore(f"tunefleet/{purpose}/{number}", store.clone())
+        limit = store.timeout if isinstance(store.timeout, timedelta) else timedelta(minutes=30)
+    except (AttributeError, AssertionError, RuntimeError, ValueError, NotImplementedError) as error:
+        logger.info("The process group has no store to share (%r); the ranks agree by collectives", error)
+        return None
+    # Longer than a collective waits: the one that fails first should be the one that knows which rank is late.
+    return Line(clone, int(group.get_rank()), int(group.get_world_size()), limit.total_seconds() + _MARGIN_S)

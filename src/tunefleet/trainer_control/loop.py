@@ -1,0 +1,413 @@
+"""Control for a training loop that somebody wrote himself: no Trainer, no callbacks.
+
+    with tunefleet.control("my-run") as c:
+        for step, batch in enumerate(batches, start=c.step_reached + 1):
+            loss = train_on(batch)
+            asked = c.step(step, {"loss": loss})
+            if asked.save:
+                save(f"out/checkpoint-{step}")
+                c.saved(f"out/checkpoint-{step}")
+            if asked.stop:
+                break
+
+The standard library is enough. Of several ranks of torch.distributed the first listens; all get the same answer at the
+same step, and all call `saved`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from . import process_identity
+from .autoload import trainings
+from .autoload.inject import ATTACHED_TO
+from .autoload.session import AttachedRun
+from .autoload.trainings import Training
+from .checkpoints.manifest import Checkpoint, fault_of, finish_checkpoint
+from .checkpoints.retention import adopt
+from .control.command_queue import ABORTED, SAVING, Command
+from .control.discovery import jobs_dir, safe_job_id
+from .distributed import world
+from .distributed.collectives import Meeting
+from .distributed.step_agreement import Decider, decider_for
+from .files import make_private, read_json, write_json
+from .journal.writer import plain_values
+from .preemption import PREFIX, SigtermPause
+from .process_identity import variable
+
+logger = logging.getLogger("tunefleet.control")
+
+
+class Control:
+    """Steers one loop; made by `control`.
+
+    Args:
+        job_id: Its name.
+        folder: Its job folder.
+        max_steps: How many steps it will take, if that is known.
+        http: Whether to open a port; without, commands are files.
+        attached: Whether the folder is that of the job which has started this process.
+    """
+
+    def __init__(self, job_id: str, folder: Path, max_steps: int, *, http: bool, attached: bool = False) -> None:
+        self._attached = attached
+        self.job_id = safe_job_id(job_id)
+        self.folder = folder
+        self._max_steps = max_steps
+        self._http = http
+        self._run: AttachedRun | None = None
+        self._decider: Decider | None = None
+        self._sigterm: SigtermPause | None = None
+        self._step = 0
+        self._steering = Steering(self.folder)
+        self._meeting: Meeting | None = None
+        self._lock: int | None = None
+        self.values: dict[str, float] = {}
+        self.resume: Checkpoint | None = None
+
+    @property
+    def step_reached(self) -> int:
+        """The step of the checkpoint to resume from; 0 if there is none."""
+        return self.resume.step if self.resume is not None else 0
+
+    def __enter__(self) -> Control:
+        """Make the job findable, and look for the checkpoint to go on from."""
+        make_private(self.folder)
+        self.resume = newest(self.folder)
+        job = self._job_of_process() if self._attached else self._job_of_its_own()
+        self.values = overrides(self.folder)
+        self._run = AttachedRun.open(self.folder, job, self._training(job))
+        self._begin()
+        return self
+
+    def _training(self, job: dict[str, Any]) -> Training:
+        if not self._attached:
+            return Training(1, self.folder, self.resume)
+        if world.rank() == 0:
+            training = trainings.begin(self.folder, job, (self.folder / "checkpoints").resolve(), wanted=True)
+        else:
+            training = trainings.await_begin(self.folder, job["launch"], 0)
+        # What the task's journal begins with, so that no point of an earlier launch is hidden.
+        self.resume = training.checkpoint
+        return training
+
+    def _job_of_process(self) -> dict[str, Any]:
+        job = read_json(self.folder / "job.json")
+        if job is None:
+            raise RuntimeError(f"{self.folder} is no job folder, and {ATTACHED_TO} names it.")
+        if world.rank() == 0 and self._lock is None:
+            self._lock = trainings.claim(self.folder)
+            if self._lock is None:
+                raise RuntimeError(f"Another process of {job['job_id']} reports already; give this loop a folder.")
+        self.job_id = str(job["job_id"])
+        return job
+
+    def _job_of_its_own(self) -> dict[str, Any]:
+        before = read_json(self.folder / "job.json") or {}
+        job = {
+            "job_id": self.job_id,
+            "task_id": self.job_id,
+            "attempt": int(before.get("attempt") or 0) + 1,
+            "launch": f"launch-{uuid.uuid4().hex[:12]}",
+            "kind": "loop",
+            "name": self.job_id,
+            "program": "loop",
+            "spec": {"http": self._http},
+            "endpoint_dir": str(jobs_dir()),
+        }
+        if world.rank() == 0:
+            self._refuse_a_second()
+            write_json(self.folder / "job.json", job)
+        return job
+
+    def step(self, step: int, logs: Mapping[str, Any] | None = None, *, epoch: float | None = None) -> Asked:
+        """Say that an optimizer step is done; return what is asked for.
+
+        Without anything it costs about a microsecond, and the logs another few.
+
+        Args:
+            step: Which one, counted from 1.
+            logs: Values to record; numbers, or scalars that can be read without waiting for a device.
+            epoch: As a fraction.
+
+        Raises:
+            SystemExit: If the job is aborted.
+        """
+        run = self._opened()
+        self._step = step
+        if self._decider is None:
+            self._decider = decider_for(run.board)
+            self._sigterm = SigtermPause(run.session, run.board)
+            self._sigterm.begin(self._decider.broken)
+        if logs:
+            self._record(run, logs, epoch)
+        commands = self._decider.due(step)
+        if not commands:
+            return NOTHING
+        asked = self._steering.act(run, step, commands)
+        self.values.update(asked.values)
+        return asked
+
+    def saved(self, path: str | os.PathLike[str], step: int | None = None) -> None:
+        """Say that a checkpoint is written: it gets its manifest, and can be resumed from.
+
+        Args:
+            path: A folder that nobody writes to any more; it holds this checkpoint alone.
+            step: The step that it is of; default: the last one.
+
+        Raises:
+            SystemExit: If it was a pause's: the process ends here.
+            OSError: If it cannot be read or made durable.
+        """
+        run = self._opened()
+        if self._meeting is None and world.size() > 1 and world.distributed() is not None:
+            self._meeting = Meeting()
+        meeting = self._meeting
+        if meeting is not None:
+            meeting.wait()  # everybody has written
+        fault: OSError | None = None
+        if run.session.rank == 0:
+            try:
+                if self._attached:
+                    adopt(self.folder, Path(path).resolve().parent, {})
+                self._steering.finish(run, Path(path).resolve(), self._step if step is None else step)
+            except OSError as error:
+                fault = error
+        whole = fault is None if meeting is None else meeting.tell(whole=fault is None)
+        if not whole:
+            self._steering.pausing = False
+            raise fault or OSError(f"{path} could not be made durable; rank 0 says why")
+        if self._steering.pausing:
+            run.board.close("the training was paused")
+            raise SystemExit(0)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Record how the loop ended; what was asked for and not done has failed."""
+        run, self._run = self._run, None
+        if run is None:
+            return
+        if self._sigterm is not None:
+            self._sigterm.end()
+        try:
+            if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0, ABORTED)):
+                run.on_exception(error)
+        finally:
+            self._steering.give_up(run, "the loop ended without saying that it had saved")
+            run.on_exit()
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
+
+    def _begin(self) -> None:
+        run = self._opened()
+        session, start = run.session, self.step_reached
+        data = {"from_step": start, "max_steps": self._max_steps, "series": "train"}
+        session.journal.event("training.started", f"Training from step {start}.", data=data)
+        session.status.write(state="running", phase="training", step=start, max_steps=self._max_steps)
+        if run.server is None:
+            return
+        try:
+            run.server.start()
+        except OSError as error:
+            logger.warning("The control port could not be opened: %s", error)
+
+    def _record(self, run: AttachedRun, logs: Mapping[str, Any], epoch: float | None) -> None:
+        run.session.journal.metric(self._step, logs, epoch=epoch, window=(self._step, self._step))
+        run.session.status.update(step=self._step, values=plain_values(logs))
+
+    def _opened(self) -> AttachedRun:
+        if self._run is None:
+            raise RuntimeError("control is used inside its with block only")
+        return self._run
+
+    def _refuse_a_second(self) -> None:
+        endpoint = read_json(jobs_dir() / self.job_id / "endpoint.json") or {}
+        same = (endpoint.get("hostname"), endpoint.get("boot_id")) == (
+            process_identity.hostname(),
+            process_identity.boot_id(),
+        )
+        started_at = process_identity.process_started_at(int(endpoint.get("pid") or 0)) if same else None
+        if started_at is not None and started_at == endpoint.get("process_started_at"):
+            raise RuntimeError(f"A job {self.job_id} lives already; give this one another id.")
+
+
+def control(
+    job_id: str, *, max_steps: int = 0, folder: str | os.PathLike[str] | None = None, http: bool = True
+) -> Control:
+    """Let a training loop be steered: `tunefleet control status|save|stop|pause|… JOB`.
+
+    Args:
+        job_id: Its name: letters, digits, dot, dash and underscore. The same name again goes on with what was saved.
+        max_steps: How many steps it will take, for who watches.
+        folder: Its job folder; default: that of the task that runs this script, else `tunefleet-runs/<job_id>` here.
+        http: Whether to open a port on loopback; without, commands are files.
+
+    Raises:
+        ValueError: If the name could not be a file's.
+    """
+    attached = None if folder is not None else variable(ATTACHED_TO)
+    if attached is not None:
+        return Control(job_id, Path(attached), max_steps, http=http, attached=True)
+    return Control(job_id, Path(folder or Path("tunefleet-runs", job_id)).resolve(), max_steps, http=http)
+
+
+_SAVED = "saved.json"
+_OVERRIDES = "overrides.json"
+_STOPPING = ("graceful_stop", "save_and_stop", "pause")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the loop is asked for at the end of a step.
+
+    Args:
+        save: Save a checkpoint now, and say so with `saved`.
+        evaluate: Evaluate now.
+        stop: Leave the loop; after the save, if that is asked for as well.
+        values: What `set` has changed since the last step: `learning_rate`, `logging_steps` and so on.
+    """
+
+    save: bool = False
+    evaluate: bool = False
+    stop: bool = False
+    values: Mapping[str, float] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Whether anything is asked for."""
+        return self.save or self.evaluate or self.stop or bool(self.values)
+
+
+NOTHING = Asked()
+
+
+class Steering:
+    """What was asked of one loop, and what became of it.
+
+    Args:
+        folder: Its job folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.pausing = False
+        self._intent = "pause"
+        self._folder = folder
+        self._saving: list[str] = []
+        self._asked_at = 0.0
+
+    def act(self, run: AttachedRun, step: int, commands: Sequence[Command]) -> Asked:
+        """Note that commands act at the end of a step, and return what the loop has to do for them.
+
+        Raises:
+            SystemExit: If one is an abort.
+        """
+        changes: dict[str, float] = {}
+        for command in commands:
+            self._apply(run, step, command, changes)
+        names = {command.command for command in commands}
+        return Asked(
+            save=bool(names & set(SAVING)),
+            evaluate="evaluate" in names,
+            stop=bool(names & set(_STOPPING)),
+            values=changes,
+        )
+
+    def finish(self, run: AttachedRun, path: Path, step: int) -> None:
+        """Make what the loop has saved durable, and answer who asked for it.
+
+        Raises:
+            OSError: If that cannot be done; then those who asked are told.
+        """
+        stall_s = time.perf_counter() - self._asked_at if self._saving else 0.0
+        try:
+            self._record(run, path, step, stall_s)
+        except OSError as error:
+            self.give_up(run, f"{path.name} could not be made durable: {error}")
+            raise
+        saving, self._saving = self._saving, []
+        for command_id in saving:
+            run.board.durable(command_id, path.name)
+
+    def give_up(self, run: AttachedRun, reason: str) -> None:
+        """Tell those who asked for a save that none comes."""
+        saving, self._saving = self._saving, []
+        for command_id in saving:
+            run.board.failed(command_id, reason)
+
+    def _apply(self, run: AttachedRun, step: int, command: Command, changes: dict[str, float]) -> None:
+        name, session = command.command, run.session
+        run.board.applied(command.command_id, step)
+        data = {"command_id": command.command_id, "step": step}
+        session.journal.event("control.applied", f"{name} acts at the end of step {step}.", data=data)
+        if name == "abort":
+            _write(run, state="aborted", intent="abort", step=step)
+            run.board.close("the training was aborted")
+            raise SystemExit(ABORTED)
+        if name in SAVING:
+            self._saving.append(command.command_id)
+            self._asked_at = time.perf_counter()
+        if name in _STOPPING:
+            self._intent = "preempt" if command.command_id.startswith(PREFIX) else "pause"
+            _write(run, intent=self._intent if name == "pause" else "stop", phase="stopping", step=step)
+        self.pausing = self.pausing or name == "pause"
+        if name == "set":
+            changes.update({key: value for key, value in command.data.items() if value is not None})
+            if session.rank == 0:
+                self._keep(changes)
+
+    def _keep(self, changes: Mapping[str, float]) -> None:
+        try:
+            write_json(self._folder / _OVERRIDES, {**overrides(self._folder), **changes}, sync=True)
+        except OSError as error:
+            logger.warning("What was set holds for this launch only, it could not be written down: %s", error)
+
+    def _record(self, run: AttachedRun, path: Path, step: int, stall_s: float) -> None:
+        run.session.journal.sync()
+        made = finish_checkpoint(path, launch=run.session.journal.launch)
+        run.session.journal.checkpoint(step, path.name, made.digest, made.size_bytes, round(stall_s, 4))
+        entry = {"path": str(path), "step": step, "digest": made.digest, "bytes": made.size_bytes}
+        known = [item for item in _saved(self._folder) if item.get("path") != str(path)]
+        write_json(self._folder / _SAVED, {"saved": [*known, entry]}, sync=True)
+        if self.pausing:
+            run.session.journal.sync()
+            run.session.status.write(state="paused", intent=self._intent, step=step)
+
+
+def _write(run: AttachedRun, **fields: Any) -> None:
+    try:
+        run.session.status.write(**fields)
+    except OSError as error:
+        # A full disk must not keep a loop from doing what it was asked for.
+        logger.warning("The status could not be written: %s", error)
+
+
+def newest(folder: Path) -> Checkpoint | None:
+    """Return the newest checkpoint that the loop has said it saved, and that is whole."""
+    for item in sorted(_saved(folder), key=lambda item: -int(item["step"])):
+        path = Path(item["path"])
+        fault = fault_of(path) if path.is_dir() else "it is gone"
+        manifest = read_json(path / "manifest.json") or {}
+        if fault is None and manifest.get("digest") == item["digest"]:
+            return Checkpoint(path, int(item["step"]), item["digest"], int(item["bytes"]))
+        logger.warning("%s is not resumed from: %s; the one before it is used", path.name, fault or "it has changed")
+    return None
+
+
+def _saved(folder: Path) -> list[dict[str, Any]]:
+    found = (read_json(folder / _SAVED) or {}).get("saved")
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
+def overrides(folder: Path) -> dict[str, float]:
+    """Return what `set` has changed in earlier launches."""
+    found = read_json(folder / _OVERRIDES) or {}
+    return {name: value for name, value in found.items() if isinstance(value, (int, float))}

@@ -1,0 +1,129 @@
+"""SIGTERM to a trainer: it saves at the end of the step and pauses, on all ranks; a second one ends it at once.
+
+`timeout`, systemd, Slurm and spot machines end a whole process group by it, so whichever rank hears it asks rank 0. A
+thread reads the signal from the interpreter's wake-up pipe: the main thread may sit in a kernel, where no handler of
+Python's runs, and must end all the same the second time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from .control.command_queue import ClosedError, CommandBoard
+from .files import read_json
+from .session import JobSession
+
+logger = logging.getLogger("tunefleet.control")
+
+_SAME_S: Final = 2.0
+"""Signals that are so close to the first are one: a launcher passes on what its whole group was sent."""
+PREFIX: Final = "sigterm-"
+"""Begins the id of the pause that a signal asks for."""
+
+
+class SigtermPause:
+    """Turns SIGTERM into a pause between the begin and the end of a training.
+
+    Args:
+        session: Of the job; its folder says whether somebody ends it anyway.
+        board: Takes the pause.
+    """
+
+    def __init__(self, session: JobSession, board: CommandBoard) -> None:
+        self._session = session
+        self._launch = session.job.get("launch")  # a callback without a job folder has none
+        self._board = board
+        self._broken: Callable[[], bool] = bool
+        self._first_at: float | None = None
+        self._ends: tuple[int, int] | None = None
+        self._before: Any = None
+
+    def begin(self, broken: Callable[[], bool]) -> None:
+        """Heed the signal, unless the script or the Trainer does so itself; does nothing outside of the main thread.
+
+        Args:
+            broken: Tells whether a rank is gone, without which nothing can be saved.
+        """
+        self._broken = broken
+        here = os.name == "posix" and threading.current_thread() is threading.main_thread()
+        if self._ends is not None or not here:
+            return
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            return
+        ends = os.pipe()
+        for end in ends:
+            os.set_blocking(end, False)
+        before = signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
+        if before != -1:  # an event loop has it; then the handler alone must do
+            signal.set_wakeup_fd(before, warn_on_full_buffer=False)
+        os.set_blocking(ends[0], True)
+        self._ends = ends
+        signal.signal(signal.SIGTERM, self._handle if before != -1 else _nothing)
+        threading.Thread(target=self._listen, args=(ends[0],), name="tunefleet-sigterm", daemon=True).start()
+        # A child of this process is told by its own parent; it must not speak for us.
+        os.register_at_fork(after_in_child=self._forget)
+
+    def end(self) -> None:
+        """Let the signal do what it did before."""
+        if self._ends is None or threading.current_thread() is not threading.main_thread():
+            return
+        ends, self._ends = self._ends, None
+        if signal.getsignal(signal.SIGTERM) in (self._handle, _nothing):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        current = signal.set_wakeup_fd(-1)
+        if current not in (-1, ends[1]):  # somebody else's, who came before or since
+            signal.set_wakeup_fd(current, warn_on_full_buffer=False)
+        os.close(ends[1])  # the thread reads the end, and closes its own
+
+    def heard(self) -> None:
+        """Ask for the pause; end the process if it was asked for before, or nothing can be saved any more."""
+        now = time.monotonic()
+        if self._must_end() or (self._first_at is not None and now - self._first_at > _SAME_S):
+            _die()
+        if self._first_at is not None:
+            return
+        self._first_at = now
+        logger.warning("SIGTERM: saving at the end of this step, then pausing; a second one ends at once")
+        try:
+            self._board.submit("pause", {}, f"{PREFIX}{self._launch or os.getpid()}")
+        except ClosedError:
+            _die()
+
+    def _must_end(self) -> bool:
+        folder = self._session.folder
+        noted = (read_json(folder / "cancel.json") or {}).get("launch")
+        cancelled = noted is not None and noted == self._launch
+        aborted = (read_json(folder / "status.json") or {}).get("intent") == "abort"
+        return cancelled or aborted or self._broken()
+
+    def _handle(self, *_: object) -> None:
+        self.heard()
+
+    def _listen(self, pipe: int) -> None:
+        with os.fdopen(pipe, "rb", buffering=0) as signals:
+            while numbers := signals.read(64):
+                if signal.SIGTERM in numbers:
+                    self.heard()
+
+    def _forget(self) -> None:
+        if self._ends is not None:
+            self._ends = None
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _nothing(*_: object) -> None:
+    """The handler without which the system would end the process before the pipe is read."""
+
+
+def _die() -> None:
+    """End this process by SIGTERM, from whichever thread: Python sets handlers in the main one only."""
+    ctypes.CDLL(None).signal(int(signal.SIGTERM), None)
+    os.kill(os.getpid(), signal.SIGTERM)

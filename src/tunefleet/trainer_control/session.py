@@ -1,0 +1,182 @@
+"""The one journal and one status file of a job process, and the checkpoint that it resumes from.
+
+Everything in a process that reports goes through the same session, because sequence numbers have one writer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .checkpoints.manifest import Checkpoint, made_by
+from .checkpoints.resume import Decision, ResumeError, await_decision, decide, first_step
+from .diagnostics import record_failure
+from .distributed import world
+from .files import read_json
+from .journal.null import Journal, QuietJournal
+from .journal.status import StatusFile
+from .journal.writer import JournalWriter
+
+logger = logging.getLogger(__name__)
+
+_sessions: dict[tuple[int, Path], JobSession] = {}
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, eq=False)
+class JobSession:
+    """What a job process reports with.
+
+    Args:
+        folder: The job folder.
+        job: Its `job.json`.
+        journal: The journal of this launch.
+        status: The status file.
+        resume: The checkpoint that the launch resumes from; None starts from nothing.
+        trainings: Numbers the trainings of the process; each has a series of its own.
+        rank: Number of the process among those of the training. Only rank 0 reports; the sessions of the others take
+            everything and write nothing.
+        before_manifest: Called before a checkpoint is hashed: wait there for what still writes to it.
+        before_end: Called before a failure ends the process: wait there for checkpoints that are being finished.
+    """
+
+    folder: Path
+    job: dict[str, Any]
+    journal: Journal
+    status: StatusFile
+    resume: Checkpoint | None
+    trainings: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    rank: int = 0
+    before_manifest: list[Callable[[], None]] = field(default_factory=list)
+    before_end: list[Callable[[], object]] = field(default_factory=list)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process reports, takes commands and delivers; exactly one of a training does."""
+        return self.rank == 0
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        """The `output_dir` of the Trainer."""
+        return self.folder / "checkpoints"
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Let a process that this one has started report in its place while the body runs; only for who leads.
+
+        Afterwards the status is what that process has left; `StatusFile.take_back` says how it ended.
+        """
+        journal = self.journal
+        if not isinstance(journal, JournalWriter):
+            yield
+            return
+        self.status.flush()
+        with journal.lent():
+            yield
+
+    def finish(self) -> None:
+        """Record the proper end (completed, or stopped if somebody asked for it); the journal is durable before."""
+        self.journal.sync()
+        if isinstance(self.journal, JournalWriter):
+            self.status.update(records=self.journal.seq, launch=self.journal.launch)
+        self.status.finish()
+
+    def settle(self) -> None:
+        """Wait until the checkpoints that were saved are finished: the next launch goes on from the newest of them."""
+        for wait in self.before_end:
+            wait()
+
+    def fail(self, error: str, kind: str, traceback: str | None = None) -> None:
+        """Record a failure: what the user reads, its kind (`wire.jobfolder.JobStatus.error_kind`), the traceback."""
+        self.settle()
+        try:
+            self.journal.sync()
+        except OSError as fault:
+            logger.warning("The journal could not be synced: %s", fault)
+        if world.size() > 1:
+            record_failure(self.folder, self.rank, error, kind, traceback)
+        self.status.fail(error, kind, traceback)
+
+    def close(self) -> None:
+        """Write what is left and end the writer's thread. Runs by itself at the end of the process."""
+        try:
+            self.journal.close()
+            self.status.flush()
+        except OSError as fault:
+            logger.warning("The last reports of the job were not written: %s", fault)
+
+
+def open_session(folder: str | Path) -> JobSession:
+    """Return this process's session for a job folder; the first call opens it.
+
+    Opening finds the newest valid checkpoint (broken ones are set aside, ones beyond it superseded), starts the
+    journal of the launch with it, and writes the first status. Of several ranks only the first does all that.
+
+    Args:
+        folder: The job folder, with its `job.json`; this process holds the folder's lock.
+
+    Raises:
+        FileNotFoundError: If there is no readable `job.json`.
+        ResumeError: If the step that it is to resume from has no valid checkpoint; the status says so.
+    """
+    path = Path(folder).resolve()
+    with _lock:
+        session = _sessions.get((os.getpid(), path))
+        if session is None:
+            session = _sessions[os.getpid(), path] = _open(path)
+            atexit.register(session.close)
+    return session
+
+
+def _open(folder: Path) -> JobSession:
+    job = read_json(folder / "job.json")
+    if job is None:
+        raise FileNotFoundError(f"{folder} has no readable job.json.")
+    rank = world.rank()
+    if rank > 0:
+        # On another machine than rank 0 the first process there decides for its folder: the same, by the job.
+        decision = decide(folder, job) if world.leads_folder() else await_decision(folder, job)
+        status = StatusFile(None)
+        return JobSession(folder, job, QuietJournal(log_events=False), status, decision.checkpoint, rank=rank)
+    return _lead(folder, job)
+
+
+def _lead(folder: Path, job: dict[str, Any]) -> JobSession:
+    status = StatusFile(folder)
+    status.write(state="starting", phase="loading")
+    try:
+        decision = decide(folder, job)
+    except ResumeError as error:
+        status.fail(str(error), "input")
+        raise
+    resume = decision.checkpoint
+    begins = first_step(folder, resume)
+    journal = JournalWriter(
+        folder,
+        job["launch"],
+        int(job.get("attempt", 0)),
+        begins,
+        resume.digest if resume else None,
+        parent=made_by(resume) if resume and begins == resume.step else None,
+        on_tick=status.flush_if_due,
+    )
+    _report(journal, decision)
+    if resume:
+        status.update(step=resume.step)
+    return JobSession(folder, job, journal, status, resume)
+
+
+def _report(journal: JournalWriter, decision: Decision) -> None:
+    for name, message, level in decision.notes:
+        journal.event(name, message, level)
+    resume = decision.checkpoint
+    if resume:
+        journal.event("training.resumed", f"Resumed from {resume.path.name}.", data={"step": resume.step})

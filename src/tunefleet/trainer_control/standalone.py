@@ -1,0 +1,188 @@
+"""One training that nobody manages: its endpoint, from the construction of the Trainer to the end of the process."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import traceback
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .checkpoints.manifest import MANIFEST
+from .control.command_queue import CommandBoard
+from .control.discovery import claim, jobs_dir, plain_id
+from .control.file_channel import ControlFiles
+from .control.server import ControlServer
+from .diagnostics import kind_of, watch
+from .distributed import world
+from .files import make_private, read_json
+from .journal.null import Journal, QuietJournal
+from .journal.status import StatusFile
+from .journal.writer import JournalWriter
+from .session import JobSession
+
+logger = logging.getLogger("tunefleet.control")
+
+
+@dataclass(frozen=True)
+class BareOptions:
+    """What `TrainerControlCallback` was given."""
+
+    job_id: str | None = None
+    port: int | None = None
+    host: str = "localhost"
+    enable_http: bool = True
+    cleanup_on_exit: bool = True
+    token: str | None = "auto"
+    journal: bool | str | os.PathLike[str] = False
+
+
+@dataclass(eq=False)
+class BareJob:
+    """The endpoint of one training, from its construction to the end of the process.
+
+    Args:
+        job_id: The id that it got.
+        board: Where commands wait.
+        status: The status file; in the job folder if a journal was asked for, with a copy in the endpoint folder.
+        folder: The job folder, if a journal was asked for; else the endpoint folder.
+    """
+
+    job_id: str
+    board: CommandBoard
+    status: StatusFile
+    folder: Path
+    options: BareOptions
+    server: ControlServer
+    files: ControlFiles | None = None
+    session: JobSession | None = None
+    _training: bool = field(default=False)
+    _ended: bool = field(default=False)
+
+    @classmethod
+    def open(cls, options: BareOptions) -> BareJob:
+        """Make the job findable and take commands for it.
+
+        Raises:
+            OSError: If its folders cannot be written.
+        """
+        wanted = plain_id(options.job_id)
+        endpoint = claim(jobs_dir(), wanted)
+        folder = _job_folder(options.journal, endpoint.job_id)
+        endpoint.job_folder = folder
+        mirrors = [endpoint.status_copy] if folder else []
+        status = StatusFile(folder or endpoint.path, mirrors)
+        board = CommandBoard(endpoint.path)
+        server = ControlServer(
+            endpoint.job_id,
+            board,
+            status,
+            endpoint,
+            host=options.host,
+            port=options.port or 0,
+            token=options.token,
+        )
+        job = cls(endpoint.job_id, board, status, folder or endpoint.path, options, server)
+        status.write(state="starting", phase="loading")
+        job._listen(endpoint)
+        watch(job)
+        return job
+
+    def begin(self, step: int, output_dir: str | None) -> JobSession:
+        """Note that a training begins, and return what its callbacks report with."""
+        self.status.begin_again()
+        self._training = True
+        if self.session is None:
+            journal = self._journal(step, output_dir)
+            job = {"job_id": self.job_id, "endpoint_dir": None}
+            self.session = JobSession(self.folder, job, journal, self.status, None, itertools.count(1))
+        return self.session
+
+    def end(self) -> None:
+        """Record that the training has ended as it should."""
+        self._training = False
+        if self.session is not None:
+            self.session.finish()
+
+    def on_exception(self, error: BaseException) -> None:
+        """Record that the script ends with an exception, if its training had not ended."""
+        if not self._training or isinstance(error, SystemExit):
+            return
+        text = "".join(traceback.format_exception(error))
+        message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        self._fail(message, kind_of(error), text)
+
+    def on_exit(self) -> None:
+        """Close everything; the status and the outcomes stay readable."""
+        if self._ended or os.getpid() != self.status.fields["pid"]:
+            return
+        self._ended = True
+        if self._training and not self.status.final:
+            # Nothing reached the top, yet the training never came to its end: `sys.exit`, or an error that was caught.
+            self._fail("The process ended before its training did.", "bug", None)
+        self.board.close("the process had ended")
+        if self.files is not None:
+            self.files.stop()
+        if self.session is not None:
+            self.session.close()
+        self._retire()
+
+    def _listen(self, endpoint: Any) -> None:
+        if self.options.enable_http:
+            try:
+                self.server.start()
+                return
+            except OSError as error:
+                logger.warning("Port %s cannot be opened (%s); commands are taken as files", self.options.port, error)
+        endpoint.publish(host=self.options.host, port=0, token=None)
+        self.files = ControlFiles(endpoint.path, self.board)
+        self.files.start()
+
+    def _journal(self, step: int, output_dir: str | None) -> Journal:
+        if not self.options.journal:
+            return QuietJournal(self.status.flush_if_due)
+        manifest = read_json(Path(output_dir or ".", f"checkpoint-{step}", MANIFEST)) if step else None
+        digest, parent = (manifest.get("digest"), manifest.get("launch")) if manifest else (None, None)
+        launch = f"launch-{uuid.uuid4().hex[:12]}"
+        return JournalWriter(self.folder, launch, 0, step, digest, parent=parent, on_tick=self.status.flush_if_due)
+
+    def _fail(self, message: str, kind: str, text: str | None) -> None:
+        logger.debug("The training has failed: %s", message)
+        try:
+            if self.session is not None:
+                self.session.journal.event("training.failed", message, "error")
+                self.session.fail(message, kind, text)
+            else:
+                self.status.fail(message, kind, text)
+        except OSError as fault:
+            logger.warning("The failure could not be written down: %s", fault)
+
+    def _retire(self) -> None:
+        try:
+            self.status.flush()
+            self.server.stop(withdraw=False)
+            self.server.folder.retire(keep_endpoint=not self.options.cleanup_on_exit)
+        except OSError as fault:
+            logger.warning("The endpoint could not be cleaned up: %s", fault)
+
+
+def quiet_session() -> JobSession:
+    """Return a session that reports nowhere: for ranks that do not report, and where no folder can be written."""
+    journal, status = QuietJournal(log_events=False), StatusFile(None)
+    return JobSession(Path(), {}, journal, status, None, itertools.count(1), rank=world.rank())
+
+
+def _job_folder(journal: bool | str | os.PathLike[str], job_id: str) -> Path | None:
+    if journal is False or journal is None:
+        return None
+    if journal is True:
+        folder = Path("tunefleet-runs", job_id)
+        make_private(folder)
+    else:
+        folder = Path(journal)
+        # The caller's own folder keeps its permissions if it is there.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder.resolve()
