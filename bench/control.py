@@ -224,7 +224,7 @@ def command_to_applied(root: Path, count: int) -> dict[str, Any]:
 
 def client_main(sent: Path, count: int) -> None:
     """Ask a training for something harmless at random moments, then for its end."""
-    from tunefleet.jobs.control import ControlClient, find_endpoint
+    from tunefleet.runtime.control import ControlClient, find_endpoint
 
     jobs = Path(os.environ["TUNEFLEET_JOBS_DIR"])
     deadline = time.monotonic() + 120
@@ -247,7 +247,7 @@ def client_main(sent: Path, count: int) -> None:
 @contextmanager
 def supervisor(root: Path, *, warm: bool) -> Iterator[Any]:
     """Give a supervisor of job processes."""
-    from tunefleet.jobs import Supervisor
+    from tunefleet.runtime import Supervisor
     from tunefleet.settings import inherited_environment
 
     found = Supervisor(
@@ -264,7 +264,7 @@ def supervisor(root: Path, *, warm: bool) -> Iterator[Any]:
 
 def pause_and_resume(root: Path, *, warm: bool, rounds: int) -> dict[str, Any]:
     """Pause a LoRA training and resume it, some times over."""
-    from tunefleet.jobs import new_launch_id
+    from tunefleet.runtime import new_launch_id
     from tunefleet.schemas.job_folder import Job
     from tunefleet.spec import dump_task_spec, load_task_spec
 

@@ -38,10 +38,10 @@ from _common import interval, status, verdict
 from _report import Figure, Peer, Ratio, Report, version_here
 from transformers import AutoModelForCausalLM
 
-from tunefleet.jobs import engines as warm
 from tunefleet.programs import assets, base_model, infer
 from tunefleet.programs.engine.loading import open_engine
 from tunefleet.programs.engine.protocol import Engine, EngineModel, Request, Sampling
+from tunefleet.runtime.warm import engine_registry as warm
 from tunefleet.settings import EngineSettings, load
 from tunefleet.trainer_control import session
 

@@ -36,12 +36,12 @@ NICKNAMES: Final = frozenset({
     "quiet", "room", "said", "shown", "talks", "together", "told", "words",
 })  # fmt: skip
 KNOWN: Final[dict[str, int]] = {
-    "folders with too many files": 13,
-    "files that are too short": 83,
+    "folders with too many files": 12,
+    "files that are too short": 82,
     "files that are too long": 0,
     "functions that are too long": 0,
-    "names that are no things": 160,
-    "stems that repeat": 40,
+    "names that are no things": 154,
+    "stems that repeat": 39,
     "modules in circles": 0,
 }
 """How many faults of each kind there are still: `make check` fails where there are more, and where there are fewer, so

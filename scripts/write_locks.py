@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 from packaging.requirements import Requirement
 
-from tunefleet.jobs.envs.families import normal
+from tunefleet.runtime.envs.catalog import normal
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCKS = ROOT / "src/tunefleet/jobs/envs/locks"
+LOCKS = ROOT / "src/tunefleet/runtime/envs/locks"
 CONSTRAINTS = ROOT / "constraints/constraints.txt"
 # What a job's process imports of Tunefleet's own dependencies, linked into an environment without them.
 OURS = ("pydantic", "pydantic-settings", "pyyaml", "orjson", "filelock", "psutil", "platformdirs", "httpx", "tenacity")

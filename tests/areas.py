@@ -78,7 +78,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "tests/integration/redis",
         "tests/integration/api/test_tls.py",
     ),
-    "worker": ("tests/contract/test_executors.py", "tests/integration/jobs", "tests/integration/worker"),
+    "worker": ("tests/contract/test_executors.py", "tests/integration/runtime", "tests/integration/worker"),
     "workloads": (
         "tests/acceptance/test_alignments.py",
         "tests/acceptance/test_chains.py",

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tunefleet.jobs.warm import socket_folder
+from tunefleet.runtime.warm.client import socket_folder
 from tunefleet.trainer_control import process_identity
 
 MOST = 3

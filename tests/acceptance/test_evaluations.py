@@ -16,7 +16,7 @@ from tests.acceptance.story import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.cli.main import run
 from tunefleet.client import Client
-from tunefleet.jobs import envs
+from tunefleet.runtime import envs
 from tunefleet.schemas.api import TaskDetail
 from tunefleet.schemas.job_folder import JobFolder
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.libraries import required
 from tests.making import llama
-from tunefleet.jobs import Supervisor
-from tunefleet.jobs.gpuinfo import GpuFigures, read_gpus
+from tunefleet.runtime import Supervisor
+from tunefleet.runtime.gpu.info import GpuFigures, read_gpus
 from tunefleet.settings import inherited_environment
 
 required("torch")

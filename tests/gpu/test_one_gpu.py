@@ -16,10 +16,13 @@ from tests.gpu.conftest import SPEC
 from tests.integration.programs.conftest import merge
 from tests.integration.programs.test_exact_resume import Run
 from tests.libraries import required
-from tunefleet.jobs import JobHandle, Supervisor, gpudriver, gpuinfo, new_launch_id, second_try
-from tunefleet.jobs.gpuinfo import GpuFigures
-from tunefleet.jobs.gpus import holder, ledger_dir
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.runtime import JobHandle, Supervisor, new_launch_id
+from tunefleet.runtime.gpu import driver as driver_module
+from tunefleet.runtime.gpu import info
+from tunefleet.runtime.gpu.gpus import holder, ledger_dir
+from tunefleet.runtime.gpu.info import GpuFigures
+from tunefleet.runtime.launch import retry
 from tunefleet.schemas.job_folder import Job, JobProcess
 
 required("torch")
@@ -78,7 +81,7 @@ def begin(supervisor: Supervisor, model: Path, card: GpuFigures, request: pytest
 
 def users() -> set[int]:
     """Who has opened the card; a driver that names the host's processes, as in a container, names none of ours."""
-    return {process.pid for process in gpuinfo.read_gpus()[0].processes or ()}
+    return {process.pid for process in info.read_gpus()[0].processes or ()}
 
 
 def until_free(supervisor: Supervisor, card: GpuFigures) -> None:
@@ -92,7 +95,7 @@ def until_free(supervisor: Supervisor, card: GpuFigures) -> None:
 def test_the_driver_and_its_program_tell_the_same(card: GpuFigures) -> None:
     if card.uuid.startswith("MIG-"):
         pytest.skip("nvidia-smi lists the whole GPU where NVML gives an instance of it")
-    said, total = gpuinfo._by_smi()[0], card.memory_total_bytes
+    said, total = info._by_smi()[0], card.memory_total_bytes
     assert (said.uuid, said.index, said.name) == (card.uuid, card.index, card.name)
     assert said.memory_total_bytes is not None
     assert total is not None
@@ -103,7 +106,7 @@ def test_the_driver_and_its_program_tell_the_same(card: GpuFigures) -> None:
         assert 0 < (figures.temperature_c or 0) < 110
         assert 0 < (figures.power_w or 0) < 1500
         assert figures.utilisation_percent is not None
-    driver = gpudriver.read_driver()
+    driver = driver_module.read_driver()
     assert driver.version is not None
     assert float(driver.cuda or 0) >= 11
 
@@ -207,12 +210,12 @@ def test_one_that_needs_more_memory_than_it_may_take_says_so_and_fits_with_small
             break
         assert one.end.reason is TaskReason.OUT_OF_MEMORY, (one.end, one.log)
         job = handle.job.model_copy(update={"launch": new_launch_id()})
-        assert second_try.plan(handle.folder, job.spec, one.end.reason, handle.job.launch), one.log
+        assert retry.plan(handle.folder, job.spec, one.end.reason, handle.job.launch), one.log
         handle, tries = supervisor.launch(job), tries + 1
     assert tries, "the first one was to be too large"
     assert one.result["overrides"]["batch_size"] == 128 >> tries
     assert one.result["used"]["batch_size"] == 128
-    assert one.result["memory"]["peak_bytes"] < 0.05 * (gpuinfo.read_gpus()[0].memory_total_bytes or 0)
+    assert one.result["memory"]["peak_bytes"] < 0.05 * (info.read_gpus()[0].memory_total_bytes or 0)
 
 
 def test_a_stopped_job_gives_the_card_back(begin: Begin, supervisor: Supervisor, card: GpuFigures) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.jobs import envs
+from tunefleet.runtime import envs
 from tunefleet.schemas.job_folder import Job
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(1800)]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.ranks.conftest import PROGRAM_DIR, end, job
-from tunefleet.jobs import Supervisor
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.runtime import Supervisor
 from tunefleet.settings import inherited_environment
 from tunefleet.trainer_control.checkpoints.manifest import list_whole
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.errors import InputError
-from tunefleet.jobs import envs
+from tunefleet.runtime import envs
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from tunefleet.agent.book import JobBook
 from tunefleet.agent.gpus import Gpus
 from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.translate import Defaults
-from tunefleet.jobs.sysinfo import SystemReader
+from tunefleet.runtime.monitor.system import SystemReader
 from tunefleet.settings import AgentSettings
 from tunefleet.spec import load_task_spec
 

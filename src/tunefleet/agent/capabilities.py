@@ -9,9 +9,9 @@ from importlib.metadata import version
 from typing import Any
 
 from tunefleet.agent.agent import Agent
-from tunefleet.jobs import envs
-from tunefleet.jobs.devices import described
-from tunefleet.jobs.environment import core_count
+from tunefleet.runtime import envs
+from tunefleet.runtime.gpu.allocation import described
+from tunefleet.runtime.launch.environment import core_count
 from tunefleet.schemas.worker_link import Capabilities
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from tunefleet.jobs import joblog
+from tunefleet.runtime.monitor import job_log
 
 _STAMP: Final = re.compile(rb"^(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,]\d+)? ?")
 _PIECE_BYTES: Final = 1 << 20
@@ -40,7 +40,7 @@ class LogTimes:
         if now - self._noted_at < 1.0 or not self._log.exists():
             return
         self._noted_at = now
-        size = joblog.end(self._log)
+        size = job_log.end(self._log)
         if size > self.size:
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(f"{size} {now:.1f}\n")
@@ -136,7 +136,7 @@ class LogPages:
             return self._count()
 
     def _count(self) -> int:
-        dropped, lines = joblog.dropped(self._file)
+        dropped, lines = job_log.dropped(self._file)
         if dropped != self._dropped:
             self._dropped, self._dropped_lines = dropped, lines
             self._marks, self._lines, self._bytes, self._kept = [0], 0, 0, 0
@@ -144,7 +144,7 @@ class LogPages:
             position = -1
             while (position := piece.find(b"\n", position + 1)) >= 0:
                 self._lines += 1
-                if piece_start + position < joblog.BEGINNING_BYTES:
+                if piece_start + position < job_log.BEGINNING_BYTES:
                     self._kept = self._lines
                 if self._lines % self._EVERY == 0:
                     self._marks.append(piece_start + position + 1)
@@ -175,7 +175,7 @@ class LogPages:
         return lines, first, total
 
     def _position(self, offset: int) -> int:
-        return offset if offset < joblog.BEGINNING_BYTES else offset + self._dropped
+        return offset if offset < job_log.BEGINNING_BYTES else offset + self._dropped
 
     def _new(self) -> Iterator[tuple[int, bytes]]:
         try:

@@ -33,9 +33,9 @@ from tunefleet.client.download import Downloader
 from tunefleet.errors import MachineError
 from tunefleet.executors import registry
 from tunefleet.heads import BoundedHeads
-from tunefleet.jobs import Supervisor
-from tunefleet.jobs.environment import BRIEF_SPIN, core_count
 from tunefleet.observing.spans import open_spans
+from tunefleet.runtime import Supervisor
+from tunefleet.runtime.launch.environment import BRIEF_SPIN, core_count
 from tunefleet.settings import AgentSettings, inherited_environment
 
 logger = logging.getLogger(__name__)

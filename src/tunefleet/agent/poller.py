@@ -21,7 +21,7 @@ from tunefleet.agent.orders import Orders
 from tunefleet.agent.records import AgentRecord
 from tunefleet.client.backend import AgentClient
 from tunefleet.errors import AuthError, ConflictError, InputError, NotFoundError, TunefleetError
-from tunefleet.jobs import envs
+from tunefleet.runtime import envs
 from tunefleet.schemas.training import ClaimReply, Heartbeat, JobState, PolledJob
 
 logger = logging.getLogger(__name__)

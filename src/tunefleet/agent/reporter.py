@@ -30,7 +30,7 @@ from tunefleet.agent.job import AgentJob
 from tunefleet.agent.sink import BackendSink, skip
 from tunefleet.client.backend import BackendFault, JobClient
 from tunefleet.errors import AuthError, TunefleetError, UnreachableError
-from tunefleet.jobs import JournalShipper
+from tunefleet.runtime import JournalShipper
 from tunefleet.schemas.training import JobState, StatusPatch
 from tunefleet.trainer_control.files import read_json
 

@@ -17,14 +17,15 @@ from tunefleet.agent.steering import GRACE_S, Steering
 from tunefleet.agent.tracing import tell_end, trace_of
 from tunefleet.errors import InputError, MachineError, TunefleetError
 from tunefleet.executors.base import JobExecutor
-from tunefleet.jobs import JobHandle, new_launch_id, second_try
-from tunefleet.jobs.classify import JobEnd
-from tunefleet.jobs.gpus import GpuBusyError
-from tunefleet.jobs.guard import End, Guard
-from tunefleet.jobs.journal_audit import losses
-from tunefleet.jobs.watched import Watched
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.observing import context
+from tunefleet.runtime import JobHandle, new_launch_id
+from tunefleet.runtime.gpu.gpus import GpuBusyError
+from tunefleet.runtime.launch import retry
+from tunefleet.runtime.launch.exit_classification import JobEnd
+from tunefleet.runtime.monitor.guard import End, Guard
+from tunefleet.runtime.monitor.journal_audit import losses
+from tunefleet.runtime.monitor.state import Watched
 from tunefleet.schemas.job_folder import Job
 from tunefleet.schemas.training import JobState
 
@@ -188,7 +189,7 @@ class JobRun:
         if end.outcome != "failed" or record.wish is not None:
             return False
         try:
-            change = second_try.plan(handle.folder, record.spec, end.reason, handle.job.launch)
+            change = retry.plan(handle.folder, record.spec, end.reason, handle.job.launch)
         except (OSError, TunefleetError) as error:
             logger.warning("job(%s) gets no second try: %s", record.job_id, error)
             return False

@@ -14,7 +14,7 @@ from tunefleet.agent.journal import JournalState, Point
 from tunefleet.agent.logtext import Stamper
 from tunefleet.client.backend import BackendBusy, BackendFault, JobClient
 from tunefleet.errors import AuthError, NotFoundError, TunefleetError, UnreachableError
-from tunefleet.jobs import joblog
+from tunefleet.runtime.monitor import job_log
 from tunefleet.trainer_control.files import read_json, write_json
 
 logger = logging.getLogger(__name__)
@@ -276,7 +276,7 @@ class BackendSink:
         noted = read_json(self._noted) or {}
         if (noted.get("base"), noted.get("offset")) == (base, offset):
             begin = base + offset - noted["rest"]
-            at, rest = joblog.read(self._job.folder.log, begin, noted["rest"])
+            at, rest = job_log.read(self._job.folder.log, begin, noted["rest"])
             self._line, self._rest = noted["line"], rest if at == begin else b""
         else:
             taken = _read_range(self._job.folder.log, base, offset)

@@ -8,7 +8,7 @@ from typing import Final
 
 from tunefleet.agent.job import AgentJob
 from tunefleet.errors import ConflictError, InputError, NotFoundError, TunefleetError
-from tunefleet.jobs import JobHandle
+from tunefleet.runtime import JobHandle
 from tunefleet.schemas.control import ControlCommand
 
 logger = logging.getLogger(__name__)

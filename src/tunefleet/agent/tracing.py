@@ -5,8 +5,8 @@ from __future__ import annotations
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.site import Site
-from tunefleet.jobs.tracing import AttemptTrace
 from tunefleet.observing import traceparent
+from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.training import JobState
 
 

@@ -16,7 +16,7 @@ from tunefleet.agent.agent import Agent
 from tunefleet.agent.capabilities import diagnose
 from tunefleet.client import connection, trust
 from tunefleet.errors import ConflictError, InputError, TunefleetError
-from tunefleet.jobs import upgrading
+from tunefleet.runtime import self_upgrade
 from tunefleet.schemas.training import AgentCommand, AgentOutcome, AgentVerb
 from tunefleet.settings import AgentSettings, load_agent
 
@@ -111,7 +111,7 @@ class Verbs:
         return tidy
 
     def _upgrade(self, data: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        output = upgrading.upgrade(data.get("version"), who="agent", ask=connection.text_at, ca_file=trust.ca_file())
+        output = self_upgrade.upgrade(data.get("version"), who="agent", ask=connection.text_at, ca_file=trust.ca_file())
         self._restart()
         return "Upgraded; the agent starts anew, its jobs go on.", {"output": output}
 

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tunefleet.api import problem_details
 
-access_log = logging.getLogger("tunefleet.api.access")
+access_log = logging.getLogger("tunefleet.server.access")
 
 _UPLOADS: Final = re.compile(
     r"^(PUT /api/v1/(federations/[^/]+/)?blobs/[^/]+|PUT /api/v1/federations/[^/]+/updates"

@@ -27,7 +27,7 @@ from tunefleet.cli.session import chosen_url
 from tunefleet.client import Client
 from tunefleet.db.backup.sqlite import fault_of
 from tunefleet.errors import StoreError, TunefleetError
-from tunefleet.jobs.envs import FAMILIES, at
+from tunefleet.runtime.envs import FAMILIES, at
 from tunefleet.settings import ClientSettings, ServerSettings, load
 
 _TRAINING: Final = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")

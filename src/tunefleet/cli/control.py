@@ -16,7 +16,7 @@ from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Timeout, confirm, parse_pairs
 from tunefleet.errors import ConflictError, InputError, UnreachableError
-from tunefleet.jobs.control import JobSteering, is_settled, list_jobs, paused_jobs, wait_for
+from tunefleet.runtime.control import JobSteering, is_settled, list_jobs, paused_jobs, wait_for
 from tunefleet.schemas.control import CommandState, ControlCommand
 
 app = typer.Typer(help="See and steer the trainings of this machine.", no_args_is_help=True)

@@ -13,7 +13,7 @@ from tunefleet.cli.console import Json, err, out, print_json, say
 from tunefleet.cli.control_jobs import endpoints_dir
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import confirm
-from tunefleet.jobs.control.leftovers import Leftover, find_leftovers, remove_leftover
+from tunefleet.runtime.control.cleanup import Leftover, find_leftovers, remove_leftover
 
 
 @examples("tunefleet control cleanup", "tunefleet control cleanup --force --json")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from tunefleet.errors import ConflictError, InputError
-from tunefleet.jobs.control import JobSteering, RemoteHost, list_jobs
+from tunefleet.runtime.control import JobSteering, RemoteHost, list_jobs
 from tunefleet.settings import ClientSettings, load
 
 

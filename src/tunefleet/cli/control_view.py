@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tunefleet.cli import words
 from tunefleet.cli.console import err, out, say
-from tunefleet.jobs.control import FoundJob
+from tunefleet.runtime.control import FoundJob
 from tunefleet.schemas.control import CommandState, ControlReply
 from tunefleet.trainer_control import process_identity
 

@@ -20,7 +20,7 @@ from tunefleet.cli.control_view import ending
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples
 from tunefleet.errors import NotFoundError, UnreachableError
-from tunefleet.jobs.control import JobSteering
+from tunefleet.runtime.control import JobSteering
 from tunefleet.trainer_control.journal.status import FINAL_STATES
 
 _LINE_EVERY_S = 5.0

@@ -13,7 +13,7 @@ from tunefleet.client.outward import IntoBucket, Outward, Receiver
 from tunefleet.client.reach import shown
 from tunefleet.client.transfer import OnProgress
 from tunefleet.errors import InputError
-from tunefleet.jobs.secrets import Secrets
+from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.api import TaskDetail
 from tunefleet.schemas.compat_results import RESULT_NAMES, SINGLE_FILE, ResultEnvelope
 from tunefleet.settings import SecretSettings, load, secret_variables

@@ -17,11 +17,11 @@ from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Yes, confirm
 from tunefleet.errors import MachineError
-from tunefleet.jobs.envs import FAMILIES, Environment, at
-from tunefleet.jobs.envs.checking import EnvironmentFinding
-from tunefleet.jobs.envs.checking import check as checked
-from tunefleet.jobs.envs.making import create as made
-from tunefleet.jobs.envs.making import remove as removed
+from tunefleet.runtime.envs import FAMILIES, Environment, at
+from tunefleet.runtime.envs.build import create as made
+from tunefleet.runtime.envs.build import remove as removed
+from tunefleet.runtime.envs.verify import EnvironmentFinding
+from tunefleet.runtime.envs.verify import check as checked
 
 app = typer.Typer(help="Make and check the environments that some task kinds run in.", invoke_without_command=True)
 

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from tunefleet.errors import TunefleetError
-from tunefleet.jobs.secrets import Redaction
 from tunefleet.observing.scrub import scrub
+from tunefleet.runtime.secrets.resolver import Redaction
 from tunefleet.services import redact
 from tunefleet.settings import (
     ClientSettings,

@@ -58,9 +58,9 @@ def uninstall(
         for item in going:
             _refuse_if_used(item)
         confirm(f"Remove {words.plural(len(going), 'thing')}?", yes=yes)
-        from tunefleet.jobs import engines
+        from tunefleet.runtime.warm import engine_registry
 
-        engines.end_idle()
+        engine_registry.end_idle()
         for item in going:
             _remove(item.path)
         _remove_if_empty(load(ClientSettings).home_dir)

@@ -13,7 +13,7 @@ from tunefleet.client.asking import Question, Reply, ask
 from tunefleet.client.stopping import Stop
 from tunefleet.errors import InputError, MachineError, UnreachableError
 from tunefleet.executors.base import LightExecutor
-from tunefleet.jobs.secrets import Redaction
+from tunefleet.runtime.secrets.resolver import Redaction
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.settings import ApiSettings, TransferSettings, load
 from tunefleet.spec import ApiTaskSpec, load_task_spec

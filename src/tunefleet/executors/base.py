@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from tunefleet.client.stopping import Stop
 from tunefleet.errors import MachineError, TunefleetError
-from tunefleet.jobs import envs
+from tunefleet.runtime import envs
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.job_folder import Job, JobFolder
 from tunefleet.schemas.worker_link import Offer, SlotClass

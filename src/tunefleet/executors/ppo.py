@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tunefleet.executors.sft import TrainingExecutor
-from tunefleet.jobs import envs
+from tunefleet.runtime import envs
 
 
 class PpoExecutor(TrainingExecutor):

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from tunefleet import trainer_control
 from tunefleet.errors import TunefleetError, UnreachableError, is_disk_full
-from tunefleet.jobs.disk import DiskTooSmallError
 from tunefleet.programs import ranks, secrets
 from tunefleet.programs.faults import CommandFailedError, DivergedError, ErrorKind
+from tunefleet.runtime.disk_check import DiskTooSmallError
 from tunefleet.schemas.job_folder import Job, JobFolder
 from tunefleet.trainer_control import diagnostics
 from tunefleet.trainer_control.distributed import world

@@ -19,9 +19,9 @@ from pydantic import ValidationError
 
 from tunefleet.errors import TunefleetError
 from tunefleet.executors.base import JobExecutor
-from tunefleet.jobs.tracing import AttemptTrace
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.observing import context
+from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.worker_link import Desired, Finish, Reached
 from tunefleet.worker.chatting import Relay
 from tunefleet.worker.deliver import Deliverer, reason_of

@@ -21,7 +21,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_e
 from tunefleet.artifacts import is_packed, unpack
 from tunefleet.client.download import Address, Downloader
 from tunefleet.errors import ForbiddenError, InputError, NotFoundError, TunefleetError, UnreachableError
-from tunefleet.jobs.secrets import Secrets
+from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.compat_results import ResultFile
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer

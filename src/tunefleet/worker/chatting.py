@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tunefleet.errors import AuthError, TunefleetError, UnreachableError
-from tunefleet.jobs.talking import Call
+from tunefleet.runtime.chat_channel import Call
 from tunefleet.schemas.chat import ChatPiece, ChatPoll, ChatTurn
 from tunefleet.worker.ports import Delivery
 

@@ -26,11 +26,11 @@ from tunefleet.errors import (
     is_disk_full,
 )
 from tunefleet.executors.base import JobExecutor, Output, ResultError
-from tunefleet.jobs import afterword
-from tunefleet.jobs.guard import End
-from tunefleet.jobs.journal_audit import losses
-from tunefleet.jobs.secrets import Redaction
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.runtime.launch import termination_record
+from tunefleet.runtime.monitor.guard import End
+from tunefleet.runtime.monitor.journal_audit import losses
+from tunefleet.runtime.secrets.resolver import Redaction
 from tunefleet.schemas.job_folder import Shipped
 from tunefleet.schemas.worker_link import Finish, JournalBatch, Offer
 from tunefleet.trainer_control.files import read_json
@@ -128,7 +128,7 @@ class Deliverer:
         launch = str((read_json(self._folder.job_json) or {}).get("launch"))
         for sentence in self._lost:
             logger.warning("Task %s: %s", self._offer.task_id, sentence)
-            afterword.add(self._folder, launch, "journal.lost", sentence)
+            termination_record.add(self._folder, launch, "journal.lost", sentence)
 
     def finish_of_member(self, end: End, *, cancelled: bool) -> Finish:
         """Return the message of the end of a node other than the first: what it leaves is of no use to anybody."""

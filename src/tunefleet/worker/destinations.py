@@ -27,7 +27,7 @@ from tunefleet.errors import (
     TunefleetError,
     UnreachableError,
 )
-from tunefleet.jobs.secrets import Secrets
+from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.compat_results import ResultEnvelope
 from tunefleet.spec.output import DestinationSpec
 from tunefleet.worker.transfers import Transfers

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tunefleet.jobs.guard import End
-from tunefleet.jobs.makeway import MakingWay
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.runtime.gpu.eviction import MakingWay
+from tunefleet.runtime.monitor.guard import End
 from tunefleet.schemas.worker_link import FinishOutcome
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.ports import Handle

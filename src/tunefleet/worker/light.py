@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple
 from tunefleet.client.stopping import Stop, Stopped
 from tunefleet.errors import InputError, TunefleetError, UnreachableError
 from tunefleet.executors.base import LightExecutor
-from tunefleet.jobs.secrets import Redaction, Secrets
-from tunefleet.jobs.tracing import AttemptTrace
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.observing import context
 from tunefleet.observing.spans import Spans
+from tunefleet.runtime.secrets.resolver import Redaction, Secrets
+from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.worker_link import Desired, Finish, Offer, Reached
 from tunefleet.spec.base_task import ALWAYS_LEFT
 from tunefleet.spec.output import OutputSpec

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.errors import InputError, MachineError
-from tunefleet.jobs.secrets import Secrets
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.compat_results import MANIFEST_NAME, ResultEnvelope
 from tunefleet.schemas.worker_link import Finish, Offer
 from tunefleet.worker.destinations import DeliveryError, Destination, silent

@@ -24,14 +24,15 @@ from tunefleet.client.reaching import StoreReach
 from tunefleet.errors import AuthError, MachineError, UnreachableError
 from tunefleet.executors import registry
 from tunefleet.executors.registry import Registry
-from tunefleet.jobs import JournalShipper, Supervisor, devices, envs
-from tunefleet.jobs import gpus as ledger
-from tunefleet.jobs.environment import BRIEF_SPIN, core_count
-from tunefleet.jobs.gpuinfo import GpuFigures, read_gpus, visible
-from tunefleet.jobs.secrets import Secrets
-from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.observing import context
 from tunefleet.observing.spans import Spans, open_spans
+from tunefleet.runtime import JournalShipper, Supervisor, envs
+from tunefleet.runtime.gpu import allocation
+from tunefleet.runtime.gpu import gpus as ledger
+from tunefleet.runtime.gpu.info import GpuFigures, read_gpus, visible
+from tunefleet.runtime.gpu.preemption import GpuSentry
+from tunefleet.runtime.launch.environment import BRIEF_SPIN, core_count
+from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, Load, Offer
 from tunefleet.settings import WorkerSettings, inherited_environment, secret_variables, unsupported
 from tunefleet.transport.base import WorkerLink
@@ -308,7 +309,7 @@ def _in_use(sentry: GpuSentry | None) -> dict[str, str]:
 
 def _choose_gpus(settings: WorkerSettings, sentry: GpuSentry | None, offer: Offer) -> tuple[str, ...]:
     folder = ledger.ledger_dir(settings.endpoints_dir)
-    return devices.choose(offer.spec, _visible_gpus(settings), ledger=folder, sentry=sentry, given=offer.gpus)
+    return allocation.choose(offer.spec, _visible_gpus(settings), ledger=folder, sentry=sentry, given=offer.gpus)
 
 
 def _visible_gpus(settings: WorkerSettings) -> tuple[GpuFigures, ...]:

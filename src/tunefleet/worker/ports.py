@@ -1,6 +1,6 @@
 """What an attempt needs from others: the supervisor of job processes, the shipper, the server's file store.
 
-`tunefleet.jobs` and `tunefleet.client.attempt` fit these by shape; tests bring their own.
+`tunefleet.runtime` and `tunefleet.client.attempt` fit these by shape; tests bring their own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tunefleet.client.transfer import OnProgress, ignore_progress
-from tunefleet.jobs.guard import End
+from tunefleet.runtime.monitor.guard import End
 from tunefleet.schemas.chat import ChatPiece, ChatPoll, ChatTurns
 from tunefleet.schemas.compat_results import ResultFile
 from tunefleet.schemas.control import CommandState, ControlReply

@@ -10,7 +10,7 @@ from tunefleet.client.stopping import Stop
 from tunefleet.client.transfer import OnProgress
 from tunefleet.errors import InputError
 from tunefleet.executors.base import JobExecutor
-from tunefleet.jobs import new_launch_id
+from tunefleet.runtime import new_launch_id
 from tunefleet.schemas.job_folder import Job, Participant
 from tunefleet.schemas.worker_link import InputRef, Offer
 from tunefleet.spec import load_task_spec

@@ -9,12 +9,12 @@ from typing import Final
 
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.executors.base import JobExecutor
-from tunefleet.jobs import second_try
-from tunefleet.jobs.gpus import GpuBusyError
-from tunefleet.jobs.guard import End, Guard
-from tunefleet.jobs.tracing import AttemptTrace
-from tunefleet.jobs.watched import Watched
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.runtime.gpu.gpus import GpuBusyError
+from tunefleet.runtime.launch import retry
+from tunefleet.runtime.monitor.guard import End, Guard
+from tunefleet.runtime.monitor.state import Watched
+from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.worker_link import FinishOutcome, Reached
 from tunefleet.worker.ending import Ending
@@ -246,7 +246,7 @@ class JobRun:
         if end.outcome != "failed" or self.cancelled or self._timed_out:
             return False
         try:
-            change = second_try.plan(handle.folder, self.record.offer.spec, end.reason, handle.job.launch)
+            change = retry.plan(handle.folder, self.record.offer.spec, end.reason, handle.job.launch)
         except (OSError, TunefleetError) as error:
             logger.warning("Task %s gets no second try: %s", self.record.offer.task_id, error)
             return False

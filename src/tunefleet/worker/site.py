@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tunefleet.executors.registry import Registry
-from tunefleet.jobs.secrets import Secrets
-from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.observing.spans import Spans
+from tunefleet.runtime.gpu.preemption import GpuSentry
+from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.worker.inputs import InputStore

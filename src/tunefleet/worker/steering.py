@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError, TunefleetError, UnreachableError
-from tunefleet.jobs.control.outcome import is_settled
+from tunefleet.runtime.control.outcome import is_settled
 from tunefleet.schemas.control import CommandState, ControlCommand
 from tunefleet.schemas.worker_link import Command, CommandOutcome, Reached, pause_id
 from tunefleet.worker.mailbox import Mailbox

@@ -18,8 +18,8 @@ from typing import Any, Final, NoReturn
 
 from tunefleet.client import connection, trust
 from tunefleet.errors import InputError, TunefleetError
-from tunefleet.jobs import upgrading
 from tunefleet.observing.logs import TextLines
+from tunefleet.runtime import self_upgrade
 from tunefleet.schemas.training import AgentVerb
 from tunefleet.schemas.worker_link import Capabilities, Command, CommandOutcome
 from tunefleet.trainer_control.files import read_json, write_json
@@ -122,7 +122,7 @@ class Verbs:
             case AgentVerb.COLLECT_DIAGNOSTICS:
                 return self._diagnose()
             case AgentVerb.UPGRADE:
-                upgrading.upgrade(
+                self_upgrade.upgrade(
                     command.data.get("version"), who="worker", ask=connection.text_at, ca_file=trust.ca_file()
                 )
                 return None

@@ -13,7 +13,7 @@ import pytest
 from tunefleet.agent import logs
 from tunefleet.agent.gpus import Gpus
 from tunefleet.errors import MachineError
-from tunefleet.jobs.gpuinfo import GpuFigures
+from tunefleet.runtime.gpu.info import GpuFigures
 from tunefleet.settings import load_agent
 
 

@@ -12,16 +12,16 @@ import httpx
 
 from tests.integration.api.support import Running
 from tunefleet.api import own_wheel
-from tunefleet.jobs import upgrading
+from tunefleet.runtime import self_upgrade
 
 
 def test_pip_installs_what_the_server_offers_and_it_runs(running: Running, tmp_path: Path) -> None:
     said = httpx.get(f"{running.url}/install").text.strip()
     assert said.startswith(f"tunefleet[train] @ {running.url}/install/tunefleet-")
-    assert upgrading._offered(running.url, said, None) == said, "a worker that is upgraded takes it"
+    assert self_upgrade._offered(running.url, said, None) == said, "a worker that is upgraded takes it"
     version = unquote(said.rpartition("/tunefleet-")[2].partition("-")[0])
-    assert upgrading._offered(running.url, said, version) == said
-    assert upgrading._VERSION.fullmatch(version), version
+    assert self_upgrade._offered(running.url, said, version) == said
+    assert self_upgrade._VERSION.fullmatch(version), version
     wanted = said.replace("[train]", "")  # the libraries are here already
     pip = [
         sys.executable,

@@ -182,10 +182,10 @@ def test_background_loop_survives_a_failure(
 
 
 def test_access_log_has_no_query_string(admin: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, logger="tunefleet.api.access"):
+    with caplog.at_level(logging.DEBUG, logger="tunefleet.server.access"):
         admin.get("/tasks?limit=7")
         admin.post("/keys?code=secret-code", json={"name": "logged"})
-    lines = [record.getMessage() for record in caplog.records if record.name == "tunefleet.api.access"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "tunefleet.server.access"]
     assert any("/api/v1/tasks" in line and "200" in line for line in lines)
     assert not any("limit=7" in line or "secret-code" in line for line in lines)
 

@@ -16,7 +16,7 @@ import pytest
 
 import tunefleet
 from tests.libraries import required
-from tunefleet.jobs.control import ControlClient, JobSteering, find_endpoint
+from tunefleet.runtime.control import ControlClient, JobSteering, find_endpoint
 from tunefleet.schemas.control import CommandState
 from tunefleet.schemas.job_folder import JobStatus
 from tunefleet.trainer_control.checkpoints.manifest import fault_of

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tunefleet.jobs import gpus
-from tunefleet.jobs.control import JobSteering, find_endpoint, wait_for
+from tunefleet.runtime.control import JobSteering, find_endpoint, wait_for
+from tunefleet.runtime.gpu import gpus
 from tunefleet.schemas.journal import ANY_RECORD, MetricRecord
 
 SCRIPT = """
@@ -271,7 +271,7 @@ def test_a_command_on_a_terminal_has_a_terminal(runs: Runs) -> None:
 
 def test_a_gpu_that_a_job_holds_is_refused(tmp_path: Path) -> None:
     from tunefleet.errors import MachineError
-    from tunefleet.jobs.foreground import ForegroundRun
+    from tunefleet.runtime.launch.foreground import ForegroundRun
     from tunefleet.schemas.job_folder import Job, JobFolder
 
     endpoints = tmp_path / "jobs"

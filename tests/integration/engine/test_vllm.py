@@ -23,10 +23,11 @@ from tests.integration.engine.shared import (
     who_leaves_ends_his_own_answer_alone,
 )
 from tests.libraries import required
-from tunefleet.jobs import engines, envs
 from tunefleet.programs.engine import warm
 from tunefleet.programs.engine.protocol import EngineAdapter, EngineModel, Request, Sampling
 from tunefleet.programs.engine.warm import WarmEngine, connect
+from tunefleet.runtime import envs
+from tunefleet.runtime.warm import engine_registry
 
 required("torch", "peft")
 
@@ -45,12 +46,17 @@ def site(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], None
         missing(reason)
     name = str(tmp_path_factory.mktemp("site"))
     with pytest.MonkeyPatch.context() as patch:
-        for module, wait in ((warm, "_BIND_S"), (warm, "_PARTING_S"), (engines, "_ANSWER_S"), (engines, "_END_S")):
+        for module, wait in (
+            (warm, "_BIND_S"),
+            (warm, "_PARTING_S"),
+            (engine_registry, "_ANSWER_S"),
+            (engine_registry, "_END_S"),
+        ):
             patch.setattr(module, wait, PATIENCE_S)
         yield name
-        for engine in engines.running():
+        for engine in engine_registry.running():
             if engine.site == name:
-                engines.leave(engine, force=True)
+                engine_registry.leave(engine, force=True)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +123,7 @@ def test_two_models_in_a_row_do_not_mix(site: str, engine: WarmEngine, model: En
     merged = EngineAdapter(red.name, red.path, merge=True)
     other = connect(EngineModel(MODEL, "second", adapters=(merged,), options=OPTIONS, engine="vllm"), name=site)
     assert not other.was_loaded
-    assert [each.model for each in engines.running() if each.site == site] == ["second"]
+    assert [each.model for each in engine_registry.running() if each.site == site] == ["second"]
     assert answers(other, request)[0][0].text == said["red.ish"] != said[None]
     other.close()
     first = connect(model, name=site)

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.libraries import required
-from tunefleet.jobs import engines
 from tunefleet.programs.engine import warm
 from tunefleet.programs.engine.protocol import EngineModel, Request, Sampling
 from tunefleet.programs.engine.warm import WarmEngine, connect
+from tunefleet.runtime.warm import engine_registry
 
 required("torch", "peft")
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
@@ -45,12 +45,17 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("TUNEFLEET_WORKER_KEY", "a-key-of-the-worker")
     monkeypatch.setenv("TUNEFLEET_SECRET_WORD", "a-secret-word")
     # On a busy machine an engine may take long to start, to answer, to see that somebody has left, and to end.
-    for module, name in ((warm, "_BIND_S"), (warm, "_PARTING_S"), (engines, "_ANSWER_S"), (engines, "_END_S")):
+    for module, name in (
+        (warm, "_BIND_S"),
+        (warm, "_PARTING_S"),
+        (engine_registry, "_ANSWER_S"),
+        (engine_registry, "_END_S"),
+    ):
         monkeypatch.setattr(module, name, PATIENCE_S)
     yield str(tmp_path)
-    for engine in engines.running():
+    for engine in engine_registry.running():
         if engine.site == str(tmp_path):
-            engines.leave(engine, force=True)
+            engine_registry.leave(engine, force=True)
 
 
 def greedy(engine: WarmEngine, *texts: str, tokens: int = 12) -> list[str]:
@@ -68,8 +73,8 @@ def until(good: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def live(site: str) -> dict[str, engines.EngineProcess]:
-    return {engine.model: engine for engine in engines.running() if engine.site == site}
+def live(site: str) -> dict[str, engine_registry.EngineProcess]:
+    return {engine.model: engine for engine in engine_registry.running() if engine.site == site}
 
 
 def test_an_engine_stays_warm_for_its_model_and_for_no_other(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +89,7 @@ def test_an_engine_stays_warm_for_its_model_and_for_no_other(site: str, monkeypa
     environment = Path(f"/proc/{pid}/environ").read_bytes()
     assert b"a-key-of-the-worker" not in environment
     assert b"a-secret-word" not in environment
-    folder = engines.base_of((), site).parent
+    folder = engine_registry.base_of((), site).parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     # It has nothing of who started it: neither session nor group.
     assert os.getpgid(pid) == pid
@@ -125,24 +130,24 @@ def test_an_engine_stays_warm_for_its_model_and_for_no_other(site: str, monkeypa
     assert leaver.stdout.readline() == f"{beside.pid}\n"
     beside.close()
     left = live(site)["first"]
-    assert not engines.leave(left)
+    assert not engine_registry.leave(left)
     leaver.kill()
     leaver.communicate()
     until(lambda: not left.alive)
     assert not left.base.with_suffix(".sock").exists()
     other.close()
-    until(lambda: engines.end_idle(site) or not live(site))
+    until(lambda: engine_registry.end_idle(site) or not live(site))
 
 
 def test_an_engine_makes_way_for_a_job_that_gets_its_gpu(site: str) -> None:
     engine = connect(FIRST, gpus=[GPU], name=site)
     found = live(site)["first"]
-    assert engines.is_on(GPU)
-    assert engines.is_one([1, found.pid], GPU)
-    engines.make_room([GPU], wants_engine=True)
+    assert engine_registry.is_on(GPU)
+    assert engine_registry.is_one([1, found.pid], GPU)
+    engine_registry.make_room([GPU], wants_engine=True)
     assert found.alive
     engine.close()
-    engines.make_room(["GPU-of-others"], wants_engine=False)
+    engine_registry.make_room(["GPU-of-others"], wants_engine=False)
     assert found.alive
-    engines.make_room([GPU], wants_engine=False)
+    engine_registry.make_room([GPU], wants_engine=False)
     until(lambda: not found.alive)

@@ -8,9 +8,9 @@ import pytest
 
 from tests.integration.ranks.conftest import job
 from tests.libraries import required
-from tunefleet.jobs import Supervisor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.programs.torchrun_nodes import interface_of
+from tunefleet.runtime import Supervisor
 from tunefleet.schemas.job_folder import GangJob
 from tunefleet.settings import inherited_environment
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tunefleet.jobs import envs
+from tunefleet.runtime import envs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

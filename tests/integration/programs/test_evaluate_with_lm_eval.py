@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tunefleet.evaluation.comparing import compare
-from tunefleet.jobs import envs
+from tunefleet.runtime import envs
 from tunefleet.schemas.job_folder import JobFolder, JobStatus
 
 

@@ -20,8 +20,8 @@ import pytest
 
 from tests.integration.programs.conftest import LORA, merge
 from tests.libraries import required
-from tunefleet.jobs import JobHandle, Supervisor, new_launch_id
 from tunefleet.programs import assets
+from tunefleet.runtime import JobHandle, Supervisor, new_launch_id
 from tunefleet.schemas.job_folder import Job, JobProcess
 from tunefleet.settings import inherited_environment
 

@@ -13,8 +13,8 @@ import pytest
 from tests.integration.programs.conftest import Ended
 from tests.libraries import required
 from tests.making.sentence_model import make
-from tunefleet.jobs.control import ControlClient, find_endpoint
 from tunefleet.programs import run
+from tunefleet.runtime.control import ControlClient, find_endpoint
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.trainer_control import session
 

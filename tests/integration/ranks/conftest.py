@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tunefleet.jobs import JobHandle, Supervisor, locks, new_launch_id
+from tunefleet.runtime import JobHandle, Supervisor, new_launch_id
+from tunefleet.runtime.launch import locks
 from tunefleet.schemas.job_folder import Job
 from tunefleet.settings import inherited_environment
 from tunefleet.trainer_control import process_identity

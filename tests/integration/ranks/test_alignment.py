@@ -8,8 +8,8 @@ import pytest
 
 from tests.integration.ranks.conftest import end, job
 from tests.libraries import required
-from tunefleet.jobs import Supervisor
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.runtime import Supervisor
 
 required("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.timeout(600)]

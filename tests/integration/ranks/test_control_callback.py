@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.ranks.conftest import PROGRAM_DIR, until
-from tunefleet.jobs.control import ControlClient, find_endpoint
+from tunefleet.runtime.control import ControlClient, find_endpoint
 from tunefleet.trainer_control.checkpoints.manifest import fault_of, list_whole
 
 pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.timeout(300)]

@@ -8,9 +8,9 @@ import signal
 import pytest
 
 from tests.integration.ranks.conftest import end, job, lives, ranks_of, until
-from tunefleet.jobs import JobHandle, Supervisor
-from tunefleet.jobs.classify import read_process
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.runtime import JobHandle, Supervisor
+from tunefleet.runtime.launch.exit_classification import read_process
 
 pytestmark = pytest.mark.torch
 

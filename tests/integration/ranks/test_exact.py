@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.integration.ranks.conftest import end, job
-from tunefleet.jobs import JobHandle, Supervisor
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.runtime import JobHandle, Supervisor
 from tunefleet.schemas.journal import ANY_RECORD, EventRecord, MetricRecord
 from tunefleet.trainer_control.checkpoints.manifest import list_whole
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.integration.ranks.conftest import end, job
-from tunefleet.jobs import JobHandle, Supervisor
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.runtime import JobHandle, Supervisor
 from tunefleet.spec import TrainingData
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.jobs.control import ControlClient, find_endpoint
+from tunefleet.runtime.control import ControlClient, find_endpoint
 from tunefleet.schemas.control import CommandOutcomeFile, Endpoint
 from tunefleet.trainer_control import process_identity
 from tunefleet.trainer_control.control import discovery

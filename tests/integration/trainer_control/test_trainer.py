@@ -14,7 +14,7 @@ import pytest
 
 from tunefleet import trainer_control
 from tunefleet.errors import ConflictError
-from tunefleet.jobs.control import ControlClient, find_endpoint
+from tunefleet.runtime.control import ControlClient, find_endpoint
 from tunefleet.schemas.job_folder import Job, JobStatus
 from tunefleet.schemas.journal import ANY_RECORD, MetricRecord
 from tunefleet.trainer_control.checkpoints.manifest import fault_of, list_whole

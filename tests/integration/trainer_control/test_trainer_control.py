@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.jobs.control import ControlClient, find_endpoint
+from tunefleet.runtime.control import ControlClient, find_endpoint
 from tunefleet.trainer_control.checkpoints.manifest import fault_of
 from tunefleet.trainer_control.journal.status import StatusFile
 

@@ -17,8 +17,8 @@ from tests.fakes.service import Asked, Says, Service, completion, serving
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.executors.api import ApiExecutor
-from tunefleet.jobs.secrets import Secrets
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.worker_link import Finish, Offer
 from tunefleet.worker.light import run_light
 

@@ -16,7 +16,7 @@ from tests.unit.worker.fakes import FakeEnd, Running, World
 from tests.unit.worker.test_destinations import ENVELOPE, Sleeps, destination
 from tunefleet.errors import InputError
 from tunefleet.executors.echo import EchoExecutor
-from tunefleet.jobs.secrets import Secrets
+from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.worker_link import Finish, MergedTask, Offer
 from tunefleet.worker import worker as worker_module
 from tunefleet.worker.destinations import DeliveryError, Destination

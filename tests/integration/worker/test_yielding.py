@@ -12,8 +12,9 @@ import pytest
 
 from tests.unit.worker.fakes import World
 from tests.unit.worker.test_guard import Shared, YieldingJob, _record
-from tunefleet.jobs import guard, yielding
-from tunefleet.jobs.gpuinfo import GpuProcess
+from tunefleet.runtime.gpu import preemption
+from tunefleet.runtime.gpu.info import GpuProcess
+from tunefleet.runtime.monitor import guard
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def somebody() -> Iterator[int]:
 def test_a_job_makes_way_and_comes_back_with_its_attempt(
     world: World, tmp_path: Path, somebody: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(yielding, "EVERY_S", 0.05)
+    monkeypatch.setattr(preemption, "EVERY_S", 0.05)
     monkeypatch.setattr("tests.unit.worker.fakes.FakeJob", YieldingJob)
     shared = Shared(world, tmp_path)
     with shared.running:

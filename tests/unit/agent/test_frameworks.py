@@ -18,11 +18,11 @@ from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.translate import Defaults, Translation, translate
 from tunefleet.errors import InputError, SpecError
 from tunefleet.executors.sft import OTHERS, LoraSftExecutor
-from tunefleet.jobs import envs
-from tunefleet.jobs.envs import places
-from tunefleet.jobs.envs.families import digest
-from tunefleet.jobs.sysinfo import SystemReader
 from tunefleet.programs.trainers import known
+from tunefleet.runtime import envs
+from tunefleet.runtime.envs import registry
+from tunefleet.runtime.envs.catalog import digest
+from tunefleet.runtime.monitor.system import SystemReader
 from tunefleet.schemas.training import Heartbeat, HeartbeatReply
 from tunefleet.settings import AgentSettings
 from tunefleet.trainer_control.files import write_json
@@ -34,7 +34,7 @@ OTHER_TRAINERS = ("unsloth", "axolotl", "llamafactory")
 def envs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the environments of a machine with a GPU; there are none yet."""
     monkeypatch.setenv("TUNEFLEET_ENVS_DIR", str(tmp_path))
-    monkeypatch.setattr(places, "machine", lambda: "gpu")
+    monkeypatch.setattr(registry, "machine", lambda: "gpu")
     return tmp_path
 
 
@@ -44,7 +44,7 @@ def install(folder: Path, name: str) -> None:
     assert lock is not None
     made = {"family": name, "machine": "gpu", "lock": digest(lock), "python": platform.python_version(), "made_at": 1.0}
     (folder / name / "bin").mkdir(parents=True)
-    write_json(folder / name / places.STAMP, made | {"base": sys.prefix})
+    write_json(folder / name / registry.STAMP, made | {"base": sys.prefix})
     (folder / name / "bin/python").touch()
 
 
@@ -93,7 +93,7 @@ def test_a_framework_without_its_environment_is_refused_with_the_command_that_cr
 def test_a_framework_that_needs_a_gpu_is_refused_where_there_is_none(
     name: str, envs_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "machine", lambda: "cpu")
+    monkeypatch.setattr(registry, "machine", lambda: "cpu")
     with pytest.raises(InputError, match=f"'{name}' needs a GPU, and this machine shows none"):
         admit(translated(name))
 

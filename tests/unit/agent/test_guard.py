@@ -17,14 +17,13 @@ from tunefleet.agent.running import JobRun
 from tunefleet.agent.site import Site
 from tunefleet.errors import MachineError
 from tunefleet.executors.registry import Registry
-from tunefleet.jobs import JobEnd
-from tunefleet.jobs import guard as guard_module
-from tunefleet.jobs.boot import boot_name
-from tunefleet.jobs.gpus import GpuBusyError
-from tunefleet.jobs.runtime import RunClock
-from tunefleet.jobs.watchdog import Stall
-from tunefleet.jobs.watched import Interruption, Watched
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.runtime import JobEnd
+from tunefleet.runtime.gpu.gpus import GpuBusyError
+from tunefleet.runtime.monitor import guard as guard_module
+from tunefleet.runtime.monitor.elapsed_time import RunClock, boot_name
+from tunefleet.runtime.monitor.stall_detector import Stall
+from tunefleet.runtime.monitor.state import Interruption, Watched
 from tunefleet.schemas.job_folder import Job, JobFolder
 from tunefleet.schemas.training import JobState
 from tunefleet.settings import AgentSettings

@@ -15,9 +15,9 @@ from tunefleet.agent import admission, logs
 from tunefleet.agent.gpus import Gpus
 from tunefleet.agent.logtext import LogPages, LogTimes, stamped
 from tunefleet.errors import InputError, MachineError
-from tunefleet.jobs import gpus as ledger
-from tunefleet.jobs import joblog
-from tunefleet.jobs.gpuinfo import GpuFigures
+from tunefleet.runtime.gpu import gpus as ledger
+from tunefleet.runtime.gpu.info import GpuFigures
+from tunefleet.runtime.monitor import job_log
 from tunefleet.settings import AgentSettings
 
 GIB = 1 << 30
@@ -181,13 +181,13 @@ def test_pages_of_a_log_that_grows(tmp_path: Path) -> None:
 
 
 def test_pages_and_times_of_a_log_that_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joblog, "BEGINNING_BYTES", 100)
+    monkeypatch.setattr(job_log, "BEGINNING_BYTES", 100)
     file = tmp_path / "log"
     pages, times = LogPages(file), LogTimes(file)
     file.write_bytes(b"".join(b"%09d\n" % n for n in range(2500)))
     times.note(now=100.0)
     assert pages.total() == 2500
-    assert joblog.shorten(file, 2000)
+    assert job_log.shorten(file, 2000)
     with file.open("ab") as log:
         log.write(b"new\n")
     times.note(now=200.0)

@@ -11,8 +11,8 @@ import pytest
 
 from tunefleet.agent.logtext import LogTimes
 from tunefleet.agent.sink import BackendSink
-from tunefleet.jobs import joblog
-from tunefleet.jobs.shipper import JournalShipper
+from tunefleet.runtime.log_shipping import JournalShipper
+from tunefleet.runtime.monitor import job_log
 from tunefleet.schemas.job_folder import JobFolder
 
 
@@ -29,7 +29,7 @@ class Backend:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFolder:
-    monkeypatch.setattr(joblog, "BEGINNING_BYTES", 500)
+    monkeypatch.setattr(job_log, "BEGINNING_BYTES", 500)
     folder = JobFolder(tmp_path)
     folder.journal_dir.mkdir()
     folder.job_json.write_text(json.dumps({"attempt": 1, "log_base": 0}))
@@ -54,7 +54,7 @@ def test_lines_keep_their_numbers_over_a_restart_and_a_cut(
     shipper = shipper_of(folder, backend)
     assert shipper.flush(5)
     if cut:
-        assert joblog.shorten(folder.log, 2000)
+        assert job_log.shorten(folder.log, 2000)
     for text in ("new\nnewer\n", "newest\n"):
         with folder.log.open("a") as log:
             log.write(text)

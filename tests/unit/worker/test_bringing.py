@@ -15,7 +15,7 @@ import pytest
 from tests.unit.worker.fakes import Running, World
 from tunefleet.client.transfer import OnProgress, ignore_progress
 from tunefleet.errors import ForbiddenError, InputError, NotFoundError
-from tunefleet.jobs.secrets import Secrets
+from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.compat_results import ResultFile
 from tunefleet.schemas.worker_link import InputRef, Offer
 from tunefleet.worker.bringing import Bringer

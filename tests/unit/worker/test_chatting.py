@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tunefleet.jobs.talking import Call
+from tunefleet.runtime.chat_channel import Call
 from tunefleet.schemas.chat import ChatMessage, ChatPiece, ChatRequest, ChatTurn
 from tunefleet.worker.chatting import Relay
 from tunefleet.worker.ports import Delivery

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.worker.fakes import FakeEnd, Running, World
 from tunefleet.errors import InputError, StoreError
-from tunefleet.jobs.secrets import Secrets
+from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.compat_results import ResultEnvelope
 from tunefleet.worker.destinations import DeliveryError, Destination
 from tunefleet.worker.transfers import Transfers

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.jobs.gpuinfo import GpuFigures
+from tunefleet.runtime.gpu.info import GpuFigures
 from tunefleet.schemas.worker_link import GpuLoad
 from tunefleet.settings import WorkerSettings
 from tunefleet.worker import probe

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.worker.fakes import FakeEnd, FakeJob, Running, World
-from tunefleet.jobs import guard, yielding
-from tunefleet.jobs.gpuinfo import GpuFigures, GpuProcess
-from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.runtime.gpu import preemption
+from tunefleet.runtime.gpu.info import GpuFigures, GpuProcess
+from tunefleet.runtime.gpu.preemption import GpuSentry
+from tunefleet.runtime.monitor import guard
 from tunefleet.schemas.job_folder import JobStatus
 
 STILL = {"limits": {"stall_after_s": 0.05}}
@@ -118,7 +119,7 @@ class Shared:
 def test_a_job_that_has_made_way_can_be_cancelled(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(yielding, "EVERY_S", 0.05)
+    monkeypatch.setattr(preemption, "EVERY_S", 0.05)
     monkeypatch.setattr("tests.unit.worker.fakes.FakeJob", YieldingJob)
     shared = Shared(world, tmp_path, idle_s=1000)
     with shared.running:

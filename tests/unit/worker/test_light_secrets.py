@@ -9,7 +9,7 @@ import pytest
 from tunefleet.errors import InputError
 from tunefleet.executors.base import LightExecutor
 from tunefleet.executors.echo import EchoExecutor
-from tunefleet.jobs.secrets import Secrets
+from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.worker_link import MergedTask, Offer
 from tunefleet.worker.light import run_light
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tunefleet.errors import MachineError
-from tunefleet.jobs import Supervisor
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.runtime import Supervisor
 from tunefleet.schemas.job_folder import GangJob, Job
 from tunefleet.schemas.worker_link import Finish, GangNode, Offer, release_of
 from tunefleet.worker.meeting import Place, as_node, is_member

@@ -14,7 +14,7 @@ from tests.unit.worker.fakes import Running, World
 from tunefleet.artifacts import Packing, hash_file
 from tunefleet.executors.base import Output, ResultError
 from tunefleet.executors.echo import EchoExecutor
-from tunefleet.jobs.secrets import Secrets
+from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.worker import deliver

@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.worker.fakes import FakeEnd, FakeJob, Running, World
 from tunefleet.executors.base import LightExecutor
-from tunefleet.jobs.secrets import Secrets
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.worker_link import Finish, MergedTask, Offer
 from tunefleet.worker.discard import Discarder
 from tunefleet.worker.light import LightTasks

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tunefleet.errors import InputError
-from tunefleet.jobs.gpuinfo import read_gpus
 from tunefleet.programs.chat.sharing import share_of_two, weights_size
 from tunefleet.programs.engine.protocol import Engine, EngineModel
 from tunefleet.programs.engine.vllm_options import parallel
 from tunefleet.programs.engine.warm import connect
 from tunefleet.programs.infer import engines
 from tunefleet.programs.infer.weights import engine_model, runtime_adapters
+from tunefleet.runtime.gpu.info import read_gpus
 from tunefleet.schemas.chat import BASE, TUNED
 from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import ChatTaskSpec

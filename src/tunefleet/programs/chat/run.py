@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.errors import TunefleetError
-from tunefleet.jobs.engines import peer_uid
-from tunefleet.jobs.talking import address
 from tunefleet.programs.chat.answering import answer
 from tunefleet.programs.chat.models import Models
 from tunefleet.programs.opening import open_task
 from tunefleet.programs.outputs import write_file
 from tunefleet.programs.secrets import hidden
+from tunefleet.runtime.chat_channel import address
+from tunefleet.runtime.warm.engine_registry import peer_uid
 from tunefleet.schemas.chat import ChatPiece, ChatRequest
 from tunefleet.spec import ChatTaskSpec
 from tunefleet.trainer_control import JobSession

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tunefleet.errors import InputError
-from tunefleet.jobs import envs, joblog
-from tunefleet.jobs.classify import last_traceback, log_tail
 from tunefleet.programs import children
 from tunefleet.programs.faults import CommandFailedError, ErrorKind
+from tunefleet.runtime import envs
+from tunefleet.runtime.launch.exit_classification import last_traceback, log_tail
+from tunefleet.runtime.monitor import job_log
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.settings import SECRETS_DIR, inherited_environment, without_credentials
 from tunefleet.trainer_control import JobSession
@@ -92,7 +93,7 @@ def run_attached(session: JobSession, argv: Sequence[str], *, env: Mapping[str, 
     environment[inject.ATTACHED_TO] = str(session.folder)
     environment["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [env.get("PYTHONPATH")])])
     session.status.write(state="running", phase="running")
-    offset = joblog.end(folder.log)
+    offset = job_log.end(folder.log)
     with session.lent():
         returncode = children.run([_found(argv[0], environment), *argv[1:]], env=environment, cwd=cwd)
     state = session.status.take_back()

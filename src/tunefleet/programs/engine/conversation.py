@@ -19,10 +19,10 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Protocol
 
-from tunefleet.jobs.engines import peer_uid
 from tunefleet.programs.engine import wire
 from tunefleet.programs.engine.faults import GoneError
 from tunefleet.programs.engine.protocol import Answer, Choice, Engine, Request
+from tunefleet.runtime.warm.engine_registry import peer_uid
 
 logger = logging.getLogger(__name__)
 

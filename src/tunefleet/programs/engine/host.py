@@ -21,11 +21,11 @@ from typing import Any, Final, NoReturn
 
 import psutil
 
-from tunefleet.jobs import locks
 from tunefleet.programs.engine import wire
 from tunefleet.programs.engine.conversation import Conversation
 from tunefleet.programs.engine.loading import open_engine
 from tunefleet.programs.engine.protocol import Engine
+from tunefleet.runtime.launch import locks
 from tunefleet.trainer_control import process_identity
 from tunefleet.trainer_control.files import write_json
 

@@ -21,12 +21,12 @@ from typing import Any
 import psutil
 
 from tunefleet.errors import MachineError, ModelError
-from tunefleet.jobs.gpuinfo import read_gpus
 from tunefleet.programs.base_model import Source, context_length, embedding_rows, load_tokenizer
 from tunefleet.programs.engine.faults import GoneError, RequestError
 from tunefleet.programs.engine.prompts import Prompts
 from tunefleet.programs.engine.protocol import Answer, Choice, EngineAdapter, EngineModel, Finish, Request, TokenLogprob
 from tunefleet.programs.engine.vllm_options import Machine, engine_args, sampling_params
+from tunefleet.runtime.gpu.info import read_gpus
 
 logger = logging.getLogger(__name__)
 

@@ -20,10 +20,11 @@ from typing import Any, Final
 from filelock import FileLock
 
 from tunefleet.errors import MachineError, UnreachableError
-from tunefleet.jobs import engines, envs
 from tunefleet.programs.engine import wire
 from tunefleet.programs.engine.line import BrokenLineError, Line
 from tunefleet.programs.engine.protocol import Answer, Choice, EngineModel, Request
+from tunefleet.runtime import envs
+from tunefleet.runtime.warm import engine_registry
 from tunefleet.settings import EngineSettings, load
 
 logger = logging.getLogger(__name__)
@@ -168,7 +169,7 @@ class WarmEngine:
 
     def _line(self) -> Line:
         for attempt in range(1, _TRIES + 1):
-            connection = engines.connect(self._start.base)
+            connection = engine_registry.connect(self._start.base)
             if connection is not None:
                 return Line(connection)
             self._died(attempt)
@@ -218,7 +219,7 @@ class _Start:
     """
 
     def __init__(self, model: EngineModel, gpus: tuple[str, ...], site: str, idle_s: float, apart: str) -> None:
-        self.base = engines.base_of(gpus, site, apart)
+        self.base = engine_registry.base_of(gpus, site, apart)
         self._model = model
         self._digest = wire.digest(model)
         self._gpus = gpus
@@ -256,14 +257,14 @@ class _Start:
             return ""
 
     def _find(self) -> Line | None:
-        connection = engines.connect(self.base)
+        connection = engine_registry.connect(self.base)
         if connection is None:
             return None
-        other = next((each for each in engines.running() if each.base == self.base), None)
+        other = next((each for each in engine_registry.running() if each.base == self.base), None)
         if other is None or other.digest == self._digest:
             return Line(connection)
         connection.close()
-        if engines.leave(other, patience_s=_BIND_S if self._gpus else _PARTING_S):
+        if engine_registry.leave(other, patience_s=_BIND_S if self._gpus else _PARTING_S):
             return None
         if self._gpus:
             raise MachineError(
@@ -271,7 +272,7 @@ class _Start:
                 hint="Wait until that task has ended.",
             )
         # On a CPU two models may live beside each other: they share its memory, and no device.
-        self.base = engines.base_of(self._gpus, self._site, self._digest)
+        self.base = engine_registry.base_of(self._gpus, self._site, self._digest)
         logger.info("%s is in use here: %s gets an engine of its own", other.model, self._model.identifier)
         return self._find()
 
@@ -302,7 +303,7 @@ class _Start:
 
     def _reach(self, process: subprocess.Popen[bytes]) -> Line:
         deadline = time.monotonic() + _BIND_S
-        while (connection := engines.connect(self.base)) is None:
+        while (connection := engine_registry.connect(self.base)) is None:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise self._unstarted()
             time.sleep(_LOOK_S)
@@ -317,7 +318,7 @@ class _Start:
         )
 
     def _environment(self) -> dict[str, str]:
-        found = engines.environment(self._gpus)
+        found = engine_registry.environment(self._gpus)
         if self._model.engine == "vllm":
             found |= {name: str(value) for name, value in (self._model.options.get("env_vars") or {}).items()}
         return found

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 
 from tunefleet.errors import MachineError
-from tunefleet.jobs import envs
 from tunefleet.programs.engine.protocol import Engine, EngineModel
 from tunefleet.programs.engine.warm import connect
 from tunefleet.programs.infer.weights import EngineName
+from tunefleet.runtime import envs
 from tunefleet.spec.prompting import AnsweringTaskSpec
 from tunefleet.trainer_control.journal.null import Journal
 

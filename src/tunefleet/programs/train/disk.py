@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from transformers import Trainer, TrainingArguments
 
-from tunefleet.jobs.disk import DiskTooSmallError, Forecast, require_space
+from tunefleet.runtime.disk_check import DiskTooSmallError, Forecast, require_space
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.trainer_control.checkpoints.manifest import list_whole
 

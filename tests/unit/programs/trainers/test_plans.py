@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from tunefleet.errors import InputError, MachineError
-from tunefleet.jobs.envs import FAMILIES
 from tunefleet.programs.trainers import axolotl, known, llamafactory, unsloth
 from tunefleet.programs.trainers.plan import Plan, Request
+from tunefleet.runtime.envs import FAMILIES
 from tunefleet.spec import TrainingTaskSpec, load_task_spec
 
 GOLDEN = Path(__file__).parent / "golden"

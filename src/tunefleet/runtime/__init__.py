@@ -1,0 +1,34 @@
+"""The supervisor of job processes: launch, adopt, control, end, ship what they write.
+
+A job is a process group of its own that outlives whoever started it; everything that is known about it lies in its
+job folder. Knows no server, no link and no training library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tunefleet.runtime.launch.exit_classification import JobEnd
+    from tunefleet.runtime.launch.handle import JobHandle
+    from tunefleet.runtime.launch.supervisor import Supervisor, new_launch_id
+    from tunefleet.runtime.log_shipping import JournalShipper, Sink
+
+__all__ = ["JobEnd", "JobHandle", "JournalShipper", "Sink", "Supervisor", "new_launch_id"]
+
+_HOMES = {
+    "JobEnd": "launch.exit_classification",
+    "JobHandle": "launch.handle",
+    "JournalShipper": "log_shipping",
+    "Sink": "log_shipping",
+    "Supervisor": "launch.supervisor",
+    "new_launch_id": "launch.supervisor",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy: the keeper is one process a job, and must not pay for what only the supervisor needs.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

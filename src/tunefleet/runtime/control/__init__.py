@@ -1,0 +1,34 @@
+"""Finds live jobs and steers them: over a control port, or by files where a job has no port.
+
+Talks only to the process that wrote the endpoint. A recycled pid, another boot, another machine that shares the home
+folder: then no token is sent anywhere.
+"""
+
+from tunefleet.runtime.control.discovery import (
+    FoundJob,
+    find_endpoint,
+    find_job,
+    list_jobs,
+    paused_jobs,
+    withdraw_endpoint,
+)
+from tunefleet.runtime.control.file_client import FileControlClient
+from tunefleet.runtime.control.http_client import ControlClient, RemoteHost
+from tunefleet.runtime.control.job_control import JobSteering
+from tunefleet.runtime.control.outcome import SAVING, is_settled, wait_for
+
+__all__ = [
+    "SAVING",
+    "ControlClient",
+    "FileControlClient",
+    "FoundJob",
+    "JobSteering",
+    "RemoteHost",
+    "find_endpoint",
+    "find_job",
+    "is_settled",
+    "list_jobs",
+    "paused_jobs",
+    "wait_for",
+    "withdraw_endpoint",
+]

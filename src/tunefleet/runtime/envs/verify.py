@@ -1,0 +1,162 @@
+"""Verifies an environment by running it: interpreter, versions against the lock, imports, pip's own check."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tunefleet.errors import MachineError
+from tunefleet.runtime.envs.catalog import normal, pins
+from tunefleet.runtime.envs.registry import Environment, at, pip_of
+from tunefleet.schemas.base import Message
+from tunefleet.settings import inherited_environment
+
+_IMPORT_S: Final = 600.0
+_ASK: Final = """
+import importlib, importlib.metadata, json, sys
+names, modules = json.loads(sys.argv[1])
+found = {}
+for name in names:
+    try:
+        found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        found[name] = None
+failed = {}
+for module in modules:
+    try:
+        importlib.import_module(module)
+    except BaseException as error:
+        failed[module] = f"{type(error).__name__}: {error}"
+print("\\n" + json.dumps({"python": sys.version.split()[0], "versions": found, "failed": failed}))
+"""
+
+
+class EnvironmentFinding(Message):
+    """One thing that was checked.
+
+    Args:
+        name: What was checked.
+        good: Whether it is as it must be.
+        found: In one line.
+        mend: What to do about it.
+    """
+
+    name: str
+    good: bool
+    found: str
+    mend: str | None = None
+
+
+def check(name: str) -> list[EnvironmentFinding]:
+    """Check an environment; the imports take seconds, of vLLM half a minute.
+
+    Args:
+        name: The family's name.
+
+    Raises:
+        NotFoundError: If there is no such family.
+    """
+    env = at(name)
+    mend = f"tunefleet env create {name}" + (" --again" if env.ready else "")
+    stands = {"ready": "whole, as its lock says", "stale": str(env.why), "unfinished": "not made to the end"}
+    state = EnvironmentFinding(
+        name="State", good=env.ready, found=stands.get(env.state, "missing"), mend=None if env.ready else mend
+    )
+    if env.state in {"missing", "unfinished"}:
+        return [state]
+    try:
+        told = _ask(env)
+    except MachineError as error:
+        return [state, EnvironmentFinding(name="Interpreter", good=False, found=str(error), mend=mend)]
+    interpreter = EnvironmentFinding(name="Interpreter", good=True, found=f"Python {told['python']} at {env.python}")
+    return [state, interpreter, _versions(env, told["versions"], mend), _imports(told["failed"], env, mend), _pip(env)]
+
+
+def _wanted(env: Environment) -> Mapping[str, str]:
+    return pins(env.lock_file) if env.lock_file is not None else {}
+
+
+def _ask(env: Environment) -> dict[str, Any]:
+    """Run the interpreter, and let it say what it has.
+
+    Raises:
+        MachineError: If it does not run.
+    """
+    question = json.dumps([list(_wanted(env)), env.family.modules])
+    try:
+        done = _run([env.python, "-P", "-c", _ASK, question])
+    except subprocess.TimeoutExpired:
+        raise MachineError(f"It took more than {_IMPORT_S:g} s to import.") from None
+    except OSError as error:
+        raise MachineError(f"It does not run: {error}.") from error
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        said = done.stderr.strip().splitlines() or ["without a word"]
+        raise MachineError(f"It ended with code {done.returncode}: {said[-1]}.")
+    answer: dict[str, Any] = json.loads(lines[-1])
+    return answer
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=_IMPORT_S,
+        stdin=subprocess.DEVNULL,
+        env=inherited_environment(),
+        check=False,
+    )
+
+
+def _versions(env: Environment, found: Mapping[str, str | None], mend: str) -> EnvironmentFinding:
+    wanted = _wanted(env)
+    wrong = [
+        f"{name} is {found.get(name) or 'missing'}, the lock says {version}"
+        for name, version in wanted.items()
+        if not _same(found.get(name), version)
+    ]
+    if wrong:
+        return EnvironmentFinding(name="Versions", good=False, found="; ".join(wrong), mend=mend)
+    count = f"{len(wanted)} package{'s' if len(wanted) != 1 else ''}"
+    return EnvironmentFinding(name="Versions", good=True, found=f"{count} as the lock says")
+
+
+def _same(found: str | None, wanted: str) -> bool:
+    """Compare as pip does: a pin without a local part takes every build of the version (`2.13.0+cpu`)."""
+    return found is not None and (found if "+" in wanted else found.partition("+")[0]) == wanted
+
+
+def _imports(failed: Mapping[str, str], env: Environment, mend: str) -> EnvironmentFinding:
+    if failed:
+        text = "; ".join(f"{module}: {error}" for module, error in failed.items())
+        return EnvironmentFinding(name="Imports", good=False, found=text, mend=mend)
+    return EnvironmentFinding(name="Imports", good=True, found=", ".join(env.family.modules))
+
+
+def _pip(env: Environment) -> EnvironmentFinding:
+    """Say what pip finds wrong that is not wrong below, nor left out on purpose."""
+    below = _complaints(sys.executable) if env.family.layer else set()
+    found = sorted(line for line in _complaints(env.python) - below if not _is_left_out(env, line))
+    if found:
+        return EnvironmentFinding(name="pip check", good=False, found="; ".join(found))
+    gone = [name for name in env.family.left_out if name not in _wanted(env)]
+    left_out = f"; left out on purpose: {', '.join(gone)}" if gone else ""
+    return EnvironmentFinding(name="pip check", good=True, found=f"nothing lacks what it needs{left_out}")
+
+
+def _complaints(python: str) -> set[str]:
+    done = _run([*pip_of(python), "check"])
+    if done.returncode == 0:
+        return set()
+    return {line.strip() for line in done.stdout.splitlines() if line.strip()}
+
+
+def _is_left_out(env: Environment, line: str) -> bool:
+    """Tell whether a complaint is about a package that the family leaves out: "a 1 requires b, which is not …"."""
+    _, _, wanted = line.partition(" requires ")
+    words = wanted.replace(",", " ").split()
+    return bool(words) and normal(words[0]) in env.family.left_out

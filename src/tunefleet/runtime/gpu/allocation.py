@@ -1,0 +1,104 @@
+"""Which GPUs a job gets, those that fit its spec and that nobody here has claimed or uses; and how others are told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tunefleet.errors import MachineError
+from tunefleet.runtime.gpu import gpus as claims
+from tunefleet.runtime.gpu.info import GpuFigures
+from tunefleet.runtime.gpu.preemption import GpuSentry
+from tunefleet.schemas.worker_link import Gpu
+from tunefleet.spec import TaskSpec, load_task_spec
+
+
+def described(gpus: Sequence[GpuFigures], in_use: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:
+    """Return devices as a server or backend is told of them.
+
+    Args:
+        gpus: Which.
+        in_use: UUID → who else uses it.
+    """
+    return tuple(
+        Gpu(
+            index=gpu.index,
+            name=gpu.name,
+            uuid=gpu.uuid,
+            memory_total_bytes=gpu.memory_total_bytes or 0,
+            memory_free_bytes=gpu.memory_free_bytes,
+            in_use_by=(in_use or {}).get(gpu.uuid),
+        )
+        for gpu in gpus
+    )
+
+
+def choose(
+    spec: Mapping[str, Any],
+    gpus: Sequence[GpuFigures],
+    *,
+    ledger: Path,
+    sentry: GpuSentry | None,
+    given: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Return the UUIDs of the GPUs for a task; empty on a machine without, or if the task wants none.
+
+    Args:
+        spec: The task's spec, JSON.
+        gpus: The devices that may be used here.
+        ledger: `gpus.ledger_dir`.
+        sentry: Knows who else uses them; None if nobody is heeded.
+        given: What a server has counted as the task's, by UUID: taken if all of it is free, and as many in any case.
+
+    Raises:
+        GpuBusyError: If the task may use GPUs here, but not enough that fit are free.
+        MachineError: If too few fit.
+    """
+    if not gpus:
+        return ()
+    task = load_task_spec(spec)
+    wanted = task.devices
+    count = len(given) or wanted.count
+    if count == 0:
+        return ()
+    fitting = _fitting(task, gpus)
+    if not given and wanted.everything:
+        count = max(count, len(fitting))
+    if len(fitting) < count:
+        few = "none fits" if not fitting else f"{len(fitting)} of {count} fit"
+        raise MachineError(
+            f"No GPU is free for the task ({few}).",
+            hint="Run it on a machine that has what it wants, or let it want less.",
+        )
+    others = {} if sentry is None else sentry.in_use()
+    taken = {gpu.uuid: others.get(gpu.uuid) or claims.holder(ledger, gpu.uuid) for gpu in fitting}
+    free = [gpu for gpu in fitting if taken[gpu.uuid] is None]
+    if len(free) < count:
+        held = ", ".join(f"{gpu.name} by {taken[gpu.uuid]}" for gpu in fitting if taken[gpu.uuid])
+        few = "No GPU is" if count == 1 else f"{len(free)} of {count} GPUs are"
+        raise claims.GpuBusyError(
+            f"{few} free for the task ({held}).",
+            hint="Wait for the other process, or give this machine another GPU.",
+        )
+    if given and set(given) <= {gpu.uuid for gpu in free}:
+        return tuple(given)
+    # Those with the most free memory: somebody outside may use the others.
+    first = gpus[wanted.primary].uuid if wanted.primary is not None and wanted.primary < len(gpus) else None
+    free.sort(key=lambda gpu: (gpu.uuid == first, gpu.memory_free_bytes or 0), reverse=True)
+    return tuple(gpu.uuid for gpu in free[:count])
+
+
+def _fitting(task: TaskSpec, gpus: Sequence[GpuFigures]) -> list[GpuFigures]:
+    """Return the devices that a task may have: each has the type and the memory, and is one of those it names."""
+    wanted, numbers = task.resources.hardware.gpu, task.devices.indices
+    name = "" if wanted is None or wanted.type == "any" else wanted.type
+    memory = (wanted.memory_bytes if wanted is not None else None) or 0
+    return [
+        gpu
+        for number, gpu in enumerate(gpus)
+        if re.search(re.escape(name), gpu.name, re.IGNORECASE)
+        and (gpu.memory_total_bytes or 0) >= memory
+        and (not numbers or number in numbers)
+    ]

@@ -1,0 +1,1 @@
+"""How a job is started, and how it has ended."""

@@ -1,0 +1,239 @@
+"""A job that is a command of the user's, run in the foreground: its locks, its process, its signals, its end.
+
+The command runs in our process group, with our terminal: Ctrl-C reaches it as it would without us. SIGTERM pauses the
+training, so that a machine that shuts down loses nothing; a second one reaches the command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunefleet.errors import ConflictError, MachineError, TunefleetError
+from tunefleet.runtime.control import FoundJob, JobSteering, list_jobs, wait_for
+from tunefleet.runtime.gpu import gpus
+from tunefleet.runtime.launch import locks
+from tunefleet.runtime.launch.exit_classification import read_status
+from tunefleet.runtime.launch.terminal import Tee
+from tunefleet.runtime.monitor import job_log
+from tunefleet.schemas.control import ControlCommand
+from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
+from tunefleet.trainer_control import process_identity
+from tunefleet.trainer_control.autoload import inject, trainings
+from tunefleet.trainer_control.files import make_private, read_json, write_json
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE_S = 2.0
+_PAUSE_S = 600.0
+_STALE = ("exit.json", "status.json", "cancel.json", "end.json", "process.json")
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended.
+
+    Args:
+        returncode: The command's, as `subprocess` gives it.
+        status: What the training last said; None if nothing reported.
+        attached: Whether any training reported.
+        imported: Whether anything imported the module that Trainers come from.
+    """
+
+    returncode: int
+    status: JobStatus | None
+    attached: bool
+    imported: bool
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell would make of it."""
+        return self.returncode if self.returncode >= 0 else 128 - self.returncode
+
+
+class ForegroundRun:
+    """One launch of a command as a job.
+
+    Args:
+        folder: The job folder.
+        job: Its `job.json`; `spec.command` is what to run, `spec.cwd` where.
+        environment: Of the command, without what we add.
+        streams: Descriptors that show its standard output and standard error.
+        say: Told what the user should know, a sentence each.
+    """
+
+    def __init__(
+        self,
+        folder: JobFolder,
+        job: Job,
+        environment: Mapping[str, str],
+        *,
+        streams: tuple[int, int] = (1, 2),
+        say: Callable[[str], None],
+    ) -> None:
+        self._folder = folder
+        self._job = job
+        self._environment = dict(environment)
+        self._streams = streams
+        self._say = say
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pausing: threading.Thread | None = None
+
+    def run(self) -> RunEnd:
+        """Run the command until it ends.
+
+        Raises:
+            ConflictError: If the job lives already.
+            MachineError: If a GPU is taken, or there is no such command.
+        """
+        make_private(self._folder.root)
+        with contextlib.ExitStack() as held:
+            fds = self._hold(held)
+            for name in _STALE:
+                (self._folder.root / name).unlink(missing_ok=True)
+            write_json(self._folder.job_json, self._job.model_dump(mode="json"), sync=True)
+            site = inject.write_site(self._folder.root)
+            before = self._catch()
+            try:
+                returncode = self._run(site, fds)
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+        return self._ended(returncode)
+
+    def _hold(self, held: contextlib.ExitStack) -> list[int]:
+        lock = locks.take(self._folder.lock, patience_s=_PATIENCE_S)
+        if lock is None:
+            raise ConflictError(
+                f"Run {self._job.job_id} is alive.", hint=f"See it with `tunefleet control watch {self._job.job_id}`."
+            )
+        held.callback(os.close, lock)
+        ledger = gpus.ledger_dir(Path(self._job.endpoint_dir or self._folder.root))
+        claimed = gpus.claim(ledger, self._job.gpus, self._job.job_id)
+        for fd in claimed:
+            held.callback(os.close, fd)
+        return [lock, *claimed]
+
+    def _run(self, site: Path, fds: list[int]) -> int:
+        spec, environment = self._job.spec, dict(self._environment)
+        paths = [str(site), *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+        environment.update(self._job.env)
+        if self._job.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(self._job.gpus)
+        offset = job_log.end(self._folder.log)
+        with Tee(self._folder.log, self._streams) as tee:
+            out, err = tee.ends
+            try:
+                self._process = subprocess.Popen(
+                    spec["command"], cwd=spec["cwd"], env=environment, stdout=out, stderr=err, pass_fds=fds
+                )
+            except OSError as error:
+                raise MachineError(
+                    f"{spec['command'][0]} cannot be run: {error.strerror or error}.",
+                    hint="Check the command's name, and the folder that it is started in.",
+                ) from None
+            tee.started()
+            self._note(self._process.pid, offset)
+            returncode = self._process.wait()
+        pid = self._process.pid
+        end = {"launch": self._job.launch, "pid": pid, "returncode": returncode, "at": time.time()}
+        write_json(self._folder.exit_json, end, sync=True)
+        return returncode
+
+    def _note(self, pid: int, offset: int) -> None:
+        process = {
+            "launch": self._job.launch,
+            "pid": pid,
+            "process_started_at": process_identity.process_started_at(pid),
+            "boot_id": process_identity.boot_id(),
+            "started_at": time.time(),
+            "log_offset": offset,
+            "warm": False,
+            "keeper_pid": os.getpid(),
+            "keeper_started_at": process_identity.process_started_at(os.getpid()),
+        }
+        write_json(self._folder.process_json, process, sync=True)
+
+    def _catch(self) -> dict[signal.Signals, Any]:
+        if threading.current_thread() is not threading.main_thread():
+            return {}
+        handlers: dict[signal.Signals, Any] = {signal.SIGINT: self._interrupted, signal.SIGTERM: self._terminated}
+        return {number: signal.signal(number, handler) for number, handler in handlers.items()}
+
+    def _interrupted(self, *_: Any) -> None:
+        # From the terminal it reached the command as well; from elsewhere it reached us alone.
+        if self._process is not None and not _in_foreground():
+            self._process.send_signal(signal.SIGINT)
+
+    def _terminated(self, *_: Any) -> None:
+        if self._process is None:
+            return
+        if self._pausing is not None:
+            self._process.terminate()
+            return
+        self._pausing = threading.Thread(target=self._pause, name="tunefleet-pause", daemon=True)
+        self._pausing.start()
+
+    def _pause(self) -> None:
+        """Ask the training for a pause; a command that does not train, or not yet, is ended by the signal itself."""
+        process = self._process
+        if process is None or self._job.endpoint_dir is None:
+            return
+        try:
+            steering = JobSteering.of(self._found(Path(self._job.endpoint_dir)))
+            reply = steering.send(ControlCommand.PAUSE.value)
+            self._say("SIGTERM: pausing; a second one ends the command at once.")
+            state = wait_for(lambda: steering.outcome(reply.command_id), _PAUSE_S)
+        except TunefleetError as error:
+            self._say(f"SIGTERM is passed on: the training cannot be paused ({error.message.rstrip('.')}).")
+            process.terminate()
+            return
+        if state.state != "durable":
+            self._say(f"The pause failed, the training goes on: {state.message or state.state}")
+            self._pausing = None
+
+    def _found(self, endpoints_dir: Path) -> FoundJob:
+        found = next((job for job in list_jobs(endpoints_dir) if job.job_id == self._job.job_id), None)
+        if found is None:
+            raise ConflictError("nothing trains yet, or not any more")
+        return found
+
+    def _ended(self, returncode: int) -> RunEnd:
+        attached = any(item.get("launch") == self._job.launch for item in trainings.recorded(self._folder.root))
+        status = read_status(self._folder)
+        if status is not None and status.state in ("starting", "running"):
+            status = self._close_status(status, returncode)
+        return RunEnd(returncode, status, attached, (self._folder.root / "attach" / inject.SEEN).exists())
+
+    def _close_status(self, status: JobStatus, returncode: int) -> JobStatus:
+        """Write the end that the training did not live to write."""
+        fields = read_json(self._folder.status_json) or {}
+        how = f"by {signal.Signals(-returncode).name}" if returncode < 0 else f"with exit code {returncode}"
+        state = "completed" if returncode == 0 else "killed" if returncode < 0 else "failed"
+        changes: dict[str, Any] = {"state": state, "at": time.time()}
+        if returncode != 0:
+            changes |= {"error": f"The command was ended {how} during its training.", "error_kind": "bug"}
+        write_json(self._folder.status_json, {**fields, **changes}, sync=True)
+        return status.model_copy(update=changes)
+
+
+def _in_foreground() -> bool:
+    """Tell whether a Ctrl-C on our terminal reaches the command by itself."""
+    for stream in (sys.__stdin__, sys.__stdout__, sys.__stderr__):
+        try:
+            if stream is not None and stream.isatty():
+                return os.tcgetpgrp(stream.fileno()) == os.getpgrp()
+        except (OSError, ValueError):
+            continue
+    return False

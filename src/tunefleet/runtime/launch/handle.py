@@ -1,0 +1,207 @@
+"""One launch of a job: how it stands, how it ended, and how to steer or end it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tunefleet.errors import ConflictError, NotFoundError, TunefleetError, UnreachableError
+from tunefleet.runtime.control import ControlClient, find_endpoint, withdraw_endpoint
+from tunefleet.runtime.launch import locks
+from tunefleet.runtime.launch.exit_classification import JobEnd, classify, read_process, read_status
+from tunefleet.runtime.launch.orphans import end_leftovers
+from tunefleet.schemas.control import CommandState, ControlCommand, ControlReply
+from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
+from tunefleet.trainer_control import process_identity
+from tunefleet.trainer_control.files import read_json, write_json
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 0.05
+_AFTER_TERM_S = 5.0
+_AFTER_KILL_S = 10.0
+
+
+class JobHandle:
+    """A launch, alive or not; everything it knows lies in the job folder, so any process may hold one.
+
+    Args:
+        job: What runs.
+        folder: Where.
+        endpoints_dir: Where live jobs are found.
+    """
+
+    def __init__(self, job: Job, folder: JobFolder, endpoints_dir: Path) -> None:
+        self.job = job
+        self.folder = folder
+        self._endpoints_dir = endpoints_dir
+        self._end: JobEnd | None = None
+        self._cancelling: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def started(self) -> bool:
+        """Whether this launch ever had a trainer process."""
+        process = read_process(self.folder)
+        return process is not None and process.launch == self.job.launch
+
+    @property
+    def alive(self) -> bool:
+        """Whether any process of the job lives."""
+        return locks.is_held(self.folder.lock)
+
+    def poll(self) -> JobEnd | None:
+        """Return how the launch ended, or None while it runs. Cheap: a few small files."""
+        if self._end is None and self._has_ended():
+            self._end = classify(self.folder, self.job.launch, process_identity.boot_id())
+        return self._end
+
+    def wait(self, timeout_s: float | None = None) -> JobEnd | None:
+        """Wait for the end; None if the time was over before."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while (end := self.poll()) is None:
+            if deadline is not None and time.monotonic() >= deadline:
+                return None
+            time.sleep(_LOOK_S)
+        return end
+
+    def status(self) -> JobStatus | None:
+        """Return what the trainer last wrote about itself; None before its first word."""
+        return read_status(self.folder)
+
+    def command(self, name: str, data: dict[str, Any] | None = None, command_id: str | None = None) -> ControlReply:
+        """Ask the trainer for something; it acts at the end of the running step.
+
+        Raises:
+            ConflictError: If it does not take commands: not training yet, or not any more.
+            InputError: If there is no such command.
+            UnreachableError: If it does not answer.
+        """
+        endpoint = find_endpoint(self._endpoints_dir, self.job.job_id)
+        if endpoint is None:
+            status = self.status()
+            phase = f"it is {status.state} ({status.phase})" if status else "it has not begun"
+            raise ConflictError(f"Job {self.job.job_id} takes no commands now: {phase}.")
+        return ControlClient(endpoint).send(name, data, command_id)
+
+    def command_state(self, command_id: str) -> CommandState:
+        """Return what became of a command; also when the trainer is gone.
+
+        Raises:
+            NotFoundError: If the job never took it.
+        """
+        endpoint = find_endpoint(self._endpoints_dir, self.job.job_id)
+        if endpoint is not None:
+            try:
+                return ControlClient(endpoint).state(command_id)
+            except UnreachableError as error:
+                logger.debug("Reading the outcome from the folder instead: %s", error)
+        for command in (read_json(self.folder.commands_json) or {}).get("commands", []):
+            if command.get("command_id") == command_id:
+                return CommandState.model_validate(command)
+        raise NotFoundError(f"Job {self.job.job_id} knows no command {command_id}.")
+
+    def cancel(self, grace_s: float = 30.0) -> None:
+        """End the job: abort at the end of the step, SIGTERM after the grace, SIGKILL after that.
+
+        Returns at once; `poll` tells the end. A trainer that cannot be asked yet gets the SIGTERM at once.
+
+        Args:
+            grace_s: How long the trainer has to end by itself.
+        """
+        with self._lock:
+            if self._cancelling is not None or self.poll() is not None:
+                return
+            self._note_cancel()
+            self._cancelling = threading.Thread(
+                target=self._end_it, args=(grace_s,), name=f"cancel-{self.job.job_id}", daemon=True
+            )
+            self._cancelling.start()
+
+    def _note_cancel(self) -> None:
+        """Write it down first: whoever adopts the job after us must not take its end for a crash."""
+        try:
+            write_json(self.folder.cancel_json, {"launch": self.job.launch, "at": time.time()}, sync=True)
+        except OSError as error:
+            # A full disk is a reason to cancel, not one to go on.
+            logger.warning("job(%s) is cancelled, and that could not be noted: %s", self.job.job_id, error)
+
+    def kill(self) -> None:
+        """End the job at once, with all its processes, and without a word: what was saved stays.
+
+        For a trainer that hangs; its end reads as killed. Returns at once; `poll` tells the end.
+        """
+        process = read_process(self.folder)
+        if process is None or process.launch != self.job.launch:
+            return
+        self.signal_group(signal.SIGKILL)
+        # Ranks have groups of their own. The keeper is left to write how it ended.
+        for pid in locks.holders(self.folder.lock):
+            if pid != process.keeper_pid:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def acknowledge(self) -> None:
+        """Note on disk that the end was read; `Supervisor.adopt` does not return the job any more."""
+        if self._end is not None:
+            write_json(self.folder.end_json, self._end.model_dump(mode="json"), sync=True)
+            withdraw_endpoint(self._endpoints_dir, self.job.job_id, self.folder.root)
+
+    def signal_group(self, number: signal.Signals) -> bool:
+        """Send a signal to the trainer's process group, if the recorded process is really it; tell whether."""
+        process = read_process(self.folder)
+        if process is None or process.launch != self.job.launch or process.boot_id != process_identity.boot_id():
+            return False
+        if process.process_started_at is None or process.process_started_at != process_identity.process_started_at(
+            process.pid
+        ):
+            return False
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def _has_ended(self) -> bool:
+        if self._exit_written():
+            return True
+        if self.alive and not end_leftovers(self.folder):
+            return False
+        # Free, or freed just now; without an exit record the keeper was killed, or wrote it between the two looks.
+        return not self.alive
+
+    def _exit_written(self) -> bool:
+        return (read_json(self.folder.exit_json) or {}).get("launch") == self.job.launch
+
+    def _end_it(self, grace_s: float) -> None:
+        try:
+            if self._abort() and self.wait(grace_s) is not None:
+                return
+            for number, patience_s in ((signal.SIGTERM, _AFTER_TERM_S), (signal.SIGKILL, _AFTER_KILL_S)):
+                if self.poll() is not None:
+                    return
+                logger.info("job(%s): %s to its process group", self.job.job_id, number.name)
+                self.signal_group(number)
+                if self.wait(patience_s) is not None:
+                    return
+            logger.error("job(%s) could not be ended", self.job.job_id)
+        except Exception:
+            # The edge of the thread: the next cancel of the same generation tries again.
+            logger.exception("job(%s) could not be cancelled", self.job.job_id)
+        finally:
+            with self._lock:
+                self._cancelling = None
+
+    def _abort(self) -> bool:
+        try:
+            self.command(ControlCommand.ABORT)
+        except TunefleetError as error:
+            logger.debug("job(%s) is ended by a signal: %s", self.job.job_id, error)
+            return False
+        return True

@@ -1,0 +1,230 @@
+"""Starts jobs, warm where it can, and finds them again after a restart.
+
+Holds no truth: a supervisor may die and another takes over from the job folders. It never ends a job by ending itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from tunefleet.errors import ConflictError, InputError, MachineError
+from tunefleet.runtime.launch import locks
+from tunefleet.runtime.launch.environment import job_environment, needs_cold_start
+from tunefleet.runtime.launch.handle import JobHandle
+from tunefleet.runtime.launch.messages import read_reply
+from tunefleet.runtime.launch.orphans import end_leftovers
+from tunefleet.runtime.monitor import job_log
+from tunefleet.runtime.warm import engine_registry
+from tunefleet.runtime.warm.client import WarmStarter
+from tunefleet.schemas.job_folder import Job, JobFolder
+from tunefleet.trainer_control import process_identity
+from tunefleet.trainer_control.control.discovery import safe_job_id
+from tunefleet.trainer_control.files import make_private, read_json, write_json
+
+logger = logging.getLogger(__name__)
+
+_REPLY_S = 30.0
+_RELEASE_S = 5.0
+
+
+def new_launch_id() -> str:
+    """Return the id of a new launch: one process start within an attempt."""
+    return f"launch-{uuid.uuid4().hex[:12]}"
+
+
+class Supervisor:
+    """Runs the jobs of one results folder.
+
+    Args:
+        results_dir: Holds one job folder a job.
+        endpoints_dir: Where live jobs make themselves findable.
+        warm: Keep a fork server with the training libraries imported. It is started at once, so that it is ready when
+            the first job comes.
+        warm_idle_s: How long it is kept without a job.
+        base_env: The jobs' environment; without secrets.
+        log_bytes: Limit for the log of each job.
+    """
+
+    def __init__(
+        self,
+        results_dir: str | Path,
+        *,
+        endpoints_dir: str | Path,
+        warm: bool = True,
+        warm_idle_s: float = 1800.0,
+        base_env: Mapping[str, str],
+        log_bytes: int = job_log.LIMIT_BYTES,
+    ) -> None:
+        self.results_dir = Path(results_dir).absolute()
+        self.endpoints_dir = Path(endpoints_dir).absolute()
+        self._base_env = dict(base_env)
+        self._log_bytes = log_bytes
+        self._warm = _warm_starter(self._base_env, warm_idle_s) if warm else None
+
+    def folder(self, job_id: str) -> JobFolder:
+        """Return the folder of a job.
+
+        Raises:
+            InputError: If the id cannot be a folder's name.
+        """
+        try:
+            return JobFolder(self.results_dir / safe_job_id(job_id))
+        except ValueError as error:
+            raise InputError(str(error)) from None
+
+    def launch(self, job: Job) -> JobHandle:
+        """Write `job.json`, durably, and start the trainer; returns when its process exists.
+
+        Blocks for some ten milliseconds if the fork server is ready, for as long as its imports still take if it is
+        just starting, and for an interpreter's start otherwise.
+
+        Args:
+            job: What to run; `launch` is new for each call.
+
+        Raises:
+            ConflictError: If the job lives already, or this launch has ended before.
+            InputError: If the job cannot be run at all.
+            MachineError: If a GPU is taken or the process cannot be started.
+        """
+        folder = self.folder(job.job_id)
+        if not _is_free(folder):
+            raise ConflictError(f"Job {job.job_id} is running already.")
+        make_private(folder.root)
+        if job.gang is not None:
+            # A node that had the result of an earlier try would not run again, and the others would wait for it.
+            folder.responses_json.unlink(missing_ok=True)
+        endpoint_dir = job.endpoint_dir or str(self.endpoints_dir)
+        log = {"log_base": _log_base(folder, job.attempt), "log_bytes": self._log_bytes}
+        job = job.model_copy(update={"endpoint_dir": endpoint_dir, **log})
+        data = job.model_dump(mode="json")
+        write_json(folder.job_json, data, sync=True)
+        handle = JobHandle(job, folder, Path(endpoint_dir))
+        engine_registry.make_room(job.gpus, wants_engine=job.engine)
+        reply = self._start(folder, data)
+        # Whoever answered too late, or not at all, may have started it: then it runs, and that is what was asked for.
+        if reply.get("code") not in ("busy", "silent") or not handle.started:
+            _check(job, reply)
+        return handle
+
+    def adopt(self) -> list[JobHandle]:
+        """Return the jobs that live, and those whose end nobody has acknowledged; oldest first."""
+        handles = [handle for path in self.results_dir.glob("*/job.json") if (handle := self._adopted(path))]
+        return sorted(handles, key=lambda handle: handle.folder.job_json.stat().st_mtime)
+
+    def close(self) -> None:
+        """End the fork server, and the engines that no job uses. Jobs live on."""
+        engine_registry.end_idle(str(self.endpoints_dir))
+        if self._warm is not None:
+            self._warm.close()
+
+    def _start(self, folder: JobFolder, job: dict[str, Any]) -> dict[str, Any]:
+        cold = "there is no fork server" if self._warm is None else needs_cold_start(self._base_env, job)
+        if cold is None and self._warm is not None:
+            reply = self._warm.start(folder.root)
+            if reply is not None:
+                return reply
+            cold = "the fork server did not answer"
+        logger.info("job(%s) starts cold: %s", job["job_id"], cold)
+        return self._start_cold(folder, job)
+
+    def _start_cold(self, folder: JobFolder, job: dict[str, Any]) -> dict[str, Any]:
+        read_fd, write_fd = os.pipe()
+        with os.fdopen(read_fd) as pipe:
+            try:
+                keeper = _spawn_keeper(folder, write_fd, job_environment(self._base_env, job))
+            except OSError as error:
+                raise MachineError(f"Job {job['job_id']} cannot be started: {error}.", detail=repr(error)) from error
+            finally:
+                os.close(write_fd)
+            reply = read_reply(pipe.fileno(), _REPLY_S)
+        if reply is not None:
+            return reply
+        # It must not come to life after we have said that it did not.
+        keeper.kill()
+        message = f"Job {job['job_id']} could not be started: its keeper does not answer; see its train.log."
+        return {"ok": False, "code": "silent", "message": message}
+
+    def _adopted(self, path: Path) -> JobHandle | None:
+        folder = JobFolder(path.parent)
+        try:
+            job = Job.model_validate(read_json(path))
+        except ValidationError as error:
+            logger.warning("%s is not adopted, its job.json cannot be read: %s", path.parent, error)
+            return None
+        handle = JobHandle(job, folder, Path(job.endpoint_dir or self.endpoints_dir))
+        read = (read_json(folder.end_json) or {}).get("launch") == job.launch
+        return handle if not read and (handle.alive or handle.started) else None
+
+
+def _warm_starter(base_env: Mapping[str, str], idle_s: float) -> WarmStarter | None:
+    if sys.platform != "linux":
+        return None  # forking after the imports is known to be safe on Linux only
+    try:
+        starter = WarmStarter(base_env, idle_s=idle_s)
+        starter.prepare()
+    except (OSError, MachineError) as error:
+        logger.warning("Jobs start cold: %s", error)
+        return None
+    return starter
+
+
+def _is_free(folder: JobFolder) -> bool:
+    """Tell whether nothing of the job lives; what has just ended gets the time to let go, what outlived it is ended."""
+    deadline = time.monotonic() + _RELEASE_S
+    while locks.is_held(folder.lock):
+        if not end_leftovers(folder) and not folder.exit_json.exists():
+            return False
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _log_base(folder: JobFolder, attempt: int) -> int:
+    """Return where the attempt's log begins: the server numbers its bytes from there, over all its launches."""
+    before = read_json(folder.job_json) or {}
+    if before.get("attempt") == attempt:
+        return int(before.get("log_base") or 0)
+    if folder.responses_json.exists():
+        # The work was done in an attempt that was given up for lost: the rest of its log is part of what it has done.
+        shipped = read_json(folder.shipped_json) or {}
+        return sum(int(shipped.get(name) or 0) for name in ("log_base", "log_offset", "log_skipped"))
+    return job_log.end(folder.log)
+
+
+def _spawn_keeper(folder: JobFolder, reply_fd: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "tunefleet.runtime.launch.keeper", str(folder.root), str(reply_fd)]
+    with folder.log.open("ab") as log:
+        keeper = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            pass_fds=(reply_fd,),
+            start_new_session=True,
+        )
+    # Somebody must reap it while we live; when we die, init does.
+    threading.Thread(target=keeper.wait, name=f"keeper-{keeper.pid}", daemon=True).start()
+    return keeper
+
+
+def _check(job: Job, reply: dict[str, Any]) -> None:
+    if reply.get("ok"):
+        logger.info("job(%s) runs as pid %s", job.job_id, reply.get("pid"))
+        return
+    message = str(reply.get("message"))
+    if reply.get("code") in ("busy", "ended"):
+        raise ConflictError(message)
+    raise MachineError(message, detail=f"boot {process_identity.boot_id()}")

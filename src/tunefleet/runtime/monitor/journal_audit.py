@@ -1,0 +1,143 @@
+"""What of a job's journals was lost on its disk: lines that were damaged, cut off or taken out; and what was left out.
+
+Each line carries its number and the CRC-32 of what it says, so that a loss leaves a trace: the job's result names it.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.runtime.launch.exit_classification import read_status
+from tunefleet.schemas.job_folder import JobFolder
+
+_CRC: Final = re.compile(rb',"crc":(\d+)\}$')
+_THINNED: Final = b'"journal.thinned"'
+_MOST: Final = 20
+"""Gaps that are named one by one."""
+
+
+@dataclass(slots=True)
+class Gap:
+    """Records that are missing one after the other.
+
+    Args:
+        launch: Whose journal.
+        first: Number of the first one.
+        count: How many; None if that cannot be told.
+        after_step: Step of the newest record before that has one.
+        before_step: Step of the first record behind that has one; None if there is none.
+    """
+
+    launch: str
+    first: int
+    count: int | None
+    after_step: int | None
+    before_step: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What a person is told."""
+        many = "Records" if self.count is None else f"{self.count:,} record{'s' if self.count > 1 else ''}"
+        begin = "from the beginning" if self.after_step is None else f"after step {self.after_step:,}"
+        end = "to the end" if self.before_step is None else f"before step {self.before_step:,}"
+        return (
+            f"{many} from number {self.first:,} of the journal of {self.launch} were lost on the worker's disk: points "
+            f"{begin} and {end} may be missing."
+        )
+
+
+def losses(folder: JobFolder) -> tuple[str, ...]:
+    """Read the journals of a job that has ended; return a sentence for each loss, and for points that were left out.
+
+    Args:
+        folder: The job folder.
+    """
+    files = sorted(folder.journal_dir.glob("*.jsonl"))
+    status = read_status(folder)
+    found = [sentence for file in files for sentence in left_out(file)]
+    found += [gap.sentence for file in files for gap in gaps(file, folder)]
+    if status is not None and status.records and status.launch not in {None, *(file.stem for file in files)}:
+        found.append(Gap(str(status.launch), 0, status.records, None).sentence)
+    if len(found) > _MOST:
+        return (*found[:_MOST], f"{len(found) - _MOST:,} more gaps of its journals are not named.")
+    return tuple(found)
+
+
+def gaps(file: Path, folder: JobFolder) -> Iterator[Gap]:
+    """Yield what a launch's journal lacks.
+
+    Args:
+        file: The journal.
+        folder: The job folder, whose status says how many records the newest launch has written.
+    """
+    expected, step, gap = 0, None, None
+    with file.open("rb") as lines:
+        for line in lines:
+            record = read(line)
+            number = record.get("seq") if record is not None else None
+            if record is None or not isinstance(number, int):
+                gap, expected = _grown(gap, file.stem, expected, 1, step), expected + 1
+                continue
+            if number != expected:
+                gap = _grown(gap, file.stem, min(number, expected), number - expected, step)
+            expected = number + 1
+            now = record.get("step")
+            if isinstance(now, int):
+                step = now
+                if gap is not None:
+                    gap.before_step = now
+            if gap is not None and gap.before_step is not None:
+                yield gap
+                gap = None
+    status = read_status(folder)
+    whole = status.records if status is not None and status.launch == file.stem else None
+    if whole is not None and expected < whole:
+        gap = _grown(gap, file.stem, expected, whole - expected, step)
+    if gap is not None:
+        yield gap
+
+
+def left_out(file: Path) -> Iterator[str]:
+    """Yield what a launch's journal says of points that it has left out for their room.
+
+    Args:
+        file: The journal.
+    """
+    with file.open("rb") as lines:
+        for line in lines:
+            record = read(line) if _THINNED in line else None
+            if record is not None and record.get("name") == "journal.thinned":
+                yield f"{file.stem}: {record.get('message')}"
+
+
+def read(line: bytes) -> dict[str, Any] | None:
+    """Return a record; None if it is damaged. A line without a sum, such as an older version's, is taken as it is.
+
+    Args:
+        line: Of a journal, with or without its line break.
+    """
+    text = line.rstrip(b"\n")
+    said = _CRC.search(text)
+    if said is not None and zlib.crc32(text[: said.start()] + b"}") != int(said[1]):
+        return None
+    try:
+        record = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _grown(gap: Gap | None, launch: str, first: int, count: int, step: int | None) -> Gap:
+    """Return a gap with more records; a number that goes back says that nobody knows how many."""
+    more = count if count > 0 else None
+    if gap is None:
+        return Gap(launch, first, more, step)
+    gap.count = None if gap.count is None or more is None else gap.count + more
+    return gap

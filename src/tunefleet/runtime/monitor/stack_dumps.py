@@ -1,0 +1,120 @@
+"""Where the processes of a job stand: their stacks, written into the job's log under a heading."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+import psutil
+
+from tunefleet.runtime.launch import locks
+from tunefleet.runtime.monitor import job_log
+from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control import diagnostics
+
+logger = logging.getLogger(__name__)
+
+_WAIT_S: Final = 2.0
+_LOOK_S: Final = 0.05
+_MAX_BYTES: Final = 256 << 10
+_TOP_FRAMES: Final = 5
+_FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
+_THREAD: Final = "_bootstrap"
+"""The outermost frame of every thread but the main one."""
+_STATES: Final = {
+    psutil.STATUS_STOPPED: "is stopped (SIGSTOP)",
+    psutil.STATUS_DISK_SLEEP: "waits for the disk or the driver, and cannot be interrupted",
+    psutil.STATUS_ZOMBIE: "has ended and was not waited for",
+}
+
+
+def dump(folder: JobFolder, trainer: int, why: str) -> str:
+    """Let all processes of a job write their stacks into its log.
+
+    Args:
+        folder: The job folder.
+        trainer: The trainer process; its children, the ranks, are asked too.
+        why: Heading.
+
+    Returns:
+        What they wrote, and what the kernel says of those that could not; at most 256 KiB.
+    """
+    pids = _family(folder, trainer)
+    asked = [pid for pid in pids if diagnostics.listens(pid)]
+    notes = [f"process {pid} {state}" for pid in pids if (state := _state(pid))]
+    said = f"; {'; '.join(notes)}" if notes else ""
+    whom = ", ".join(map(str, asked)) or "nobody: no process of the job can be asked"
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    begin = _append(folder, f"\n=== {at} {why} Stacks of {whom}{said} ===\n")
+    for pid in asked:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, diagnostics.SIGNAL)
+    awake = [pid for pid in asked if not _state(pid)]
+    return "\n".join([*notes, _await_growth(folder, begin, many=len(awake))])
+
+
+def top_frames(text: str) -> str:
+    """Return the innermost frames of the main thread of the first process, in one line; empty if there are none."""
+    blocks = re.split(r"^(?=(?:Current thread|Thread) 0x)", text, flags=re.MULTILINE)
+    framed = [[match for line in block.splitlines() if (match := _FRAME.match(line))] for block in blocks]
+    main = next((frames for frames in framed if frames and frames[-1]["name"] != _THREAD), None)
+    frames = main or next((frames for frames in framed if frames), [])
+    return " < ".join(f"{each['name']} ({each['file']}:{each['line']})" for each in frames[:_TOP_FRAMES])
+
+
+def _family(folder: JobFolder, trainer: int) -> list[int]:
+    """Return the trainer and what descends from it or holds the job's lock; the trainer first."""
+    pids = [trainer]
+    with contextlib.suppress(psutil.Error):
+        pids += [child.pid for child in psutil.Process(trainer).children(recursive=True)]
+    return list(dict.fromkeys([*pids, *locks.holders(folder.lock)]))
+
+
+def _state(pid: int) -> str | None:
+    try:
+        return _STATES.get(psutil.Process(pid).status())
+    except psutil.Error:
+        return None
+
+
+def _append(folder: JobFolder, text: str) -> int:
+    with folder.log.open("ab") as log:
+        log.write(text.encode())
+    return job_log.end(folder.log)
+
+
+def _await_growth(folder: JobFolder, begin: int, *, many: int) -> str:
+    """Return what is written from an offset on, once so many processes have written and nothing more comes."""
+    deadline = time.monotonic() + (_WAIT_S if many else 0.0)
+    text = _read(folder, begin)
+    while time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+        before, text = text, _read(folder, begin)
+        if text and text == before and text.count("most recent call first") >= many:
+            break
+    return text
+
+
+def _read(folder: JobFolder, begin: int) -> str:
+    return job_log.read(folder.log, begin, _MAX_BYTES)[1].decode(errors="replace")
+
+
+def names(pids: Iterable[int]) -> str:
+    """Return processes in words: `python (pid 4242, of anna)`; those that are gone are left out."""
+    return ", ".join(filter(None, map(_name, pids)))
+
+
+def _name(pid: int) -> str | None:
+    try:
+        process = psutil.Process(pid)
+        user = process.username()
+        own = user == psutil.Process().username()
+        return f"{process.name()} (pid {pid}{'' if own else f', of {user}'})"
+    except psutil.Error:
+        return None

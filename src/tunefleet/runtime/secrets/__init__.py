@@ -1,0 +1,1 @@
+"""The secrets of tasks, and who may have them."""

@@ -1,0 +1,1 @@
+"""Processes that are kept ready for the next job."""

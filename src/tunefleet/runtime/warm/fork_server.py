@@ -1,0 +1,265 @@
+"""The fork server: has imported the training libraries and forks a keeper for each job.
+
+It only imports; it runs no tensor operation, opens no CUDA context and starts no thread, because a child would inherit
+what it cannot use. Before each fork that is checked; a server that is no longer fit ends, and jobs start cold. It
+waits for nobody: keepers are of their own.
+
+As a program: `python -m tunefleet.runtime.warm.fork_server SOCKET IDLE_S USER_PID`, with the environment that the
+imports need. A request is one line of JSON: `folder`, the job's, and `environment`, its supervisor's for jobs; or
+`leaves`, from whoever needs no more jobs.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import io
+import json
+import logging
+import os
+import random
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tunefleet import settings
+from tunefleet.runtime.launch import locks
+from tunefleet.runtime.launch.environment import job_environment, thread_count
+from tunefleet.runtime.launch.keeper import NOTICE, PROGRAM, Held, RefusedError, fork_trainer, hold, reply, wait
+from tunefleet.runtime.warm.health import ORPHAN_S, Fitness, Need, close_nvml, newest_source
+from tunefleet.runtime.warm.lazy_imports import LazyFinder
+
+logger = logging.getLogger(__name__)
+
+PRELOAD = (
+    "torch",
+    "transformers.trainer",
+    "datasets",
+    "peft",
+    "trl.trainer.sft_trainer",
+    PROGRAM,
+    "tunefleet.programs.train",
+    # Nearly all that bitsandbytes takes seconds for when a trainer executes it.
+    "torch._inductor.compile_fx",
+)
+LAZY = frozenset({"bitsandbytes", "deepspeed", "wandb", "liger_kernel"})
+"""Packages that touch a device or start threads when they are imported; they stay unexecuted until first used."""
+
+_MAX_REQUEST_BYTES = 4 << 20
+"""An environment may be large: the kernel allows some megabytes."""
+_REQUEST_S = 5.0
+
+
+def preload() -> None:
+    """Import what jobs need; what is not installed is left out, a job that needs it will say so."""
+    sys.meta_path.insert(0, LazyFinder(LAZY))
+    gc.disable()
+    for name in PRELOAD:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            logger.warning("%s is not preloaded: %s", name, error)
+    _make_ready()
+    gc.enable()
+    gc.collect()
+    # Objects of the imports are never looked at again, so that the children share their pages.
+    gc.freeze()
+
+
+def _make_ready() -> None:
+    """Have Transformers make its table of renamed weights, for which the first model of each job would wait 0.2 s."""
+    if "transformers" not in sys.modules:
+        return
+    try:
+        importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("")
+    except (ImportError, AttributeError, TypeError) as error:  # it is not public: other releases may have another
+        logger.info("The table of renamed weights is not made before the fork: %r", error)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request for a job: its folder, and its supervisor's environment for jobs."""
+
+    folder: Path
+    environment: Mapping[str, str]
+
+
+def serve(listener: socket.socket, lock_fd: int, fitness: Fitness, need: Need) -> tuple[Held, Mapping[str, str]] | None:
+    """Fork a keeper for each request, until nobody needs it any more or a fork would be unsafe.
+
+    Returns:
+        None in the server; in a trainer that it led to, the job to run, and the environment for it.
+    """
+    while (over := need.over()) is None:
+        if not select.select([listener], [], [], need.look_s)[0]:
+            continue
+        connection = listener.accept()[0]
+        asked = _request(connection, need)
+        if asked is None:
+            connection.close()
+            continue
+        fault = fitness.fault()
+        if fault is not None:
+            reply(connection.detach(), ok=False, code="stale", message=fault)
+            logger.warning("The fork server ends: %s", fault)
+            return None
+        if os.fork() == 0:
+            listener.close()
+            os.close(lock_fd)
+            return _keep(asked.folder, connection.detach()), asked.environment
+        connection.close()
+    logger.info("The fork server ends: %s", over)
+    return None
+
+
+def run(held: Held, base_env: Mapping[str, str]) -> int:
+    """Be the trainer: take its environment, threads and seeds, and run the program.
+
+    Returns:
+        The exit code of the process.
+    """
+    for finder in sys.meta_path:
+        if isinstance(finder, LazyFinder):
+            finder.names = frozenset()
+    # As in a fresh interpreter: the program sets up its log, and what it prints is seen at once.
+    logging.getLogger().handlers.clear()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(write_through=True)
+    environment = job_environment(base_env, held.job)
+    settings.replace_environment(environment)
+    os.chdir(held.folder)
+    sys.argv = [PROGRAM, str(held.folder)]
+    random.seed()
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        numpy.random.seed()
+    if torch is not None:
+        torch.seed()
+        torch.set_num_threads(thread_count(environment))
+    return int(importlib.import_module(PROGRAM).main(held.folder) or 0)
+
+
+def _keep(folder: Path, reply_fd: int) -> Held:
+    """Be the keeper; returns only in the trainer."""
+    try:
+        os.setsid()
+        # With the server's setting the keeper could not wait for its child.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        held = hold(folder)
+        pid = fork_trainer(held, reply_fd, warm=True)
+        if pid == 0:
+            return held
+        wait(held, pid)
+    except RefusedError as refusal:
+        reply(reply_fd, ok=False, code=refusal.code, message=str(refusal))
+        _leave(1)
+    except BaseException:  # noqa: BLE001 - the edge of a process: nothing may unwind into the server's code
+        traceback.print_exc()
+        _leave(1)
+    _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Without the libraries' exit handlers: they belong to the server.
+    os._exit(code)
+
+
+def _request(connection: socket.socket, need: Need) -> Asked | None:
+    """Return the job that a process of this user asks for; null if it asks for none."""
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if uid != os.geteuid():
+        logger.warning("A request of user %s is refused", uid)
+        return None
+    need.met(pid)
+    request = _read(connection)
+    if request.get("leaves") is True:
+        reply(os.dup(connection.fileno()), ok=True, ends=need.left(pid))
+        return None
+    folder, environment, idle_s = (
+        Path(str(request.get("folder", ""))),
+        request.get("environment"),
+        request.get("idle_s"),
+    )
+    # Whoever only looks whether the server listens sends nothing.
+    if not isinstance(environment, dict) or not isinstance(idle_s, int | float):
+        return None
+    if not folder.is_absolute() or not (folder / "job.json").is_file():
+        return None
+    need.met(pid, asked=True)
+    need.idle_s = max(need.idle_s, idle_s)
+    return Asked(folder, {str(name): str(value) for name, value in environment.items()})
+
+
+def _read(connection: socket.socket) -> dict[str, Any]:
+    """Return a request; empty if there is none within some seconds, or it cannot be read."""
+    line, deadline = bytearray(), time.monotonic() + _REQUEST_S
+    try:
+        while not line.endswith(b"\n") and len(line) <= _MAX_REQUEST_BYTES:
+            connection.settimeout(max(deadline - time.monotonic(), 0.001))
+            piece = connection.recv(64 << 10)
+            if not piece:
+                return {}
+            line += piece
+        connection.settimeout(None)
+        request = json.loads(line)
+    except (OSError, ValueError):
+        return {}
+    return request if isinstance(request, dict) else {}
+
+
+def _end(_number: int, _frame: object) -> NoReturn:
+    raise SystemExit(0)
+
+
+def _ends_properly() -> bool:
+    return isinstance(sys.exception(), SystemExit | None)
+
+
+def main(arguments: list[str]) -> int:
+    """Serve one socket; returns in the server at its end, and in each trainer at the trainer's.
+
+    Args:
+        arguments: The socket's path, the idle time in seconds, and the process that it is started for.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    path, idle_s = Path(arguments[0]), float(arguments[1])
+    lock_fd = locks.take(path.with_suffix(".lock"))
+    if lock_fd is None:
+        return 0  # another one serves
+    os.set_inheritable(lock_fd, False)
+    path.unlink(missing_ok=True)
+    server = os.getpid()
+    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(NOTICE, signal.SIG_IGN)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(str(path))
+            # Before the imports: whoever asks now is served when they are done.
+            listener.listen(64)
+            need, source = Need(idle_s, ORPHAN_S), newest_source()
+            need.met(int(arguments[2]))
+            preload()
+            close_nvml()
+            led = serve(listener, lock_fd, Fitness.now(source), need)
+    finally:
+        if os.getpid() == server:
+            # The log stays if the end was not a proper one: it says why.
+            for suffix in (".sock", ".lock", ".log") if _ends_properly() else (".sock", ".lock"):
+                path.with_suffix(suffix).unlink(missing_ok=True)
+    return 0 if led is None else run(*led)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
