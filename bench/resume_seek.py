@@ -30,7 +30,7 @@ from accelerate import skip_first_batches
 from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader, RandomSampler
 
-from tunefleet.dataset.shapes import Recognized
+from tunefleet.analysis.dataset.shapes import Recognized
 from tunefleet.programs import assets, base_model
 from tunefleet.programs.data.kept import KeptTokens
 from tunefleet.programs.data.readers import read_path

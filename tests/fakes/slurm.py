@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tunefleet.clusters.slurm import Slurm
+from tunefleet.integrations.clusters.slurm import Slurm
 
 STAND_IN = """#!/bin/bash
 here=$(dirname "$0")

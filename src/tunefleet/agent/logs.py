@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tunefleet.errors import MachineError
-from tunefleet.observing.logs import JsonLines, PrivateLogFile, TextLines
+from tunefleet.observability.logs import JsonLines, PrivateLogFile, TextLines
 from tunefleet.settings import AgentSettings
 
 MAX_BYTES: Final = 100 << 20

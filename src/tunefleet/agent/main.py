@@ -33,7 +33,7 @@ from tunefleet.client.download import Downloader
 from tunefleet.errors import MachineError
 from tunefleet.executors import registry
 from tunefleet.heads import BoundedHeads
-from tunefleet.observing.spans import open_spans
+from tunefleet.observability.spans import open_spans
 from tunefleet.runtime import Supervisor
 from tunefleet.runtime.launch.environment import BRIEF_SPIN, core_count
 from tunefleet.settings import AgentSettings, inherited_environment

@@ -18,7 +18,7 @@ from tunefleet.agent.tracing import tell_end, trace_of
 from tunefleet.errors import InputError, MachineError, TunefleetError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.observing import context
+from tunefleet.observability import context
 from tunefleet.runtime import JobHandle, new_launch_id
 from tunefleet.runtime.gpu.gpus import GpuBusyError
 from tunefleet.runtime.launch import retry

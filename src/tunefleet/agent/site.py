@@ -10,7 +10,7 @@ from typing import Any
 from tunefleet.client.backend import JobClient
 from tunefleet.client.stopping import Stop
 from tunefleet.executors.registry import Registry
-from tunefleet.observing.spans import Spans
+from tunefleet.observability.spans import Spans
 from tunefleet.runtime import Supervisor
 from tunefleet.runtime.gpu.preemption import GpuSentry
 from tunefleet.settings import AgentSettings

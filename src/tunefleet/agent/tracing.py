@@ -5,7 +5,7 @@ from __future__ import annotations
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.site import Site
-from tunefleet.observing import traceparent
+from tunefleet.observability import traceparent
 from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.training import JobState
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tunefleet.observing import context, traceparent
+from tunefleet.observability import context, traceparent
 from tunefleet.services.observing.meters import Meters
 
 HEADER: Final = "X-Request-ID"

@@ -18,7 +18,7 @@ from tunefleet.api.app import create_app
 from tunefleet.certificate import opened
 from tunefleet.client import trust
 from tunefleet.errors import MachineError, TunefleetError
-from tunefleet.observing.logs import PrivateLogFile, formatter
+from tunefleet.observability.logs import PrivateLogFile, formatter
 from tunefleet.services.opening import open_core
 from tunefleet.settings import CampaignSettings, ServerSettings, TrackingSettings, load, unsupported
 from tunefleet.transport.redis.connection import address_of

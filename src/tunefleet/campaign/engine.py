@@ -26,12 +26,12 @@ from tunefleet.campaign.room import said_full
 from tunefleet.campaign.steps import all_steps
 from tunefleet.client import AsyncClient
 from tunefleet.errors import ForbiddenError, InputError, SpecError, TunefleetError
+from tunefleet.integrations.trackers import catalog
 from tunefleet.lifecycle.cycle import StepName, needs_you
 from tunefleet.services.campaigns.book import RENEW_S, Book, Level
 from tunefleet.services.campaigns.state import BudgetError, CycleState, LeaseLost
 from tunefleet.services.core import Clock
 from tunefleet.settings import CampaignSettings, TrackingSettings, load
-from tunefleet.tracking import catalog
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tunefleet.evaluation.comparing import Difference
+from tunefleet.analysis.evaluation.comparison import Difference
 from tunefleet.spec.campaign import CampaignGateSpec
 
 

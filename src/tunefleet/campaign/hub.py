@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from tunefleet.campaign.contract import Base, Candidate, CycleFailed
-from tunefleet.publishing.hub import look
+from tunefleet.integrations.publishing.hub import look
 from tunefleet.settings import PublishSettings
 
 HUB: Final = "hf://"

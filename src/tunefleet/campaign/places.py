@@ -11,7 +11,7 @@ from tunefleet.campaign import progress
 from tunefleet.campaign.contract import StepContext
 from tunefleet.campaign.hub import HUB
 from tunefleet.campaign.uploading import endpoint_of
-from tunefleet.publishing.targets import Target, Wishes, target
+from tunefleet.integrations.publishing.targets import Target, Wishes, target
 from tunefleet.settings import CampaignSettings, PublishSettings, load
 from tunefleet.spec.campaign import GRADIENTS, CampaignSpec
 

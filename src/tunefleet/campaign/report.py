@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from tunefleet.integrations.trackers.contract import Plain, TrackedRun
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.services.campaigns.tracking import Untold
 from tunefleet.services.scrub import scrub
-from tunefleet.tracking.contract import Plain, TrackedRun
 
 
 def run_of(untold: Untold) -> TrackedRun:

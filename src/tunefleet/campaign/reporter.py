@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tunefleet.campaign.report import run_of
 from tunefleet.errors import TunefleetError
+from tunefleet.integrations.trackers import catalog, delivery
 from tunefleet.services.campaigns.tracking import Outbox, Untold
 from tunefleet.settings import TrackingSettings
-from tunefleet.tracking import catalog, courier
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Reporter:
             return True
         async with self._turns[name]:
             try:
-                place = await courier.post(name, run_of(untold), self._folder, self._settings)
+                place = await delivery.post(name, run_of(untold), self._folder, self._settings)
             except TunefleetError as error:
                 log.warning("[%s] cycle %d: %s", untold.state.name, untold.state.number, error)
                 await self._outbox.failed(untold, str(error))

@@ -13,7 +13,7 @@ from tunefleet.campaign import places
 from tunefleet.campaign.contract import Base, CycleFailed, Misconfigured, NeedsYou, StepContext
 from tunefleet.campaign.hub import HUB, repo_of
 from tunefleet.campaign.uploading import LINK_S
-from tunefleet.publishing.hub import is_public
+from tunefleet.integrations.publishing.hub import is_public
 from tunefleet.settings import CampaignSettings, PublishSettings, load
 from tunefleet.spec.campaign import GRADIENTS, CampaignSpec
 

@@ -19,7 +19,7 @@ from tunefleet.campaign.contract import Base, CycleFailed, Misconfigured, Outcom
 from tunefleet.campaign.desk import Desk, digest_of, document, inputs_of, model_of, result_of
 from tunefleet.campaign.hub import HUB
 from tunefleet.campaign.room import room
-from tunefleet.publishing import hub
+from tunefleet.integrations.publishing import hub
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.campaign import CampaignSpec
 

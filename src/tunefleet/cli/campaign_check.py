@@ -123,7 +123,7 @@ def _outlook(
 
 
 def _trackers(spec: CampaignSpec, made: Outlook, *, here: bool) -> None:
-    from tunefleet.tracking import catalog
+    from tunefleet.integrations.trackers import catalog
 
     settings = load(TrackingSettings)
     choice = catalog.chosen(spec, settings)

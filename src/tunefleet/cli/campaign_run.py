@@ -53,7 +53,7 @@ def run(
     """
     from tunefleet.cli.fleet import LocalFleet
     from tunefleet.cli.up import ending
-    from tunefleet.tracking import catalog
+    from tunefleet.integrations.trackers import catalog
 
     specs = read(config, here=True)
     settings = load(CampaignSettings)
@@ -81,7 +81,7 @@ def run(
 
 def _tell(name: str, spec: CampaignSpec, settings: CampaignSettings) -> None:
     from tunefleet.campaign import providers, terms
-    from tunefleet.tracking import catalog
+    from tunefleet.integrations.trackers import catalog
 
     if not spec.enabled:
         err().print(f"{name} is not enabled.")

@@ -25,7 +25,7 @@ def ray() -> Finding | None:
 
 
 def _answers(engine: Literal["slurm", "ray"], settings: ClusterSettings) -> Finding:
-    from tunefleet.clusters.opening import open_cluster
+    from tunefleet.integrations.clusters.factory import open_cluster
 
     name = engine.capitalize()
     try:

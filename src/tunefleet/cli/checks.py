@@ -25,7 +25,7 @@ from tunefleet.cli.check_store import artifact_store
 from tunefleet.cli.finding import Finding, bad, good, warning
 from tunefleet.cli.session import chosen_url
 from tunefleet.client import Client
-from tunefleet.db.backup.sqlite import fault_of
+from tunefleet.db.engine.sqlite import fault_of
 from tunefleet.errors import StoreError, TunefleetError
 from tunefleet.runtime.envs import FAMILIES, at
 from tunefleet.settings import ClientSettings, ServerSettings, load

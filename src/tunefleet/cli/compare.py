@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from tunefleet.analysis.evaluation.comparison import Difference, Items, Row
+from tunefleet.analysis.evaluation.comparison import compare as put_beside
 from tunefleet.cli import results
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.lazy import examples
@@ -17,8 +19,6 @@ from tunefleet.cli.session import connect
 from tunefleet.cli.which import one_task
 from tunefleet.client import Client
 from tunefleet.errors import InputError, NotFoundError
-from tunefleet.evaluation.comparing import Difference, Items, Row
-from tunefleet.evaluation.comparing import compare as put_beside
 from tunefleet.schemas.api import TaskDetail
 from tunefleet.spec.evaluating import ITEMS_FOLDER
 

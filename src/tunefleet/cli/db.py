@@ -34,8 +34,8 @@ def check(*, data: Data = None, as_json: Json = False) -> None:
 
     The exit code is 1 if it has to be migrated or restored first.
     """
-    from tunefleet.db.backup.sqlite import fault_of
     from tunefleet.db.engine.offline import standing
+    from tunefleet.db.engine.sqlite import fault_of
 
     target, _ = _place(data)
     fault = fault_of(target) if isinstance(target, Path) and target.exists() else None
@@ -57,7 +57,7 @@ def migrate(*, data: Data = None, as_json: Json = False) -> None:
     Nothing happens if they are there. Several at once wait for each other.
     Of SQLite the database as it was is kept beside it; of PostgreSQL take a backup first (`tunefleet backup`, pg_dump).
     """
-    from tunefleet.db.backup import sqlite
+    from tunefleet.db.engine import sqlite
     from tunefleet.db.engine.database import Database
     from tunefleet.db.engine.locks import FolderLock
     from tunefleet.db.engine.offline import closing_all, standing

@@ -16,9 +16,9 @@ from tunefleet.cli.transfers import transfer_bar
 from tunefleet.cli.which import one_task
 from tunefleet.client import Client
 from tunefleet.errors import InputError
-from tunefleet.publishing import products
-from tunefleet.publishing.products import Form, Product, Wait
-from tunefleet.publishing.targets import refuse_to_overwrite
+from tunefleet.integrations.publishing import products
+from tunefleet.integrations.publishing.products import Form, Product, Wait
+from tunefleet.integrations.publishing.targets import refuse_to_overwrite
 from tunefleet.schemas.api import TaskDetail
 
 Task = Annotated[str, typer.Argument(metavar="TASK", help="Whose adapter or model.", autocompletion=complete_task)]

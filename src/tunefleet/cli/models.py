@@ -14,8 +14,8 @@ from tunefleet.cli.options import Yes, complete_model, confirm
 from tunefleet.cli.session import connect
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.errors import InputError
+from tunefleet.integrations.publishing.targets import refuse_to_overwrite
 from tunefleet.lifecycle.model import Stage
-from tunefleet.publishing.targets import refuse_to_overwrite
 
 app = typer.Typer(help="List, promote and export the models that campaigns have made.", invoke_without_command=True)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tunefleet.cli.console import print_json, say
-from tunefleet.clusters import Ask
-from tunefleet.clusters.opening import Engine, open_cluster
 from tunefleet.errors import AuthError, InputError
+from tunefleet.integrations.clusters import Ask
+from tunefleet.integrations.clusters.factory import Engine, open_cluster
 from tunefleet.settings import ClientSettings, ClusterSettings, WorkerSettings, load
 from tunefleet.spec.resources import parse_memory
 
@@ -113,7 +113,7 @@ def _asks(pool: Pool, settings: ClusterSettings, worker: WorkerSettings) -> Sequ
                 hint="Write one number. Where nodes shall come and go with tasks, give these `engine: slurm`.",
             )
         return made
-    from tunefleet.clusters.ray import lasting
+    from tunefleet.integrations.clusters.ray import lasting
 
     if pool.most == pool.least:
         return [lasting(made[0])]

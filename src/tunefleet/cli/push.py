@@ -17,8 +17,8 @@ from tunefleet.cli.transfers import transfer_bar
 from tunefleet.cli.which import one_task
 from tunefleet.client import Client
 from tunefleet.client.transfer import OnProgress, Progress
-from tunefleet.publishing import card, products
-from tunefleet.publishing.targets import Target, Wishes, target
+from tunefleet.integrations.publishing import card, products
+from tunefleet.integrations.publishing.targets import Target, Wishes, target
 from tunefleet.settings import PublishSettings, load
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from tunefleet.errors import TunefleetError
-from tunefleet.observing.scrub import scrub
+from tunefleet.observability.scrub import scrub
 from tunefleet.runtime.secrets.resolver import Redaction
 from tunefleet.services import redact
 from tunefleet.settings import (

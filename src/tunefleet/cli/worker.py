@@ -13,7 +13,7 @@ from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.on_cluster import POOL, Pool
 from tunefleet.cli.session import chosen_url
-from tunefleet.clusters.opening import Engine
+from tunefleet.integrations.clusters.factory import Engine
 from tunefleet.settings import load_worker
 from tunefleet.worker.__main__ import log_to_stderr
 from tunefleet.worker.main import run

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tunefleet.analysis.dataset.messages import ROLES
+from tunefleet.analysis.dataset.values import kind_of
 from tunefleet.client.local_data import first_rows
-from tunefleet.dataset.messages import ROLES
-from tunefleet.dataset.values import kind_of
 from tunefleet.errors import DataError
 from tunefleet.spec.campaign_data import INSTRUCTION_FIELDS
 from tunefleet.spec.words import nearest

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tunefleet.dataset import opened
-from tunefleet.dataset.messages import looks_like_messages, read_question
-from tunefleet.dataset.opened import Found, Limits, Unseen
-from tunefleet.dataset.shapes import (
+from tunefleet.analysis.dataset import file_reader
+from tunefleet.analysis.dataset.file_reader import Found, Limits, Unseen
+from tunefleet.analysis.dataset.messages import looks_like_messages, read_question
+from tunefleet.analysis.dataset.shapes import (
     SUPERVISED,
     Recognized,
     columns_hint,
@@ -20,7 +20,7 @@ from tunefleet.dataset.shapes import (
     recognize,
     require_columns,
 )
-from tunefleet.dataset.values import RowError
+from tunefleet.analysis.dataset.values import RowError
 from tunefleet.errors import DataError
 from tunefleet.spec.data import TrainingData
 from tunefleet.spec.preferred import AskedData, JudgedData, PairData, PpoData
@@ -45,7 +45,7 @@ def check_file(spec: BaseTaskSpec, pointer: str, file: Path) -> None:
     Raises:
         DataError: If it has no rows, cannot be read, or a row is not what the task trains on.
     """
-    if not file.is_file() or file.suffix.lower() not in opened.SUFFIXES:
+    if not file.is_file() or file.suffix.lower() not in file_reader.SUFFIXES:
         return
     prompts = getattr(spec, "data", None)
     data = _block(spec, pointer)
@@ -71,7 +71,7 @@ def first_rows(file: Path) -> list[Mapping[str, Any]] | None:
     Raises:
         DataError: If it has no rows, or cannot be read.
     """
-    if not file.is_file() or file.suffix.lower() not in opened.SUFFIXES:
+    if not file.is_file() or file.suffix.lower() not in file_reader.SUFFIXES:
         return None
     rows: list[Mapping[str, Any]] = []
     bad: DataError | None = None
@@ -137,12 +137,12 @@ def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _found(file: Path) -> Iterator[Found]:
-    if file.suffix.lower() == opened.COLUMNS:
+    if file.suffix.lower() == file_reader.COLUMNS:
         yield from _parquet(file)
         return
     with file.open("rb") as stream:
         pieces = iter(lambda: stream.read(_PIECE), b"")
-        yield from opened.found(file.name, pieces, file.stat().st_size, _LIMITS)
+        yield from file_reader.found(file.name, pieces, file.stat().st_size, _LIMITS)
 
 
 def _parquet(file: Path) -> Iterator[Found]:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.errors import TunefleetError
-from tunefleet.observing import traceparent
-from tunefleet.observing.spans import Spans, Told, Value
-from tunefleet.observing.traceparent import Place
+from tunefleet.observability import traceparent
+from tunefleet.observability.spans import Spans, Told, Value
+from tunefleet.observability.traceparent import Place
 from tunefleet.schemas.worker_link import Offer
 
 VARIABLE: Final = "TRACEPARENT"

@@ -17,7 +17,7 @@ from tunefleet.db import Connection, Database
 from tunefleet.db.engine.locks import FolderLock
 from tunefleet.db.federations.federation_tokens import TokenRow
 from tunefleet.db.fleet import servers
-from tunefleet.observing.spans import Spans
+from tunefleet.observability.spans import Spans
 from tunefleet.services.clusters.engines import Engines
 from tunefleet.services.configurations import Configurations
 from tunefleet.services.fleet import Fleet

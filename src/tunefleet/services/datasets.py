@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import PurePosixPath
 
-from tunefleet.dataset.look import look
-from tunefleet.dataset.opened import SUFFIXES
+from tunefleet.analysis.dataset.file_reader import SUFFIXES
+from tunefleet.analysis.dataset.look import look
 from tunefleet.errors import DataError, NotFoundError
 from tunefleet.schemas.api import ArtifactDetail, FileEntry
 from tunefleet.schemas.datasets import DatasetLook

@@ -9,8 +9,8 @@ from tunefleet.db import Connection
 from tunefleet.db.engine.writer import note
 from tunefleet.db.repositories import traces
 from tunefleet.db.repositories.traces import TraceRow
-from tunefleet.observing import traceparent
-from tunefleet.observing.traceparent import Place
+from tunefleet.observability import traceparent
+from tunefleet.observability.traceparent import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from tunefleet.db import Connection
-from tunefleet.db.repositories import statistics
-from tunefleet.db.repositories.statistics import KindRow
+from tunefleet.db.engine import statistics
+from tunefleet.db.engine.statistics import KindRow
 from tunefleet.db.rows import TaskRow
 from tunefleet.placement.policy import category
 from tunefleet.schemas.compat_worker_guide import EndedTask, GuideWorker, Snapshot, Timing

@@ -11,7 +11,7 @@ from typing import Final
 
 from tunefleet.db.fleet import workers
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError, TunefleetError
-from tunefleet.observing import context
+from tunefleet.observability import context
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 from tunefleet.services import registering, uplink
 from tunefleet.services.core import Core

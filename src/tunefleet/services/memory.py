@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tunefleet.memory.decoder import UnknownShape, shape_of
-from tunefleet.memory.estimate import Shape, estimate
+from tunefleet.analysis.memory.decoder import UnknownShape, shape_of
+from tunefleet.analysis.memory.estimate import Shape, estimate
 from tunefleet.placement import WorkerState
 from tunefleet.schemas.fleet import TaskForecast
 from tunefleet.schemas.memory import MemoryForecast, MemoryVariant

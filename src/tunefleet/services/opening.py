@@ -14,7 +14,7 @@ from tunefleet.db.access import keys
 from tunefleet.db.engine.locks import FolderLock
 from tunefleet.db.engine.offline import name_of, target_of
 from tunefleet.db.engine.writer import EVERYTHING
-from tunefleet.observing.spans import open_spans
+from tunefleet.observability.spans import open_spans
 from tunefleet.services import filemark, ration
 from tunefleet.services.blobs import open_blobs
 from tunefleet.services.clusters import engines as clusters

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tunefleet.observing.scrub import scrub, scrub_bytes
+from tunefleet.observability.scrub import scrub, scrub_bytes
 
 __all__ = ["scrub", "scrub_bytes"]

@@ -19,8 +19,8 @@ from tunefleet.db.repositories.task_transitions import New, enter
 from tunefleet.db.rows import TaskRow, WorkflowRow
 from tunefleet.errors import ConflictError, Fault, SpecError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.observing import context
-from tunefleet.observing.traceparent import Place
+from tunefleet.observability import context
+from tunefleet.observability.traceparent import Place
 from tunefleet.placement import Requirement, WorkerState, explain, is_able
 from tunefleet.services import descent, inputs, merging, moving, policies, quotas, retried, upstreams
 from tunefleet.services.clusters import engines

@@ -13,8 +13,8 @@ from typing import Final, cast
 
 import tunefleet
 from tunefleet.db import DEFAULT_PROJECT, Connection
-from tunefleet.db.engine import migrate
-from tunefleet.db.repositories import direct_uploads, statistics
+from tunefleet.db.engine import migrate, statistics
+from tunefleet.db.repositories import direct_uploads
 from tunefleet.errors import ForbiddenError
 from tunefleet.schemas.api import Role, ServerInfo
 from tunefleet.schemas.server_info import HealthView, Kept, ServerView, StorageUse, StorageView

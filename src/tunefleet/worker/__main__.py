@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tunefleet.errors import MachineError, TunefleetError
-from tunefleet.observing.logs import LogFormat, formatter
+from tunefleet.observability.logs import LogFormat, formatter
 from tunefleet.settings import load_worker
 from tunefleet.worker.main import run
 

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from tunefleet.errors import TunefleetError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.observing import context
+from tunefleet.observability import context
 from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.worker_link import Desired, Finish, Reached
 from tunefleet.worker.chatting import Relay

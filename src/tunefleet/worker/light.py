@@ -16,8 +16,8 @@ from tunefleet.client.stopping import Stop, Stopped
 from tunefleet.errors import InputError, TunefleetError, UnreachableError
 from tunefleet.executors.base import LightExecutor
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.observing import context
-from tunefleet.observing.spans import Spans
+from tunefleet.observability import context
+from tunefleet.observability.spans import Spans
 from tunefleet.runtime.secrets.resolver import Redaction, Secrets
 from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.worker_link import Desired, Finish, Offer, Reached

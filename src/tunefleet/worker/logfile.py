@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tunefleet.errors import MachineError
-from tunefleet.observing.logs import PrivateLogFile, formatter
+from tunefleet.observability.logs import PrivateLogFile, formatter
 from tunefleet.settings import WorkerSettings
 
 

@@ -24,8 +24,8 @@ from tunefleet.client.reaching import StoreReach
 from tunefleet.errors import AuthError, MachineError, UnreachableError
 from tunefleet.executors import registry
 from tunefleet.executors.registry import Registry
-from tunefleet.observing import context
-from tunefleet.observing.spans import Spans, open_spans
+from tunefleet.observability import context
+from tunefleet.observability.spans import Spans, open_spans
 from tunefleet.runtime import JournalShipper, Supervisor, envs
 from tunefleet.runtime.gpu import allocation
 from tunefleet.runtime.gpu import gpus as ledger

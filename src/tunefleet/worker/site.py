@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tunefleet.executors.registry import Registry
-from tunefleet.observing.spans import Spans
+from tunefleet.observability.spans import Spans
 from tunefleet.runtime.gpu.preemption import GpuSentry
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.job_folder import JobFolder

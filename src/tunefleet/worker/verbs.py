@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 from tunefleet.client import connection, trust
 from tunefleet.errors import InputError, TunefleetError
-from tunefleet.observing.logs import TextLines
+from tunefleet.observability.logs import TextLines
 from tunefleet.runtime import self_upgrade
 from tunefleet.schemas.training import AgentVerb
 from tunefleet.schemas.worker_link import Capabilities, Command, CommandOutcome

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tunefleet.clusters import Ask, Cluster, Seen
+from tunefleet.integrations.clusters import Ask, Cluster, Seen
 
 PATIENCE_S = 40.0
 ENDLESS = "while :; do sleep 0.1; done"

@@ -15,8 +15,7 @@ from tunefleet.cli import checks
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.main import run
 from tunefleet.db import Database
-from tunefleet.db.backup import sqlite
-from tunefleet.db.engine import migrate, offline
+from tunefleet.db.engine import migrate, offline, sqlite
 from tunefleet.db.tables.core import meta
 
 

@@ -14,8 +14,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from tunefleet.db import Connection, Database
-from tunefleet.db.backup import archive, sqlite
-from tunefleet.db.engine import migrate, offline
+from tunefleet.db.backup import archive
+from tunefleet.db.engine import migrate, offline, sqlite
 from tunefleet.db.repositories import training_protocol
 from tunefleet.db.tables.core import metadata
 from tunefleet.errors import StoreError

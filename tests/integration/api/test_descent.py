@@ -14,8 +14,8 @@ from tests.unit.services.lab import Lab
 from tests.unit.services.pipelines import Pipelines, stage
 from tests.unit.services.test_descent import CALLER
 from tunefleet.executors.echo import EchoExecutor
-from tunefleet.observing import context, traceparent
-from tunefleet.observing.spans import open_spans
+from tunefleet.observability import context, traceparent
+from tunefleet.observability.spans import open_spans
 from tunefleet.schemas.api import RetryRequest
 from tunefleet.services import tasks, workflows
 from tunefleet.services.observing.commits import Commits

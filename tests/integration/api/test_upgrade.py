@@ -13,8 +13,8 @@ import pytest
 from tests.fakes import revisions
 from tests.integration.api.support import ECHO, HandWorker, Running, submit
 from tests.integration.api.test_files import digest_of, publish, put
-from tunefleet.db.backup import archive, sqlite
-from tunefleet.db.engine import migrate, offline
+from tunefleet.db.backup import archive
+from tunefleet.db.engine import migrate, offline, sqlite
 
 TRAINING = """apiVersion: tunefleet/v1
 metadata: {name: trained}

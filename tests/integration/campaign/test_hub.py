@@ -20,8 +20,8 @@ from tunefleet.campaign.steps.merge import MergeStep
 from tunefleet.campaign.steps.publish import PublishStep
 from tunefleet.campaign.steps.submit import base_of, chosen_base
 from tunefleet.campaign.steps.wait import WaitStep
+from tunefleet.integrations.publishing.targets import Wishes, target
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.publishing.targets import Wishes, target
 from tunefleet.settings import CampaignSettings, PublishSettings
 from tunefleet.spec.campaign import CampaignSpec
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.evaluation.comparing import compare
+from tunefleet.analysis.evaluation.comparison import compare
 from tunefleet.runtime import envs
 from tunefleet.schemas.job_folder import JobFolder, JobStatus
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.libraries import required
-from tunefleet.dataset.shapes import Recognized
+from tunefleet.analysis.dataset.shapes import Recognized
 from tunefleet.programs import assets
 from tunefleet.programs.data.shapes import Shape
 from tunefleet.spec import TrainingData

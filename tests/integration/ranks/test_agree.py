@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
+from tunefleet.trainer_control.checkpoints import commit
+from tunefleet.trainer_control.checkpoints.commit import Exchange
 from tunefleet.trainer_control.checkpoints.finalizer import CheckpointFinisher, Saved
 from tunefleet.trainer_control.checkpoints.manifest import fault_of
 from tunefleet.trainer_control.control.command_queue import CommandBoard
-from tunefleet.trainer_control.distributed import checkpoint_commit, shared_memory, step_agreement
-from tunefleet.trainer_control.distributed.checkpoint_commit import Exchange
+from tunefleet.trainer_control.distributed import shared_memory, step_agreement
 from tunefleet.trainer_control.distributed.shared_memory import Page
 from tunefleet.trainer_control.distributed.step_agreement import Follower, Leader
 from tunefleet.trainer_control.distributed.tcp_store import MAX_HORIZON, Line, PeerLostError
@@ -393,7 +394,7 @@ def test_all_ranks_stay_where_rank_0_cannot_leave(store: TCPStore) -> None:
 def test_a_checkpoint_without_the_part_of_a_lost_rank_is_none(
     store: TCPStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_commit, "_SEEN_S", 0.1)
+    monkeypatch.setattr(commit, "_SEEN_S", 0.1)
     said: list[str] = []
     first, _ = finishers(store, said, timeout_s=0.3)
     folder = tmp_path / "checkpoint-5"

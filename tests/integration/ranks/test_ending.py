@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tunefleet.trainer_control.checkpoints.commit import Exchange
 from tunefleet.trainer_control.control.command_queue import Command, CommandBoard
-from tunefleet.trainer_control.distributed.checkpoint_commit import Exchange
 from tunefleet.trainer_control.distributed.tcp_store import Line
 from tunefleet.trainer_control.journal.null import QuietJournal
 from tunefleet.trainer_control.journal.status import StatusFile

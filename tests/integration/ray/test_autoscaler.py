@@ -20,7 +20,7 @@ from tests.integration.ray.cluster import PYTHON, RayCluster
 from tunefleet.api import launch
 from tunefleet.api.app import create_app
 from tunefleet.client import Client
-from tunefleet.clusters.ray import Ray, lasting
+from tunefleet.integrations.clusters.ray import Ray, lasting
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from tests.fakes.ray_jobs import TOKEN, Jobs, ray_jobs
-from tunefleet.clusters import Ask, Seen
-from tunefleet.clusters.ray import Ray
-from tunefleet.clusters.ray_order import ENDED, HOPELESS, RUNNING, WAITING, OrderError, pack, unpack
 from tunefleet.errors import ConflictError, InputError, UnreachableError
+from tunefleet.integrations.clusters import Ask, Seen
+from tunefleet.integrations.clusters.ray import Ray
+from tunefleet.integrations.clusters.ray_order import ENDED, HOPELESS, RUNNING, WAITING, OrderError, pack, unpack
 
 ASK = Ask("t-1", 2, 3, ("tunefleet", "worker", "--once", "it's"), {"KEY": "secret"}, gpu_count=1, grace_s=30.5)
 

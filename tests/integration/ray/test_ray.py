@@ -14,9 +14,9 @@ import pytest
 
 from tests.contract.clusters.cluster_contract import ENDLESS, ClusterContract, ask, lines, until
 from tests.integration.ray.cluster import PYTHON, RayCluster
-from tunefleet.clusters import Seen
-from tunefleet.clusters.ray import Ray, lasting
 from tunefleet.errors import ConflictError, UnreachableError
+from tunefleet.integrations.clusters import Seen
+from tunefleet.integrations.clusters.ray import Ray, lasting
 
 pytestmark = [pytest.mark.heavy, pytest.mark.proof, pytest.mark.timeout(180)]
 

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from tests.integration.s3.gateway import ACCESS_KEY, BUCKET, SECRET_KEY, Gateway
 from tunefleet.errors import ConflictError
-from tunefleet.publishing.targets import Target, Wishes, target
+from tunefleet.integrations.publishing.targets import Target, Wishes, target
 from tunefleet.settings import PublishSettings
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(180)]

@@ -13,9 +13,9 @@ import pytest
 from tests.fakes.slurm import StandIns
 from tests.machine import machine_environment
 from tests.unit.clusters.test_slurm import ASK
-from tunefleet.clusters import Seen
-from tunefleet.clusters.slurm import Slurm, script_of
 from tunefleet.errors import ConflictError, MachineError, UnreachableError
+from tunefleet.integrations.clusters import Seen
+from tunefleet.integrations.clusters.slurm import Slurm, script_of
 from tunefleet.services.clusters import engines
 from tunefleet.settings import ServerSettings
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.contract.clusters.cluster_contract import ClusterContract
 from tests.integration.slurm.cluster import SlurmCluster
-from tunefleet.clusters import Seen
-from tunefleet.clusters.slurm import Slurm
+from tunefleet.integrations.clusters import Seen
+from tunefleet.integrations.clusters.slurm import Slurm
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(120)]
 

@@ -23,11 +23,11 @@ from tunefleet.campaign.report import run_of
 from tunefleet.campaign.reporter import Reporter
 from tunefleet.cli import campaign_view
 from tunefleet.cli.console import _THEME
+from tunefleet.integrations.trackers import delivery
 from tunefleet.schemas.campaign import CampaignDetail, TrackingView
 from tunefleet.services.campaigns import history, jobs
 from tunefleet.services.campaigns.tracking import MAX_PAUSE_S, Outbox, pause_s
 from tunefleet.settings import TrackingSettings, load
-from tunefleet.tracking import courier
 
 pytestmark = [pytest.mark.proof]
 
@@ -104,7 +104,7 @@ async def test_a_kill_between_telling_and_storing_that_leaves_one_run(lab: Lab, 
     telling = reporter(lab, alone)
     (untold,) = await telling.due()
     # The tracker has it, and the server was killed before it stored that.
-    await courier.post("trackio", run_of(untold), alone, load(TrackingSettings))
+    await delivery.post("trackio", run_of(untold), alone, load(TrackingSettings))
     assert await tell_all(reporter(lab, alone)) == 1
     (run,) = trackio_runs(alone / "trackio", "daily")
     assert run["config"]["campaign"] == "daily"
@@ -123,7 +123,9 @@ async def test_a_tracker_that_hangs_holds_up_nothing_and_ends_with_the_server(
         (untold,) = await telling.due()
         under_way = asyncio.create_task(telling.tell(untold))
         caller, _ = await asyncio.get_running_loop().sock_accept(silent)
-        (child,) = [each for each in psutil.Process().children() if "tunefleet.tracking.child" in each.cmdline()]
+        (child,) = [
+            each for each in psutil.Process().children() if "tunefleet.integrations.trackers.child" in each.cmdline()
+        ]
         # It is asked, and says nothing; the campaign goes through its next cycle.
         lab.clock.advance(4e9)
         await recorded(lab, id_, trackers=("mlflow",))

@@ -20,9 +20,9 @@ import pytest
 from tests.fakes.wandb_api import wandb_api
 from tests.integration.tracking.kept import mlflow_runs, trackio_runs, wandb_runs
 from tunefleet.errors import InputError
+from tunefleet.integrations.trackers import delivery
+from tunefleet.integrations.trackers.contract import NotTracked, TrackedRun
 from tunefleet.settings import TrackingSettings, load
-from tunefleet.tracking import courier
-from tunefleet.tracking.contract import NotTracked, TrackedRun
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 
@@ -41,7 +41,7 @@ KEY = "0123456789abcdef0123456789abcdef01234567"
 
 
 def post(name: str, run: TrackedRun, folder: Path) -> str:
-    return asyncio.run(courier.post(name, run, folder, load(TrackingSettings)))
+    return asyncio.run(delivery.post(name, run, folder, load(TrackingSettings)))
 
 
 def test_wandb_offline_keeps_the_run_once(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_one_that_hangs_ends_without_its_server_too(alone: Path) -> None:
     with (
         silent,
         subprocess.Popen(
-            [sys.executable, "-m", "tunefleet.tracking.child"], stdin=subprocess.PIPE, env=environment
+            [sys.executable, "-m", "tunefleet.integrations.trackers.child"], stdin=subprocess.PIPE, env=environment
         ) as child,
     ):
         child.communicate(orjson.dumps(run), timeout=60)
@@ -204,11 +204,11 @@ def test_a_child_sees_its_own_keys_only(alone: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HF_TOKEN", "hf_token_of_somebody")
     monkeypatch.setenv("S3_COMPATIBLE_SECRET_KEY", "s3-secret")
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "mlflow-token")
-    own = courier.variables_for("wandb", ("WANDB_",))
-    seen = courier.environment(own)
+    own = delivery.variables_for("wandb", ("WANDB_",))
+    seen = delivery.environment(own)
     assert seen["WANDB_API_KEY"] == KEY
     assert not {"HF_TOKEN", "S3_COMPATIBLE_SECRET_KEY", "MLFLOW_TRACKING_TOKEN", "GRADIENTS_API_KEY"} & set(seen)
-    assert courier.hidden(f"bad key {KEY} of team", {**own, "WANDB_ENTITY": "team"}) == "bad key *** of team"
+    assert delivery.hidden(f"bad key {KEY} of team", {**own, "WANDB_ENTITY": "team"}) == "bad key *** of team"
 
 
 @pytest.mark.parametrize(

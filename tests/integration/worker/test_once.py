@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tunefleet.cli.exitcodes import ExitCode
-from tunefleet.clusters import slurm
+from tunefleet.integrations.clusters import slurm
 
 TUNEFLEET = str(Path(sys.executable).with_name("tunefleet"))
 

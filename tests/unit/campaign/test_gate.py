@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunefleet.analysis.evaluation.comparison import Difference
 from tunefleet.campaign import gate
 from tunefleet.campaign.steps.select import SelectStep
-from tunefleet.evaluation.comparing import Difference
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.spec.campaign import CampaignGateSpec
 

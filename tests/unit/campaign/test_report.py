@@ -9,9 +9,9 @@ from tests.unit.campaign.told import recorded
 from tests.unit.services.campaigns.desk import ADA, made
 from tests.unit.services.lab import Lab
 from tunefleet.campaign.report import run_of
+from tunefleet.integrations.trackers.contract import TrackedRun
 from tunefleet.services.campaigns import again
 from tunefleet.services.campaigns.tracking import Outbox, Untold
-from tunefleet.tracking.contract import TrackedRun
 
 DOCUMENT_CONFIG = {
     "merged_model_repo", "model_repo", "previously_finetuned_model_repo", "original_model_repo", "timestamp", "task_id",

@@ -12,10 +12,10 @@ from tests.unit.services.campaigns.desk import spec
 from tunefleet import extras
 from tunefleet.cli.main import run
 from tunefleet.errors import InputError, MachineError, SpecError
+from tunefleet.integrations.trackers import catalog
+from tunefleet.integrations.trackers.contract import OpenRun, TrackedRun
 from tunefleet.settings import TrackingSettings, load
 from tunefleet.spec.campaign_file import parse_campaigns
-from tunefleet.tracking import catalog
-from tunefleet.tracking.contract import OpenRun, TrackedRun
 
 DOCUMENT = """\
 name-of-the-task:

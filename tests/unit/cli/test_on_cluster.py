@@ -8,9 +8,9 @@ import pytest
 from pydantic import SecretStr
 
 from tunefleet.cli.on_cluster import Pool, _asks, _reading_key, end, start
-from tunefleet.clusters.opening import Engine
-from tunefleet.clusters.ray_order import KEY, LASTING, SERVER
 from tunefleet.errors import AuthError, InputError
+from tunefleet.integrations.clusters.factory import Engine
+from tunefleet.integrations.clusters.ray_order import KEY, LASTING, SERVER
 from tunefleet.settings import ClusterSettings, WorkerSettings, load
 
 LOOPBACK, SEEN_BY_NODES = "http://127.0.0.1:8000", "http://10.0.0.1:8000"

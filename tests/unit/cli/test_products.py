@@ -10,7 +10,7 @@ import pytest
 
 from tunefleet.cli.export import folder_of
 from tunefleet.errors import ConflictError, Fault, SpecError
-from tunefleet.publishing import products
+from tunefleet.integrations.publishing import products
 from tunefleet.schemas.api import ArtifactView, SubmitRequest, TaskDetail
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tunefleet.errors import InputError
-from tunefleet.publishing.targets import Wishes, target
+from tunefleet.integrations.publishing.targets import Wishes, target
 from tunefleet.settings import PublishSettings
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from tunefleet.analysis.dataset import file_reader
 from tunefleet.client.call import Work
 from tunefleet.client.campaign_columns import column_errors
 from tunefleet.client.campaign_files import file_errors, send
-from tunefleet.dataset import opened
 from tunefleet.errors import SpecError
 from tunefleet.spec.campaign import CampaignSpec
 from tunefleet.spec.campaign_data import CampaignDatasetSpec
@@ -143,7 +143,7 @@ def test_a_file_without_a_row_is_refused_and_a_bad_row_is_left_to_the_worker(
 
 @pytest.mark.parametrize("name", ["rows", "rows.tar.gz", "large.json"])
 def test_what_only_a_worker_can_read_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(opened, "MAX_AT_ONCE", 4)
+    monkeypatch.setattr(file_reader, "MAX_AT_ONCE", 4)
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows.tar.gz").write_bytes(b"x")
     write(tmp_path, "large.json", [ROW])

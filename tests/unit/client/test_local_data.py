@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tunefleet.analysis.dataset import file_reader
 from tunefleet.client import local_data
 from tunefleet.client.local_data import check_file
-from tunefleet.dataset import opened
 from tunefleet.errors import DataError
 from tunefleet.spec import load_task_spec
 
@@ -113,7 +113,7 @@ def test_held_out_rows_and_those_of_evaluations_are_checked(tmp_path: Path) -> N
 def test_what_is_too_large_to_be_read_here_is_left_to_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(opened, "MAX_AT_ONCE", 4)
+    monkeypatch.setattr(file_reader, "MAX_AT_ONCE", 4)
     monkeypatch.setattr(local_data, "_PIECE", 8)
     check(write(tmp_path, name, [PAIR]))
 

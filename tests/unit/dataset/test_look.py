@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tunefleet.dataset import opened
-from tunefleet.dataset.look import COLUMNS_SHOWN, FAULTS_SHOWN, PIECES_SHOWN, ROW_SHOWN, look
+from tunefleet.analysis.dataset import file_reader
+from tunefleet.analysis.dataset.look import COLUMNS_SHOWN, FAULTS_SHOWN, PIECES_SHOWN, ROW_SHOWN, look
 from tunefleet.schemas.datasets import DatasetLook
 
 ALPACA = {"instruction": "Add 1 and 1", "input": "", "output": "2"}
@@ -143,7 +143,7 @@ def test_only_a_part_of_a_large_file_is_read() -> None:
     whole = lines({"text": "first"}, {"text": "second"})
     cut = look("rows.jsonl", [whole[:25]], len(whole), most_bytes=25)
     assert (cut.rows, cut.fault_count, cut.unseen is None) == (1, 0, False)
-    long = b'{"text": "' + b"x" * opened.MAX_AT_ONCE
+    long = b'{"text": "' + b"x" * file_reader.MAX_AT_ONCE
     assert "longer than" in str(look("rows.jsonl", [long], len(long) + 2).unseen)
     assert look("rows.json", [b"[{"], 100).unseen is not None
     assert look("rows.parquet", [b"PAR1"], 4).unseen is not None

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tunefleet.dataset.notes import Notes
-from tunefleet.dataset.parts import Parts, SameAnswersError
-from tunefleet.dataset.shapes import JUDGED, PREFERENCES, SUPERVISED, recognize
-from tunefleet.dataset.values import RowError
+from tunefleet.analysis.dataset.notes import Notes
+from tunefleet.analysis.dataset.parts import Parts, SameAnswersError
+from tunefleet.analysis.dataset.shapes import JUDGED, PREFERENCES, SUPERVISED, recognize
+from tunefleet.analysis.dataset.values import RowError
 from tunefleet.errors import DataError
 
 

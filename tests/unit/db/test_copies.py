@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 
 from tunefleet.cli.main import app
 from tunefleet.db import Database
-from tunefleet.db.backup import sqlite
-from tunefleet.db.engine import migrate
+from tunefleet.db.engine import migrate, sqlite
 from tunefleet.db.engine.offline import standing
 from tunefleet.errors import StoreError
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tunefleet.analysis.evaluation.comparison import compare
 from tunefleet.cli.compare import _difference
 from tunefleet.errors import ConflictError, InputError
-from tunefleet.evaluation.comparing import compare
 
 
 def evaluated(fingerprint: str = "f", *, name: str = "accuracy", value: float = 0.5, **more: Any) -> dict[str, Any]:

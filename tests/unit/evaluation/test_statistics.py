@@ -8,8 +8,8 @@ from statistics import mean, stdev
 
 import pytest
 
-from tunefleet.evaluation import statistics
-from tunefleet.evaluation.statistics import Wanted
+from tunefleet.analysis.evaluation import statistics
+from tunefleet.analysis.evaluation.statistics import Wanted
 
 WANTED = Wanted()
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tunefleet.dataset.shapes import Recognized
+from tunefleet.analysis.dataset.shapes import Recognized
 from tunefleet.programs.data.shapes import Shape
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.memory.estimate import Load, Shape, estimate
+from tunefleet.analysis.memory.estimate import Load, Shape, estimate
 from tunefleet.programs import assets
 from tunefleet.spec import load_task_spec
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tunefleet.dataset.shapes import Recognized
+from tunefleet.analysis.dataset.shapes import Recognized
 from tunefleet.errors import DataError
 from tunefleet.programs import assets
 from tunefleet.programs.data.shapes import Shape

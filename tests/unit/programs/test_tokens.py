@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tunefleet.dataset.notes import Notes
-from tunefleet.dataset.shapes import Recognized
+from tunefleet.analysis.dataset.notes import Notes
+from tunefleet.analysis.dataset.shapes import Recognized
 from tunefleet.errors import DataError, ModelError
 from tunefleet.programs.data.shapes import Chat, Pair, Place, Plain, Shape
 from tunefleet.spec import TrainingData

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tunefleet.observing.spans import Told
+from tunefleet.observability.spans import Told
 from tunefleet.runtime.tracing import MOST_STEPS, AttemptTrace, read
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.trainer_control.journal.writer import JournalWriter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.services import test_fanout
 from tests.unit.services.lab import Lab
 from tests.unit.services.pipelines import Pipelines, stage
-from tunefleet.observing import context, traceparent
+from tunefleet.observability import context, traceparent
 
 CALLER = traceparent.read("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tunefleet.analysis.evaluation.comparison import Difference, compare
 from tunefleet.campaign import gate
 from tunefleet.campaign.contract import Later, Outcome, StepContext
 from tunefleet.campaign.desk import result_of
 from tunefleet.campaign.room import room
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.errors import NotFoundError
-from tunefleet.evaluation.comparing import Difference, compare
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.spec.evaluating import ITEMS_FOLDER
 

@@ -11,9 +11,9 @@ from tunefleet.campaign.contract import Candidate, Later, Outcome, StepContext
 from tunefleet.campaign.hub import HUB
 from tunefleet.campaign.room import room
 from tunefleet.campaign.steps.repeatable import Repeatable
+from tunefleet.integrations.publishing import hub
+from tunefleet.integrations.publishing.campaign_card import Story, write_card
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.publishing import hub
-from tunefleet.publishing.campaign_card import Story, write_card
 from tunefleet.services.campaigns.activity import Activity
 
 

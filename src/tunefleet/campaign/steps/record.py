@@ -7,11 +7,11 @@ from typing import Any, Final
 from tunefleet.campaign.contract import Later, Outcome, StepContext
 from tunefleet.campaign.hub import HUB
 from tunefleet.campaign.steps.repeatable import Repeatable
+from tunefleet.integrations.trackers import catalog
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model import Stage
 from tunefleet.services.campaigns.state import NewVersion
 from tunefleet.settings import TrackingSettings, load
-from tunefleet.tracking import catalog
 
 _WHERE: Final = ("task_id", "artifact_id", "digest", "url", "revision")
 """What of a merge says where its model is."""

@@ -20,8 +20,7 @@ from typing import IO, Any, Final
 from sqlalchemy import Connection, Table, delete, insert, inspect, select, text
 
 import tunefleet
-from tunefleet.db.engine import migrate, offline
-from tunefleet.db.repositories import statistics
+from tunefleet.db.engine import migrate, offline, statistics
 from tunefleet.errors import ArtifactError, ConflictError, StoreError
 
 FORMAT: Final = "tunefleet-backup/1"

@@ -18,8 +18,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool, StaticPool
 
-from tunefleet.db.backup import sqlite
-from tunefleet.db.engine import migrate, postgres, postgres_support
+from tunefleet.db.engine import migrate, postgres, postgres_support, sqlite
 from tunefleet.db.engine.errors import is_lost, translate
 from tunefleet.db.engine.writer import BeforeCommit, Writer
 from tunefleet.errors import StoreError

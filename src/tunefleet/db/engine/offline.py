@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from tunefleet.db.engine import database, migrate, postgres, postgres_support
 from tunefleet.db.engine.errors import translate
 from tunefleet.db.engine.locks import FolderLock
-from tunefleet.db.repositories.statistics import engine as engine_name
+from tunefleet.db.engine.statistics import engine as engine_name
 from tunefleet.db.tables.operations import MADE_WITH_TABLES
 from tunefleet.errors import StoreError
 

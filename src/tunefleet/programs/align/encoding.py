@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunefleet.dataset.notes import Notes
+from tunefleet.analysis.dataset.notes import Notes
 from tunefleet.programs.data.shapes import Content, Pair, Place
 from tunefleet.programs.data.tokens import Encoder
 

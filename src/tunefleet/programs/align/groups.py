@@ -10,9 +10,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-from tunefleet.dataset.notes import Notes
+from tunefleet.analysis.dataset.notes import Notes
+from tunefleet.analysis.memory.estimate import Load
 from tunefleet.errors import DataError, InputError
-from tunefleet.memory.estimate import Load
 from tunefleet.programs import ranks
 from tunefleet.programs.align import rows
 from tunefleet.programs.align.encoding import Counts

@@ -9,9 +9,9 @@ import datasets
 import numpy as np
 from trl import KTOConfig, KTOTrainer
 
-from tunefleet.dataset.notes import Notes
+from tunefleet.analysis.dataset.notes import Notes
+from tunefleet.analysis.memory.estimate import Load
 from tunefleet.errors import DataError
-from tunefleet.memory.estimate import Load
 from tunefleet.programs.align import rows
 from tunefleet.programs.align.encoding import Exchange, Exchanges, Limits
 from tunefleet.programs.align.held_out import HeldOut

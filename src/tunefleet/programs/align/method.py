@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 import datasets
 from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
-from tunefleet.dataset.notes import Notes
-from tunefleet.dataset.shapes import Recognized
+from tunefleet.analysis.dataset.notes import Notes
+from tunefleet.analysis.dataset.shapes import Recognized
+from tunefleet.analysis.memory.estimate import Load
 from tunefleet.errors import DataError
-from tunefleet.memory.estimate import Load
 from tunefleet.programs.align.encoding import Counts
 from tunefleet.programs.align.held_out import HeldOut
 from tunefleet.programs.align.rows import RowKind, recognized

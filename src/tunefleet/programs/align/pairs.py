@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import datasets
 from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 
-from tunefleet.dataset.notes import Notes
-from tunefleet.memory.estimate import Load
+from tunefleet.analysis.dataset.notes import Notes
+from tunefleet.analysis.memory.estimate import Load
 from tunefleet.programs.align import rows
 from tunefleet.programs.align.encoding import Exchange, Exchanges, Limits
 from tunefleet.programs.align.held_out import HeldOut

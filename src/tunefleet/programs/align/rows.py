@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tunefleet.dataset.parts import Parts
-from tunefleet.dataset.shapes import Recognized, named_judged, named_pair
+from tunefleet.analysis.dataset.parts import Parts
+from tunefleet.analysis.dataset.shapes import Recognized, named_judged, named_pair
 from tunefleet.errors import DataError
 from tunefleet.programs.data.readers import Rows, numbered
 from tunefleet.programs.data.shapes import Content, Place, Shape, prompt_of, without_weights

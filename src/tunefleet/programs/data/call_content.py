@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from tunefleet.dataset.messages import Message
+from tunefleet.analysis.dataset.messages import Message
 from tunefleet.errors import TunefleetError
 
 _PROBE: Final = "zqxprobe"

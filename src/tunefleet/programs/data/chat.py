@@ -15,7 +15,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from tunefleet.dataset.messages import Message
+from tunefleet.analysis.dataset.messages import Message
 from tunefleet.errors import DataError, ModelError
 from tunefleet.programs.data.call_content import CallContent
 from tunefleet.programs.data.shapes import Chat, answers

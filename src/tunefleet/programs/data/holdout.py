@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from tunefleet.dataset.messages import without_nulls
+from tunefleet.analysis.dataset.messages import without_nulls
 from tunefleet.errors import DataError
 from tunefleet.programs.data.readers import Rows, table, take
 

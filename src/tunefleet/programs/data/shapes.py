@@ -1,6 +1,7 @@
 """What a training run learns of a row: a text, a prompt with its response, or a chat.
 
-`tunefleet.dataset.shapes` reads the row; here its parts become an example. Knows nothing of files, tokens or models.
+`tunefleet.analysis.dataset.shapes` reads the row; here its parts become an example. Knows nothing of files, tokens or
+models.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tunefleet.dataset.messages import Message
-from tunefleet.dataset.notes import Notes
-from tunefleet.dataset.parts import Parts, SameAnswersError
-from tunefleet.dataset.shapes import SUPERVISED, Recognized, named, recognize
-from tunefleet.dataset.values import RowError
+from tunefleet.analysis.dataset.messages import Message
+from tunefleet.analysis.dataset.notes import Notes
+from tunefleet.analysis.dataset.parts import Parts, SameAnswersError
+from tunefleet.analysis.dataset.shapes import SUPERVISED, Recognized, named, recognize
+from tunefleet.analysis.dataset.values import RowError
 from tunefleet.errors import DataError
 from tunefleet.spec import TextShape
 

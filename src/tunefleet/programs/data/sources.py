@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunefleet.dataset.shapes import SIDE_COLUMNS, require_columns
+from tunefleet.analysis.dataset.shapes import SIDE_COLUMNS, require_columns
 from tunefleet.errors import DataError
 from tunefleet.programs.data.holdout import Duplicates, hold_out, overlap
 from tunefleet.programs.data.places import HubSet, Place, first

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
-from tunefleet.dataset.messages import Message
-from tunefleet.dataset.notes import Notes
+from tunefleet.analysis.dataset.messages import Message
+from tunefleet.analysis.dataset.notes import Notes
 from tunefleet.errors import DataError, ModelError
 from tunefleet.programs.data.chat import ChatRenderer, Span
 from tunefleet.programs.data.prompts import PromptTokenizer

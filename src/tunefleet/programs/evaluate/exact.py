@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tunefleet.analysis.evaluation import statistics
+from tunefleet.analysis.evaluation.statistics import Metric, Wanted
 from tunefleet.errors import DataError
-from tunefleet.evaluation import statistics
-from tunefleet.evaluation.statistics import Metric, Wanted
 from tunefleet.programs.data.shapes import Chat, Example, Pair
 from tunefleet.programs.engine.loading import open_engine
 from tunefleet.programs.engine.protocol import Answer, Engine, Request, Sampling

@@ -12,8 +12,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tunefleet.analysis.evaluation.statistics import Metric
 from tunefleet.errors import InputError, UnreachableError
-from tunefleet.evaluation.statistics import Metric
 from tunefleet.programs.archives import opened
 from tunefleet.programs.evaluate import fingerprint, foreign, scores
 from tunefleet.programs.evaluate.reporting import without_bars

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tunefleet.evaluation.statistics import Wanted
+from tunefleet.analysis.evaluation.statistics import Wanted
 from tunefleet.programs.evaluate.kept import KeptItems
 from tunefleet.programs.evaluate.reporting import Progress
 from tunefleet.programs.evaluate.subject import Subject

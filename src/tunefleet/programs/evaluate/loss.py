@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from tunefleet.analysis.evaluation import statistics
+from tunefleet.analysis.evaluation.statistics import Metric, Wanted
 from tunefleet.errors import DataError
-from tunefleet.evaluation import statistics
-from tunefleet.evaluation.statistics import Metric, Wanted
 from tunefleet.programs.data.tokens import IGNORED, Clipped, Encoder, clip, encode_all
 from tunefleet.programs.evaluate.kept import Item, KeptItems
 from tunefleet.programs.evaluate.reporting import Progress

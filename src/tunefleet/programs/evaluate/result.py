@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import transformers
 
+from tunefleet.analysis.evaluation.statistics import Metric
 from tunefleet.errors import InputError
-from tunefleet.evaluation.statistics import Metric
 from tunefleet.programs.evaluate import fingerprint
 from tunefleet.programs.evaluate.subject import Subject
 from tunefleet.schemas.job_folder import Job

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from tunefleet.dataset.notes import Notes
+from tunefleet.analysis.dataset.notes import Notes
 from tunefleet.programs.data import sources
 from tunefleet.programs.data.readers import numbered
 from tunefleet.programs.data.shapes import Chat, Example

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tunefleet.evaluation import statistics
-from tunefleet.evaluation.statistics import Interval, Metric, Wanted
+from tunefleet.analysis.evaluation import statistics
+from tunefleet.analysis.evaluation.statistics import Interval, Metric, Wanted
 from tunefleet.programs.evaluate.result import Pair
 from tunefleet.spec.evaluating import EvaluationSpec
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from tunefleet.dataset.messages import Message, looks_like_messages, read_question
-from tunefleet.dataset.shapes import columns_hint
-from tunefleet.dataset.values import RowError
+from tunefleet.analysis.dataset.messages import Message, looks_like_messages, read_question
+from tunefleet.analysis.dataset.shapes import columns_hint
+from tunefleet.analysis.dataset.values import RowError
 from tunefleet.errors import DataError
 from tunefleet.programs.data.places import HubSet, Place
 from tunefleet.programs.data.readers import Rows, take

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunefleet.dataset.parts import Parts
-from tunefleet.dataset.shapes import Recognized
+from tunefleet.analysis.dataset.parts import Parts
+from tunefleet.analysis.dataset.shapes import Recognized
 from tunefleet.errors import DataError
 from tunefleet.programs.data.holdout import Duplicates
 from tunefleet.programs.data.readers import Rows, numbered

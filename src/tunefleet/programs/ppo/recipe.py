@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
+from tunefleet.analysis.memory.estimate import Load
 from tunefleet.errors import InputError
-from tunefleet.memory.estimate import Load
 from tunefleet.programs import base_model, ranks
 from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.ppo import result

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tunefleet.dataset.values import RowError, kind_of
+from tunefleet.analysis.dataset.values import RowError, kind_of
 from tunefleet.programs.prepare_data.rows import value_of
 from tunefleet.spec.data_steps import SLOT, ChatFieldsSpec, MapSpec
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tunefleet.dataset.values import RowError, kind_of
+from tunefleet.analysis.dataset.values import RowError, kind_of
 from tunefleet.programs.prepare_data.rows import has, value_of
 from tunefleet.spec.data_steps import ConditionBlock
 

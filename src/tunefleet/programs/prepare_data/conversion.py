@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from tunefleet.dataset.messages import Message
-from tunefleet.dataset.parts import Parts
-from tunefleet.dataset.shapes import Recognized, recognize
-from tunefleet.dataset.values import RowError
+from tunefleet.analysis.dataset.messages import Message
+from tunefleet.analysis.dataset.parts import Parts
+from tunefleet.analysis.dataset.shapes import Recognized, recognize
+from tunefleet.analysis.dataset.values import RowError
 from tunefleet.programs.prepare_data.rows import value_of
 from tunefleet.spec.data_steps import ConvertSpec
 

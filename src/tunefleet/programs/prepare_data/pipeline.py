@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from tunefleet.dataset.values import RowError
+from tunefleet.analysis.dataset.values import RowError
 from tunefleet.errors import DataError
 from tunefleet.programs.prepare_data import drawing
 from tunefleet.programs.prepare_data.columns import mapped

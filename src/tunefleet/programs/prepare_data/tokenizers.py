@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tunefleet.dataset.messages import Message
-from tunefleet.dataset.values import RowError
+from tunefleet.analysis.dataset.messages import Message
+from tunefleet.analysis.dataset.values import RowError
 from tunefleet.errors import ModelError
 from tunefleet.programs.prepare_data.conversion import Template, chatml
 

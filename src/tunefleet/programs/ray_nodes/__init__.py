@@ -9,5 +9,5 @@
     node       the actor in a bundle      guard   the process that ends the command when the actor is gone
 
 It runs in Ray's environment, where the package may lack what it needs elsewhere: it imports the standard library, Ray,
-and `tunefleet.clusters.ray_order`.
+and `tunefleet.integrations.clusters.ray_order`.
 """

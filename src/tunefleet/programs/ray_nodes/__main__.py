@@ -8,8 +8,18 @@ import signal
 import sys
 import threading
 
-from tunefleet.clusters.base import Ask
-from tunefleet.clusters.ray_order import AGAIN, ENDED, FAILED, HOPELESS, LASTING, RUNNING, WAITING, OrderError, unpack
+from tunefleet.integrations.clusters.base import Ask
+from tunefleet.integrations.clusters.ray_order import (
+    AGAIN,
+    ENDED,
+    FAILED,
+    HOPELESS,
+    LASTING,
+    RUNNING,
+    WAITING,
+    OrderError,
+    unpack,
+)
 
 
 def main() -> int:

@@ -9,8 +9,8 @@ from typing import Final
 from urllib.error import URLError
 from urllib.parse import urlencode
 
-from tunefleet.clusters.base import Ask
-from tunefleet.clusters.ray_order import KEY, SERVER
+from tunefleet.integrations.clusters.base import Ask
+from tunefleet.integrations.clusters.ray_order import KEY, SERVER
 
 _ASK_S: Final = 10.0
 _TIMEOUT_S: Final = 10.0

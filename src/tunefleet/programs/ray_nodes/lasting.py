@@ -13,8 +13,8 @@ from typing import Any, Final
 import ray
 from ray.exceptions import RayError
 
-from tunefleet.clusters.base import Ask
-from tunefleet.clusters.ray_order import RUNNING, WAITING
+from tunefleet.integrations.clusters.base import Ask
+from tunefleet.integrations.clusters.ray_order import RUNNING, WAITING
 from tunefleet.programs.ray_nodes.demand import Demand
 from tunefleet.programs.ray_nodes.room import Room, look
 

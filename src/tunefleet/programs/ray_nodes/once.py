@@ -10,8 +10,8 @@ from typing import Any, Final
 import ray
 from ray.exceptions import RayActorError, RayError
 
-from tunefleet.clusters.base import Ask
-from tunefleet.clusters.ray_order import AGAIN, FAILED, HOPELESS
+from tunefleet.integrations.clusters.base import Ask
+from tunefleet.integrations.clusters.ray_order import AGAIN, FAILED, HOPELESS
 from tunefleet.programs.ray_nodes.room import Room
 
 _LOOK_S: Final = 0.5

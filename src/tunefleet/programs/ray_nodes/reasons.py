@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tunefleet.clusters.base import Ask
-from tunefleet.clusters.ray_gpus import PREFIX, SHARE, is_called, may_be, name_of
+from tunefleet.integrations.clusters.base import Ask
+from tunefleet.integrations.clusters.ray_gpus import PREFIX, SHARE, is_called, may_be, name_of
 
 _GIGABYTE: Final = 1e9
 

@@ -13,7 +13,7 @@ from ray.experimental.internal_kv import _internal_kv_get
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tunefleet.clusters.base import Ask
+from tunefleet.integrations.clusters.base import Ask
 from tunefleet.programs.ray_nodes.node import Node
 from tunefleet.programs.ray_nodes.reasons import Machine, Outlook, outlook
 

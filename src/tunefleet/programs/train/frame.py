@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from peft import PeftModel
 from transformers import PreTrainedTokenizerBase
 
+from tunefleet.analysis.memory.estimate import PLAIN, Load
 from tunefleet.errors import DataError
-from tunefleet.memory.estimate import PLAIN, Load
 from tunefleet.programs import quieten, ranks
 from tunefleet.programs.train import deepspeed, hardware, outputs
 from tunefleet.programs.train.arguments import Setting

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tunefleet.memory.estimate import PLAIN, Estimate, Load, Shape, estimate
+from tunefleet.analysis.memory.estimate import PLAIN, Estimate, Load, Shape, estimate
 from tunefleet.programs.base_model import Source
 from tunefleet.programs.train.hardware import Kernels
 from tunefleet.spec import LoraSpec, ModelTrainingSpec

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from tunefleet.dataset.notes import Notes
+from tunefleet.analysis.dataset.notes import Notes
 from tunefleet.errors import DataError
 from tunefleet.programs.data.readers import numbered
 from tunefleet.programs.data.shapes import Place

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import orjson
 
-from tunefleet.clusters import Ask, Seen
 from tunefleet.db import Connection, wake
 from tunefleet.db.access import keys as key_rows
 from tunefleet.db.fleet import clusters, workers
@@ -15,6 +14,7 @@ from tunefleet.db.fleet.clusters import ClusterJobRow
 from tunefleet.db.repositories import attempts, commands, controls, events, tasks
 from tunefleet.db.rows import TaskRow
 from tunefleet.errors import TunefleetError
+from tunefleet.integrations.clusters import Ask, Seen
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.placement import Requirement
 from tunefleet.services import endings, keys, policies, roster

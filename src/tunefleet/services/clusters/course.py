@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from tunefleet.clusters import Seen
 from tunefleet.db.fleet.clusters import ClusterJobRow
+from tunefleet.integrations.clusters import Seen
 from tunefleet.lifecycle.task import TaskStatus
 
 Act = Literal["none", "waits", "runs", "leave", "cancel", "end", "fail"]

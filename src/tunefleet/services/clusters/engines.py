@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tunefleet.clusters import Cluster
-from tunefleet.clusters.opening import Engine, open_cluster
 from tunefleet.errors import Fault
+from tunefleet.integrations.clusters import Cluster
+from tunefleet.integrations.clusters.factory import Engine, open_cluster
 from tunefleet.settings import ServerSettings
 from tunefleet.spec import BaseTaskSpec, TaskNode
 

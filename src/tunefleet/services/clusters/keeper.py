@@ -13,12 +13,12 @@ from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
-from tunefleet.clusters import Cluster, Seen
 from tunefleet.db import Connection
 from tunefleet.db.fleet import clusters
 from tunefleet.db.fleet.clusters import ClusterJobRow
 from tunefleet.db.repositories import tasks
 from tunefleet.errors import ConflictError, TunefleetError, UnreachableError
+from tunefleet.integrations.clusters import Cluster, Seen
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.services import roster
 from tunefleet.services.clusters import book, picture

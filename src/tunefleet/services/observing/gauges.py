@@ -17,8 +17,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tunefleet.db import Connection
+from tunefleet.db.engine import statistics
 from tunefleet.db.fleet import workers
-from tunefleet.db.repositories import statistics
 from tunefleet.placement import Requirement, WorkerState, explain
 from tunefleet.schemas.worker_link import GpuLoad
 from tunefleet.services import roster

@@ -15,9 +15,9 @@ from tunefleet.db.repositories import attempts, traces
 from tunefleet.db.repositories.traces import TraceRow
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import FINAL
-from tunefleet.observing import traceparent
-from tunefleet.observing.spans import Spans, Told, Value
-from tunefleet.observing.traceparent import Place
+from tunefleet.observability import traceparent
+from tunefleet.observability.spans import Spans, Told, Value
+from tunefleet.observability.traceparent import Place
 from tunefleet.services.descent import Descends, below
 
 _FINAL: Final = frozenset(status.value for status in FINAL)

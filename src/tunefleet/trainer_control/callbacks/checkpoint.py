@@ -9,12 +9,12 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from ..checkpoints.commit import Exchange
 from ..checkpoints.finalizer import CheckpointFinisher, Saved
 from ..checkpoints.manifest import Checkpoint
 from ..checkpoints.retention import kept_by_others, retain
 from ..control.command_queue import CommandBoard
 from ..distributed import world
-from ..distributed.checkpoint_commit import Exchange
 from ..distributed.collectives import Meeting
 from ..distributed.tcp_store import open_line
 from ..session import JobSession

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..distributed import world
-from ..distributed.checkpoint_commit import Exchange
+from .commit import Exchange
 from .manifest import Checkpoint, finish_checkpoint, hash_own_files, read_apart, step_of
 
 logger = logging.getLogger(__name__)

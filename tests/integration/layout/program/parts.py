@@ -44,7 +44,7 @@ def spans() -> tuple[bool, list[str]]:
     """Open no spans, as server and worker do without an endpoint."""
     import_module("tunefleet.api.app")
     import_module("tunefleet.worker.main")
-    from tunefleet.observing.spans import open_spans
+    from tunefleet.observability.spans import open_spans
 
     opened = open_spans(None, "x", "1")
     # FastAPI looks for OpenTelemetry's API by itself.

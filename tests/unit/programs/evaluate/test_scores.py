@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tunefleet.evaluation import statistics
-from tunefleet.evaluation.statistics import Metric, Wanted
+from tunefleet.analysis.evaluation import statistics
+from tunefleet.analysis.evaluation.statistics import Metric, Wanted
 from tunefleet.spec.evaluating import EvaluationSpec
 
 

@@ -11,8 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tunefleet.clusters.base import Ask
-from tunefleet.clusters.ray import lasting
+from tunefleet.integrations.clusters.base import Ask
+from tunefleet.integrations.clusters.ray import lasting
 from tunefleet.programs.ray_nodes.demand import Demand
 
 ASK = Ask(

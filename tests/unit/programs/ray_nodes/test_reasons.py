@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.clusters import Ask
+from tunefleet.integrations.clusters import Ask
 from tunefleet.programs.ray_nodes.reasons import Machine, bundle, outlook
 
 SMALL = Machine("a", {"CPU": 4.0, "memory": 8e9}, {"CPU": 4.0, "memory": 8e9})

@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import select
 
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab
-from tunefleet.clusters import Ask, Cluster, Seen
 from tunefleet.db.fleet.clusters import ClusterJobRow
 from tunefleet.db.tables.operations import cluster_jobs
+from tunefleet.integrations.clusters import Ask, Cluster, Seen
 from tunefleet.services import keys, why
 from tunefleet.services.clusters.engines import Engines
 from tunefleet.services.clusters.keeper import ClusterKeeper

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tunefleet.clusters import Seen
 from tunefleet.db.fleet.clusters import ClusterJobRow
+from tunefleet.integrations.clusters import Seen
 from tunefleet.services.clusters.course import LEAVE_S, VANISHED_S, Crew, Step, next_step
 
 NOW = 1000.0

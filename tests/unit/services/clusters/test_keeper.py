@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.services.clusters.fake import ON_SLURM, TWO, FakeCluster, Field, on_slurm
 from tests.unit.services.lab import TRAIN, FakeWorker
-from tunefleet.clusters import Seen
 from tunefleet.errors import AuthError, ConflictError, UnreachableError
+from tunefleet.integrations.clusters import Seen
 from tunefleet.services import placing, steering, sweep, tasks
 from tunefleet.services.clusters import book
 from tunefleet.services.clusters.course import LEAVE_S, VANISHED_S

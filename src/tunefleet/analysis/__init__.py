@@ -1,0 +1,1 @@
+"""What is computed of rows, models and results without a training library."""

@@ -1,0 +1,342 @@
+"""Recognizes the shape of rows by their columns, and reads a row of any shape into the same parts.
+
+The only reader of rows: data tasks, the page, previews, and every kind of training use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from tunefleet.analysis.dataset.messages import looks_like_messages, read_flag
+from tunefleet.analysis.dataset.notes import Notes, filled, is_empty
+from tunefleet.analysis.dataset.parts import (
+    CHATML,
+    HISTORY,
+    READERS,
+    SYSTEM,
+    TOOLS,
+    Parts,
+    Row,
+    read_label,
+    with_system,
+    with_tools,
+)
+from tunefleet.errors import DataError
+from tunefleet.spec.words import nearest
+
+Kind = Literal[
+    "alpaca", "sharegpt", "messages", "chatml", "prompt_response", "preference", "hh", "judged", "prompt", "text"
+]
+
+SUPERVISED: Final[frozenset[Kind]] = frozenset({"alpaca", "sharegpt", "messages", "chatml", "prompt_response", "text"})
+"""What a supervised run trains on."""
+PREFERENCES: Final[frozenset[Kind]] = frozenset({"preference", "hh"})
+"""What a run on pairs of answers trains on."""
+JUDGED: Final[frozenset[Kind]] = PREFERENCES | {"judged"}
+"""What a run on answers that are good or bad trains on; a pair counts as one of each."""
+
+_CHATS: Final = ("messages", "conversations", "conversation")
+_PROMPTS: Final = ("prompt", "question", "query", "instruction", "input")
+_RESPONSES: Final = ("response", "completion", "answer", "output")
+_INPUTS: Final = ("input", "context")
+_LABELS: Final = ("kto_tag", "label")
+SIDE_COLUMNS: Final = (*SYSTEM, TOOLS, HISTORY, *_INPUTS)
+"""Columns that are read in addition to those of the shape, in every row that has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recognized:
+    """A shape, and the columns that hold it.
+
+    Args:
+        kind: Which.
+        names: What a column holds → its name.
+        base: Of answers that were judged: the shape without the label.
+        by_row: Whether columns that only some rows have (a second part of the prompt, another column with it) are
+            looked up in each row; not if the user named the columns.
+    """
+
+    kind: Kind
+    names: Mapping[str, str]
+    base: Kind | None = None
+    by_row: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns, in the order that the kind has them."""
+        return tuple(self.names.values())
+
+    @property
+    def sentence(self) -> str:
+        """What was recognized, in words."""
+        return f"{_TITLES[self.kind]} ({', '.join(self.columns)})"
+
+    def read(self, values: Mapping[str, Any], separator: str, notes: Notes | None = None, number: int = 0) -> Parts:
+        """Return the parts of a row.
+
+        Args:
+            values: The row.
+            separator: Between the instruction and the input of Alpaca rows.
+            notes: Gets what the row has and nothing reads.
+            number: Of the row, from 1, for the notes.
+
+        Raises:
+            RowError: If it does not fit.
+        """
+        row = Row(values, separator, notes or Notes(), number)
+        shape = self._of_row(values)
+        parts = READERS[shape.base or shape.kind](shape.names, row)
+        if shape.base is not None:
+            parts = replace(parts, good=read_label(row, shape.names["label"]))
+        used = {*shape.names.values(), *row.used}
+        if parts.text is None:
+            parts = with_tools(with_system(parts, row, used), row, used)
+        for column, value in values.items():
+            if column not in used and not is_empty(value):
+                row.notes.ignore_column(column, number)
+        return parts
+
+    def _of_row(self, values: Mapping[str, Any]) -> Recognized:
+        look = _BY_ROW.get(self.kind) if self.by_row else None
+        return (look(values) if look is not None else None) or self
+
+
+_TITLES: Final[dict[Kind, str]] = {
+    "alpaca": "Alpaca rows",
+    "sharegpt": "ShareGPT conversations",
+    "messages": "chats of messages",
+    "chatml": "ChatML texts",
+    "prompt_response": "prompts and responses",
+    "preference": "preference pairs",
+    "hh": "preference pairs of whole dialogues",
+    "judged": "answers with a label",
+    "prompt": "prompts",
+    "text": "plain texts",
+}
+
+
+def recognize(values: Mapping[str, Any], wanted: str, origin: str, kinds: Collection[Kind] = ()) -> Recognized:
+    """Say what rows are, by the columns of the first one.
+
+    Args:
+        values: The first row.
+        wanted: `auto`, or what the spec says that they are.
+        origin: What messages call them.
+        kinds: The shapes that can be used; all by default.
+
+    Raises:
+        DataError: If it is none of the shapes, or none that can be used.
+    """
+    if wanted != "auto":
+        kinds = _SAID[wanted]
+    found = [shape for look in _LOOKS if (shape := look(values)) is not None]
+    usable = [shape for shape in found if not kinds or shape.kind in kinds]
+    if usable:
+        return next((shape for shape in usable if any(filled(values, name) for name in shape.columns)), usable[0])
+    columns = f"columns: {', '.join(map(str, values)) or 'none'}"
+    if found and wanted == "auto":
+        raise DataError(f"{origin} has {found[0].sentence}; {_elsewhere(found[0].kind)}.", hint=f"It has {columns}.")
+    what = "no shape that is recognized" if wanted == "auto" else f"no rows of the shape {wanted}"
+    raise DataError(
+        f"{origin} has {what} ({columns}).",
+        hint="Name the columns in `data`, such as prompt_column and response_column, messages_field or text_field.",
+    )
+
+
+def _elsewhere(kind: Kind) -> str:
+    """Say which runs use a shape."""
+    if kind in PREFERENCES:
+        return "dpo, orpo, kto and reward train on them"
+    return "kto trains on them" if kind == "judged" else "sft and lora_sft train on them"
+
+
+_SAID: Final[dict[str, frozenset[Kind]]] = {
+    "alpaca": frozenset({"alpaca"}),
+    "sharegpt": frozenset({"sharegpt"}),
+    "messages": frozenset({"messages", "chatml"}),
+    "prompt_response": frozenset({"prompt_response"}),
+    "preference": PREFERENCES,
+    "text": frozenset({"text", "chatml"}),
+}
+
+
+def _preference(values: Mapping[str, Any]) -> Recognized | None:
+    if not {"chosen", "rejected"} <= values.keys():
+        return None
+    return replace(preference(values, {"chosen": "chosen", "rejected": "rejected"}), by_row=True)
+
+
+def preference(values: Mapping[str, Any], names: Mapping[str, str]) -> Recognized:
+    """Return the shape of preference pairs.
+
+    Args:
+        values: The first row.
+        names: Columns of `chosen` and `rejected`, and of `prompt` if it is known.
+    """
+    found = dict(names)
+    if "prompt" not in found:
+        prompt = _filled_first(values, _PROMPTS)
+        chat = _filled_first(values, _CHATS)
+        if prompt is not None:
+            found["prompt"] = prompt
+        elif chat is not None:
+            found["messages"] = chat
+        elif isinstance(values.get(found["chosen"]), str) and not looks_like_messages(values[found["chosen"]]):
+            return Recognized("hh", found)
+    if found.get("prompt") == "instruction" and "input" in values:
+        found["input"] = "input"
+    return Recognized("preference", found)
+
+
+def named(names: Mapping[str, str], first: Mapping[str, Any], origin: str) -> Recognized:
+    """Return the shape of rows whose columns the user has named.
+
+    Args:
+        names: `text`, or `messages`, or `prompt` with `response` → the column.
+        first: The first row.
+        origin: What errors call the dataset.
+
+    Raises:
+        DataError: If the first row lacks one.
+    """
+    require_columns(names.values(), first, origin)
+    kind: Kind = "text" if "text" in names else "messages" if "messages" in names else "prompt_response"
+    return Recognized(kind, names)
+
+
+def named_pair(columns: tuple[str, str, str], first: Mapping[str, Any], origin: str) -> Recognized:
+    """Return the shape of preference pairs.
+
+    Args:
+        columns: Of prompt, better and worse answer, as the spec has them.
+        first: The first row.
+        origin: What errors call the dataset.
+
+    Raises:
+        DataError: If the first row lacks one, or the rows are something else.
+    """
+    prompt, chosen, rejected = columns
+    if columns == ("prompt", "chosen", "rejected") and not {prompt, chosen} <= first.keys():
+        return recognize(first, "auto", origin, PREFERENCES)
+    require_columns((chosen, rejected), first, origin)
+    found = {"chosen": chosen, "rejected": rejected}
+    if prompt in first:
+        return preference(first, {"prompt": prompt, **found})
+    if prompt != "prompt":
+        require_columns((prompt,), first, origin)
+    return preference(first, found)
+
+
+def named_judged(columns: tuple[str, str, str], first: Mapping[str, Any], origin: str) -> Recognized:
+    """Return the shape of judged answers; pairs count as two of them.
+
+    Args:
+        columns: Of prompt, answer and label, as the spec has them.
+        first: The first row.
+        origin: What errors call the dataset.
+
+    Raises:
+        DataError: If the first row lacks one, or the rows are something else.
+    """
+    prompt, response, label = columns
+    if {prompt, response, label} <= first.keys():
+        return judged(Recognized("prompt_response", {"prompt": prompt, "response": response}), label)
+    if columns == ("prompt", "completion", "label"):
+        return recognize(first, "auto", origin, JUDGED)
+    if {"chosen", "rejected"} <= first.keys():
+        return named_pair((prompt, "chosen", "rejected"), first, origin)
+    require_columns(columns, first, origin)
+    raise AssertionError("one of them is missing")
+
+
+def require_columns(columns: Iterable[str], first: Mapping[str, Any], origin: str) -> None:
+    """Refuse a dataset whose first row lacks a column.
+
+    Raises:
+        DataError: If it does.
+    """
+    for column in columns:
+        if column not in first:
+            raise DataError(f"{origin} has no column {column!r}.", hint=columns_hint(column, map(str, first)))
+
+
+def columns_hint(column: str, known: Iterable[str]) -> str:
+    """Return the hint for a column that is not there: the nearest name, and all that there are."""
+    names = sorted(known)
+    guess = nearest(column, names)
+    return f"{f'Did you mean {guess}? ' if guess else ''}It has: {', '.join(names) or 'no column'}."
+
+
+def _judged(values: Mapping[str, Any]) -> Recognized | None:
+    label = next((name for name in _LABELS if name in values), None)
+    base = next((shape for look in (_chat, _alpaca, _pair) if (shape := look(values)) is not None), None)
+    if label is None or base is None or (label == "label" and read_flag(values[label]) is None):
+        return None
+    return judged(base, label)
+
+
+def judged(base: Recognized, label: str) -> Recognized:
+    """Return the shape of answers with a label.
+
+    Args:
+        base: The shape without it.
+        label: Its column.
+    """
+    return Recognized("judged", {**base.names, "label": label}, base.kind, base.by_row)
+
+
+def _chat(values: Mapping[str, Any]) -> Recognized | None:
+    there = [name for name in _CHATS if name in values and _may_be_chat(values[name])]
+    name = next((name for name in there if filled(values, name)), there[0] if there else None)
+    if name is None:
+        return None
+    turns = values[name]
+    first = turns[0] if isinstance(turns, list) and turns else turns
+    sharegpt = "from" in first if isinstance(first, Mapping) else isinstance(first, str) and '"from"' in first
+    return Recognized("sharegpt" if sharegpt else "messages", {"messages": name})
+
+
+def _may_be_chat(value: Any) -> bool:
+    return value is None or isinstance(value, list | Mapping) or (isinstance(value, str) and value.lstrip()[:1] in "[{")
+
+
+def _alpaca(values: Mapping[str, Any]) -> Recognized | None:
+    output = next((name for name in ("output", "response") if name in values), None)
+    given = _filled_first(values, _INPUTS) or next((name for name in _INPUTS if name in values), None)
+    if "instruction" not in values or output is None:
+        return None
+    if output == "response" and given is None:
+        return None  # an ordinary pair
+    names = {"instruction": "instruction", **({"input": given} if given else {}), "output": output}
+    return Recognized("alpaca", names, by_row=True)
+
+
+def _pair(values: Mapping[str, Any]) -> Recognized | None:
+    prompt = next((name for name in _PROMPTS if name in values), None)
+    response = next((name for name in _RESPONSES if name in values), None)
+    if prompt is None or response is None:
+        return None
+    return Recognized("prompt_response", {"prompt": prompt, "response": response})
+
+
+def _text(values: Mapping[str, Any]) -> Recognized | None:
+    if "text" not in values:
+        return None
+    text = values["text"]
+    chatml = isinstance(text, str) and CHATML.match(text.lstrip()) is not None
+    return Recognized("chatml" if chatml else "text", {"text": "text"})
+
+
+_BY_ROW: Final[dict[Kind, Callable[[Mapping[str, Any]], Recognized | None]]] = {
+    "alpaca": _alpaca,
+    "preference": _preference,
+    "hh": _preference,
+    "judged": _judged,
+}
+_LOOKS: Final = (_preference, _judged, _chat, _alpaca, _pair, _text)
+
+
+def _filled_first(values: Mapping[str, Any], names: Collection[str]) -> str | None:
+    return next((name for name in names if filled(values, name)), None)

@@ -1,0 +1,171 @@
+"""Evaluations of several tasks beside each other: metric by metric, and item by item where the items are there.
+
+Standard library only: it runs on the machine of whoever asks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tunefleet.analysis.evaluation import statistics
+from tunefleet.analysis.evaluation.statistics import Interval, Wanted
+from tunefleet.errors import ConflictError, InputError
+
+Result = Mapping[str, Any]
+Items = Callable[[str, str], Path | None]
+"""Task and file of its items → where they are; None if they cannot be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How a task differs from the first one in a metric.
+
+    Args:
+        value: Its value minus the first's; with `factor` how many times the first's it is.
+        low: Lower end of the interval; None if nothing can be said.
+        high: Upper end.
+        method: How the interval was made.
+        p: How probable such a difference is between models that are equally good; of right and wrong items only.
+        verdict: `better`, `worse`, or `none`: no difference shown. By `p` where there is one, else by the interval.
+        factor: Whether it is a factor, as of perplexities, which are the exponents of losses; 1 is no difference.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    method: str
+    p: float | None
+    verdict: str
+    factor: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A metric of all tasks.
+
+    Args:
+        metric: Its name.
+        higher_is_better: Whether more is better.
+        comparable: Whether all that have it have measured the same.
+        values: Of each task, as its result has it; None if it has not measured it.
+        differences: From the first task; None for itself, and where nothing can be said.
+    """
+
+    metric: str
+    higher_is_better: bool
+    comparable: bool
+    values: list[dict[str, Any] | None]
+    differences: list[Difference | None]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return asdict(self)
+
+
+def compare(results: Mapping[str, Result], items: Items, *, force: bool = False) -> list[Row]:
+    """Compare evaluations; the first task is what the others are held against.
+
+    Args:
+        results: Of each task, by its id.
+        items: Finds the items of a task.
+        force: Put beside each other what was measured otherwise, too.
+
+    Raises:
+        InputError: If a task has no metrics, or no two have one in common.
+        ConflictError: If two have measured different things under one name.
+    """
+    for task, result in results.items():
+        if not isinstance(result.get("metrics"), Mapping) or "evaluations" not in result:
+            raise InputError(f"{task} is no evaluation.", hint="Compare tasks of the kind evaluate.")
+    names = list(dict.fromkeys(name for result in results.values() for name in result["metrics"]))
+    shared = [name for name in names if sum(name in result["metrics"] for result in results.values()) > 1]
+    if len(results) > 1 and not shared:
+        raise InputError("These tasks have no metric in common.", hint=f"They have: {', '.join(names)}.")
+    return [_row(name, results, items, force=force) for name in names]
+
+
+def _row(name: str, results: Mapping[str, Result], items: Items, *, force: bool) -> Row:
+    having = [task for task, result in results.items() if name in result["metrics"]]
+    marks = {task: _evaluation(results[task], name).get("fingerprint") for task in having}
+    comparable = len(set(marks.values())) == 1
+    if not comparable and not force:
+        other = next(task for task in having if marks[task] != marks[having[0]])
+        why = _unlike(name, results, having[0], other)
+        raise ConflictError(
+            f"{name} of {other} cannot be compared with that of {having[0]}: {why}.",
+            hint="Evaluate both by the same settings; --force puts the numbers beside each other anyway.",
+        )
+    first, *others = results
+    values = [results[task]["metrics"].get(name) for task in results]
+    better = bool(results[having[0]]["metrics"][name]["higher_is_better"])
+    found: list[Difference | None] = [None]
+    for task in others:
+        both = first in having and task in having and comparable
+        found.append(_difference(name, results, (first, task), items) if both else None)
+    return Row(name, better, comparable, values, found)
+
+
+def _evaluation(result: Result, name: str) -> Mapping[str, Any]:
+    return next((each for each in result["evaluations"] if name in each["metrics"]), {})
+
+
+def _unlike(name: str, results: Mapping[str, Result], one: str, other: str) -> str:
+    left, right = (_evaluation(results[task], name) for task in (one, other))
+    if left.get("type") != right.get("type"):
+        return f"one is {left.get('type')}, the other {right.get('type')}"
+    if left["data"].get("digest") != right["data"].get("digest"):
+        return "the rows differ"
+    if left.get("versions") != right.get("versions"):
+        return "it was measured by different versions"
+    if left.get("settings") != right.get("settings"):
+        return "the settings differ"
+    return (
+        "the rows become other tokens, since the tokenizers differ"
+        if left.get("type") == "loss"
+        else "it was measured otherwise"
+    )
+
+
+def _difference(name: str, results: Mapping[str, Result], tasks: tuple[str, str], items: Items) -> Difference | None:
+    metrics = [results[task]["metrics"][name] for task in tasks]
+    value = metrics[1]["value"] - metrics[0]["value"]
+    better = bool(metrics[0]["higher_is_better"])
+    pairs = [_evaluation(results[task], name).get("pairs", {}).get(name) for task in tasks]
+    rows = [_read(items(task, pair["file"]), pair) if pair else None for task, pair in zip(tasks, pairs, strict=True)]
+    wanted = Wanted(confidence=float(metrics[0].get("confidence") or 0.95))
+    if rows[0] is None or rows[1] is None or rows[0].keys() != rows[1].keys():
+        return Difference(value, None, None, "no items to pair", None, "none")
+    left, right = ([each[index] for index in sorted(each)] for each in rows if each is not None)
+    value, interval = statistics.ratio_difference(left, right, wanted)
+    p = _p(left, right)
+    shown = _shown(interval) if p is None else p < 1 - wanted.confidence
+    verdict = "none" if not shown else "better" if (value > 0) is better else "worse"
+    exp = bool(pairs[0] and pairs[0].get("exp"))
+    if exp:
+        value, interval = statistics.exp(value), statistics.exponent(interval, "loss")
+    return Difference(value, interval.low, interval.high, interval.method, p, verdict, exp)
+
+
+def _read(path: Path | None, pair: Mapping[str, Any]) -> dict[int, tuple[float, float]] | None:
+    if path is None or not path.is_file():
+        return None
+    found = {}
+    for line in path.read_bytes().splitlines():
+        item = json.loads(line)
+        weight = 1.0 if pair.get("weight") is None else float(item[pair["weight"]])
+        found[int(item["index"])] = (float(item[pair["part"]]), weight)
+    return found
+
+
+def _p(left: Sequence[tuple[float, float]], right: Sequence[tuple[float, float]]) -> float | None:
+    if any(part not in {0.0, 1.0} or weight != 1.0 for part, weight in (*left, *right)):
+        return None
+    return statistics.mcnemar([bool(part) for part, _ in left], [bool(part) for part, _ in right])
+
+
+def _shown(interval: Interval) -> bool:
+    return interval.low is not None and interval.high is not None and not interval.low <= 0 <= interval.high

@@ -1,0 +1,1 @@
+"""Systems outside that Tunefleet speaks to: clusters, hubs, trackers."""

@@ -1,0 +1,214 @@
+"""Nodes from Slurm: a batch script that starts the same command once on each, by `sbatch`, `squeue` and `scancel`.
+
+The script is submitted with an environment of its own: nothing of this process's but what a login shell has, and what
+is asked for. Exit code 75 of the command means that it has made way and wants to go on later: the job requeues itself.
+
+Source: the manual pages of Slurm 22.05 (sbatch, srun, squeue, scancel).
+"""
+
+from __future__ import annotations
+
+import getpass
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from tunefleet.errors import ConflictError, MachineError, UnreachableError
+from tunefleet.integrations.clusters.base import Ask, Cluster, Seen, Stage
+
+MADE_WAY: Final = 75
+"""The exit code of a command that goes on when there are nodes again (EX_TEMPFAIL)."""
+_COMMANDS: Final = ("sbatch", "squeue", "scancel", "srun", "scontrol")
+_ANSWER_S: Final = 60.0
+_KEPT: Final = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TMPDIR", "SLURM_CONF")
+"""What the script has of this process's environment; the rest may hold secrets of the server."""
+_STAGES: Final[dict[str, Stage]] = {
+    **dict.fromkeys(
+        ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
+        "waiting",
+    ),
+    # The workers are frozen: nobody may take their silence for their end.
+    **dict.fromkeys(("SUSPENDED", "STOPPED"), "waiting"),
+    **dict.fromkeys(("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING"), "running"),
+}
+_HOPELESS: Final = frozenset(
+    {
+        "BadConstraints", "InvalidAccount", "InvalidQOS", "PartitionConfig", "PartitionNodeLimit",
+        "PartitionTimeLimit",
+        "AssocMaxWallDurationPerJobLimit", "QOSMaxWallDurationPerJobLimit", "QOSNotAllowed",
+    }
+)  # fmt: skip
+"""Reasons of a pending job that time does not mend."""
+_BAD_END: Final = "NonZeroExitCode"
+"""The reason of a job whose script failed; which code that was `squeue` does not say."""
+_AWAY: Final = (
+    "Unable to contact", "Socket timed out", "Connection refused", "Zero Bytes were transmitted",
+    "temporarily unable", "MaxSubmitJob",
+)  # fmt: skip
+"""Signs of what time mends: nobody answers, or the user has as many jobs there as they may."""
+
+
+class Slurm(Cluster):
+    """The Slurm whose commands are on this machine.
+
+    Args:
+        folder: Where the logs of its jobs lie; the nodes must see it under the same path.
+        environment: Of Slurm's commands; the jobs have of it what a login shell has.
+        prelude: Shell lines that go before the command on the first node, such as `module load cuda`.
+        extra: Options of `sbatch` for every job, as an admin wants them.
+
+    Raises:
+        MachineError: If one of the commands is missing.
+    """
+
+    def __init__(
+        self, folder: Path, *, environment: Mapping[str, str], prelude: str = "", extra: Sequence[str] = ()
+    ) -> None:
+        self._environment = dict(environment)
+        missing = [name for name in _COMMANDS if shutil.which(name, path=self._environment.get("PATH")) is None]
+        if missing:
+            raise MachineError(
+                f"There is no {missing[0]} here.",
+                hint="Run the server on a machine from which jobs can be submitted to Slurm, or unset TUNEFLEET_SLURM.",
+            )
+        self._folder = folder
+        self._prelude = prelude
+        self._extra = tuple(extra)
+
+    def submit(self, ask: Ask) -> str:
+        """Submit the batch script; see `Cluster`."""
+        known = self.look([ask.name]).get(ask.name)
+        if known is not None and known.stage != "ended":
+            return known.job_id
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConflictError(
+                f"The folder for the logs of Slurm's jobs cannot be made: {error}.", hint="Set TUNEFLEET_NODES_DIR."
+            ) from error
+        kept: dict[str, str] = {name: self._environment[name] for name in _KEPT if name in self._environment}
+        told = self._call(
+            # Of an option that is given twice the later one counts: the task's own.
+            "sbatch", *self._extra, *options_of(ask, self.log_of(ask.name)),
+            script=script_of(ask.command, self._prelude), environment=kept | dict(ask.environment),
+        )  # fmt: skip
+        return told.strip().partition(";")[0]
+
+    def look(self, names: Sequence[str]) -> dict[str, Seen]:
+        """Ask `squeue`; see `Cluster`."""
+        if not names:
+            return {}
+        told = self._call(
+            "squeue", "--noheader", "--states=all", f"--user={getpass.getuser()}", f"--name={','.join(names)}",
+            "--format=%j|%i|%T|%r",
+        )  # fmt: skip
+        found: dict[str, Seen] = {}
+        for line in told.splitlines():
+            name, seen = self._read(line)
+            # The newest one counts; of several with one name a living one does.
+            if name not in found or found[name].stage == "ended":
+                found[name] = seen
+        return found
+
+    def _read(self, line: str) -> tuple[str, Seen]:
+        parts = [part.strip() for part in line.split("|", 3)]
+        if len(parts) < 4:
+            raise ConflictError(f"squeue answers what cannot be understood: {line!r}.")
+        name, job_id, state, reason = parts
+        seen = _seen(job_id, state, reason)
+        if reason == _BAD_END and (code := self._exit_code(job_id)):
+            seen = replace(seen, told=seen.told.replace(_BAD_END, f"exit code {code}"))
+        log = self.log_of(name)
+        if seen.stage == "ended" and state != "COMPLETED" and log.exists():
+            seen = replace(seen, told=f"{seen.told}; its log is {log}")
+        return name, seen
+
+    def _exit_code(self, job_id: str) -> str:
+        """Return the code with which a job ended, as `scontrol` prints it; empty if that is forgotten by now."""
+        try:
+            told = self._call("scontrol", "--oneliner", "show", "job", job_id)
+        except ConflictError:
+            return ""
+        return told.partition(" ExitCode=")[2].partition(":")[0]
+
+    def cancel(self, name: str) -> None:
+        """Ask `scancel`; see `Cluster`."""
+        self._call("scancel", f"--user={getpass.getuser()}", f"--name={name}")
+
+    def log_of(self, name: str) -> Path:
+        """Return where a job's log lies."""
+        return self._folder / f"{name}.log"
+
+    def _call(self, *command: str, script: str | None = None, environment: Mapping[str, str] | None = None) -> str:
+        try:
+            done = subprocess.run(
+                command, input=script, env=dict(environment or self._environment), capture_output=True, text=True,
+                timeout=_ANSWER_S, check=False, cwd=self._folder if self._folder.is_dir() else None,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise UnreachableError(f"Slurm does not answer: {command[0]} took longer than {_ANSWER_S:g} s.") from error
+        except OSError as error:
+            raise UnreachableError(f"{command[0]} cannot be started: {error}.") from error
+        if done.returncode == 0:
+            return done.stdout
+        words = (_words(done.stderr) or f"{command[0]} ended with {done.returncode}").rstrip(".")
+        if any(sign in done.stderr for sign in _AWAY):
+            raise UnreachableError(f"Slurm cannot do it now: {words}.")
+        raise ConflictError(f"Slurm refuses: {words}.")
+
+
+def options_of(ask: Ask, log: Path) -> list[str]:
+    """Return the options of `sbatch` for what is asked."""
+    chosen = dict(ask.options)
+    gpu_type, exclusive = chosen.pop("gpu_type", None), chosen.pop("exclusive", None)
+    nodes = str(ask.nodes) if ask.nodes_max <= ask.nodes else f"{ask.nodes}-{ask.nodes_max}"
+    found = [
+        "--parsable", "--export=ALL", "--requeue", "--open-mode=append", "--ntasks-per-node=1",
+        f"--job-name={ask.name}", f"--nodes={nodes}", f"--output={log}", f"--signal=USR1@{round(ask.grace_s)}",
+    ]  # fmt: skip
+    if ask.cpu:
+        found.append(f"--cpus-per-task={ask.cpu}")
+    if ask.memory_bytes:
+        found.append(f"--mem={-(-ask.memory_bytes // (1 << 20))}M")
+    if ask.gpu_count:
+        found.append("--gres=" + ":".join(["gpu", *([gpu_type] if gpu_type else []), str(ask.gpu_count)]))
+    if exclusive:
+        found.append("--exclusive")
+    return found + [f"--{name}={value}" for name, value in sorted(chosen.items())]
+
+
+def script_of(command: Sequence[str], prelude: str = "") -> str:
+    """Return the batch script: the command once on each node; made way for others, the job is requeued."""
+    node = 'TUNEFLEET_NODE=$SLURM_NODEID exec "$@"'
+    return (
+        "#!/bin/bash\n"
+        f"{prelude.rstrip()}\n"
+        "code=0\n"
+        # Who ends first ends nobody else: the first node of a training may have its checkpoint to bring still.
+        # Under a prelude with `set -e` a failing srun alone would end the script before it could be requeued.
+        f"srun --kill-on-bad-exit=0 --wait=0 bash -c {shlex.quote(node)} node {shlex.join(command)} || code=$?\n"
+        # One that is being cancelled is not RUNNING any more: who has cancelled it does not want it back.
+        f'if [ "$code" -eq {MADE_WAY} ] && [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T)" = RUNNING ]; then\n'
+        '    scontrol requeue "$SLURM_JOB_ID"\n'
+        "fi\n"
+        'exit "$code"\n'
+    )
+
+
+def _seen(job_id: str, state: str, reason: str) -> Seen:
+    stage = _STAGES.get(state, "ended")
+    said = "" if reason in {"None", "(null)", ""} else reason
+    if stage == "running":
+        return Seen(job_id, stage, ending=state == "COMPLETING")
+    told = " ".join(filter(None, (state.lower().replace("_", " "), f"({said})" if said else "")))
+    hopeless = stage == "waiting" and said in _HOPELESS
+    return Seen(job_id, stage, told, withdrawn=state == "CANCELLED", hopeless=hopeless)
+
+
+def _words(stderr: str) -> str:
+    lines = [line.partition("error: ")[2] or line for line in stderr.splitlines() if line.strip()]
+    return "; ".join(dict.fromkeys(line.strip() for line in lines))

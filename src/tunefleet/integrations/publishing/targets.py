@@ -1,0 +1,284 @@
+"""Where a model is published: a repository of the hub, a place in a bucket, a folder."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tunefleet.errors import (
+    ConflictError,
+    ForbiddenError,
+    InputError,
+    NotFoundError,
+    TunefleetError,
+    UnreachableError,
+)
+from tunefleet.integrations.publishing.hub import packages
+from tunefleet.integrations.publishing.stale import stale
+from tunefleet.settings import PublishSettings
+from tunefleet.spec.base import BUCKET_URL
+
+_HUB: Final = re.compile(r"hf://([\w.-]+/[\w.-]+)/?")
+_BUCKET_NAMES: Final = (
+    "A bucket's name has 3 to 63 characters: small letters, digits, dots and hyphens, with a letter or a digit at both "
+    "ends. Write s3://BUCKET/PREFIX."
+)
+_TOKENS_PAGE: Final = "https://huggingface.co/settings/tokens"
+_OF_THE_HUB: Final = frozenset({".gitattributes"})
+"""What the hub itself puts into a new repository."""
+
+Sent = Callable[[int], None]
+"""Called with the number of bytes that were just sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """How something is published.
+
+    Args:
+        revision: Branch of the hub; the main one by default.
+        private: Whether a repository that is made is private.
+        message: Of the hub's commit.
+        force: Whether files that are there may be written over.
+    """
+
+    revision: str | None = None
+    private: bool = False
+    message: str | None = None
+    force: bool = False
+
+
+class Target(ABC):
+    """A place to publish to."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Look whether it may be written, before anything is fetched.
+
+        Raises:
+            ConflictError: If something is there and may not be written over.
+            ForbiddenError: If there is no key, or it may not write.
+            UnreachableError: If the place does not answer.
+        """
+
+    @abstractmethod
+    def put(self, folder: Path, on_bytes: Sent) -> str:
+        """Publish a folder; returns where it lies now, for a person. Raises what `check` raises."""
+
+
+def target(text: str, wishes: Wishes, settings: PublishSettings) -> Target:
+    """Return the place that a text means.
+
+    Args:
+        text: `hf://ORG/NAME`, `s3://BUCKET/PREFIX` or a folder.
+        wishes: How it is published.
+        settings: Keys.
+
+    Raises:
+        InputError: If it is none, or a wish has no effect there.
+        MachineError: If a package is missing.
+    """
+    hub, bucket = _HUB.fullmatch(text), BUCKET_URL.fullmatch(text)
+    if hub is not None:
+        return HubTarget(hub[1], wishes, settings)
+    if text.startswith("s3://") and bucket is None:
+        raise InputError(f"{text} names no bucket that there can be.", hint=_BUCKET_NAMES)
+    if "://" in text and bucket is None:
+        raise InputError(
+            f"{text} is no place to publish to.", hint="Write hf://ORG/NAME, s3://BUCKET/PREFIX or a folder."
+        )
+    if wishes.revision or wishes.private or wishes.message:
+        raise InputError("--revision, --private and --message are of the hub only.", hint="Leave them out.")
+    if bucket is not None:
+        return BucketTarget(bucket[1], (bucket[2] or "").strip("/"), wishes, settings)
+    return FolderTarget(Path(text).expanduser(), wishes)
+
+
+class FolderTarget(Target):
+    """A folder on this machine.
+
+    Args:
+        folder: The folder.
+        wishes: How it is published.
+    """
+
+    def __init__(self, folder: Path, wishes: Wishes) -> None:
+        self._folder = folder
+        self._wishes = wishes
+
+    def check(self) -> None:
+        """Look whether the folder is free."""
+        refuse_to_overwrite(self._folder, force=self._wishes.force)
+
+    def put(self, folder: Path, on_bytes: Sent) -> str:
+        """Copy the folder beside the place first, so that no file is ever there in part."""
+        place = self._folder.resolve()
+        beside = place.with_name(f".{place.name}.part")
+        shutil.rmtree(beside, ignore_errors=True)  # of somebody who was killed
+        names = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
+        try:
+            for name in names:
+                (beside / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(folder / name, beside / name)
+                on_bytes((folder / name).stat().st_size)
+            for name in names:
+                (place / name).parent.mkdir(parents=True, exist_ok=True)
+                (beside / name).replace(place / name)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+        for old in stale((each.name for each in place.iterdir()), {name.as_posix() for name in names}):
+            (place / old).unlink()
+        return str(place)
+
+
+class BucketTarget(Target):
+    """A place in a bucket.
+
+    Args:
+        name: Of the bucket.
+        prefix: Before the names of the files.
+        wishes: How it is published.
+        settings: Keys.
+    """
+
+    def __init__(self, name: str, prefix: str, wishes: Wishes, settings: PublishSettings) -> None:
+        from tunefleet.artifacts.publish import BucketFolder
+        from tunefleet.artifacts.s3 import Bucket
+
+        secret = {
+            name: None if value is None else value.get_secret_value()
+            for name, value in (
+                ("access_key", settings.s3_access_key),
+                ("secret_key", settings.s3_secret_key),
+                ("session_token", settings.s3_session_token),
+            )
+        }
+        bucket = Bucket(name, prefix, endpoint=settings.s3_endpoint, region=settings.s3_region, **secret)
+        self._shown = repr(bucket)
+        self._place = BucketFolder(bucket)
+        self._wishes = wishes
+
+    def check(self) -> None:
+        """Look whether the place is free."""
+        there = self._place.names()
+        if there and not self._wishes.force:
+            raise ConflictError(
+                f"{self._shown} is not empty: it has {there[0]}.",
+                hint="Name another prefix, or write over it with --force.",
+            )
+
+    def put(self, folder: Path, on_bytes: Sent) -> str:
+        """Send the folder."""
+        files = [(path.relative_to(folder).as_posix(), path) for path in sorted(folder.rglob("*")) if path.is_file()]
+        self._place.put(files, on_bytes, replace=self._wishes.force)
+        self._place.remove(stale(self._place.names(), {name for name, _ in files}))
+        return self._shown
+
+
+class HubTarget(Target):
+    """A repository of the Hugging Face hub.
+
+    Args:
+        repo: `ORG/NAME`.
+        wishes: How it is published.
+        settings: The token.
+    """
+
+    def __init__(self, repo: str, wishes: Wishes, settings: PublishSettings) -> None:
+        api, _ = packages()
+        from huggingface_hub import get_token
+
+        token = settings.hf_token.get_secret_value() if settings.hf_token is not None else get_token()
+        if not token:
+            raise ForbiddenError(
+                f"There is no token to write to hf://{repo} with.",
+                hint=f"Make one that may write at {_TOKENS_PAGE} and set HF_TOKEN.",
+            )
+        self._repo = repo
+        self._wishes = wishes
+        self._hub: Any = api(endpoint=settings.hf_endpoint, token=token)
+
+    def check(self) -> None:
+        """Ask whether the token is good and the repository free."""
+        with self._explained():
+            self._hub.whoami()
+        there = [name for name in self._names() if name not in _OF_THE_HUB]
+        if there and not self._wishes.force:
+            raise ConflictError(
+                f"hf://{self._repo} has {there[0]} already, and {len(there) - 1} more files.",
+                hint="Name another repository or --revision, or write over it with --force; what it was stays in its "
+                "history.",
+            )
+
+    def put(self, folder: Path, on_bytes: Sent) -> str:
+        """Make the repository and the branch if need be, and commit the folder."""
+        wishes = self._wishes
+        new = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+        with self._explained():
+            self._hub.create_repo(self._repo, private=wishes.private or None, exist_ok=True)
+            if wishes.revision:
+                self._hub.create_branch(self._repo, branch=wishes.revision, exist_ok=True)
+            made = self._hub.upload_folder(
+                repo_id=self._repo,
+                folder_path=folder,
+                commit_message=wishes.message or "Upload by Tunefleet",
+                revision=wishes.revision,
+                delete_patterns=stale(self._names(), new) or None,
+            )
+        on_bytes(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
+        return str(getattr(made, "commit_url", None) or f"hf://{self._repo}")
+
+    def _names(self) -> list[str]:
+        from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+        try:
+            with self._explained():
+                return sorted(self._hub.list_repo_files(self._repo, revision=self._wishes.revision))
+        except NotFoundError as error:
+            if isinstance(error.__cause__, RepositoryNotFoundError | RevisionNotFoundError):
+                return []  # it will be made
+            raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        from huggingface_hub import errors
+
+        try:
+            yield
+        except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+            raise NotFoundError(
+                f"There is no hf://{self._repo}, or the token may not see it.", hint="Check the name and HF_TOKEN."
+            ) from error
+        except errors.HFValidationError as error:
+            raise InputError(f"hf://{self._repo} is no name of the hub: {error}") from error
+        except RuntimeError as error:  # with its cause, whatever it was
+            raise self._refused(error.__cause__ if isinstance(error.__cause__, Exception) else error) from error
+        except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # the client's own, not re-exported
+            raise self._refused(error) from error
+
+    def _refused(self, error: Exception) -> TunefleetError:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status in {401, 403}:
+            return ForbiddenError(
+                f"The hub refuses hf://{self._repo}: the token is not valid, or may not write there.",
+                hint=f"Make one that may write at {_TOKENS_PAGE} and set HF_TOKEN.",
+            )
+        return UnreachableError(f"The hub cannot be reached for hf://{self._repo}: {error}")
+
+
+def refuse_to_overwrite(folder: Path, *, force: bool) -> None:
+    """Look whether a folder is free.
+
+    Raises:
+        ConflictError: If something is in it that may not be written over.
+    """
+    if folder.is_file():
+        raise ConflictError(f"{folder} is a file.", hint="Name a folder.")
+    if not force and folder.is_dir() and any(folder.iterdir()):
+        raise ConflictError(f"{folder} is not empty.", hint="Name another folder, or write into it with --force.")

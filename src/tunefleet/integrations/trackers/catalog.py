@@ -1,0 +1,150 @@
+"""Trackers by name: ours, and those of installed packages (entry point group `tunefleet.trackers`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from typing import Final
+
+from tunefleet import extras
+from tunefleet.errors import InputError, MachineError, TunefleetError
+from tunefleet.integrations.trackers.contract import Tracker
+from tunefleet.settings import TrackingSettings
+from tunefleet.spec.campaign import CampaignSpec
+
+GROUP: Final = "tunefleet.trackers"
+WANDB: Final = "wandb"
+_OURS: Final = {
+    WANDB: "tunefleet.integrations.trackers.on_wandb:make",
+    "mlflow": "tunefleet.integrations.trackers.on_mlflow:make",
+    "trackio": "tunefleet.integrations.trackers.on_trackio:make",
+}
+"""Each by the name of its library."""
+_WITHOUT: Final = "Or write `tracking: none` in the campaign."
+MakeTracker = Callable[[TrackingSettings], Tracker]
+"""What an entry point names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which trackers a campaign has, and why."""
+
+    names: tuple[str, ...]
+    why: str
+
+
+def chosen(spec: CampaignSpec, settings: TrackingSettings) -> Choice:
+    """Return which trackers a campaign has: those it names, else `wandb` as its document has it, else none.
+
+    Args:
+        spec: Of the campaign.
+        settings: With the key of Weights & Biases, if there is one.
+    """
+    if spec.tracking is not None:
+        return Choice(tuple(dict.fromkeys(spec.tracking)), "the campaign says so")
+    if spec.wandb_project is None:
+        return Choice((), "it has no wandb_project")
+    if settings.wandb_mode == "disabled":
+        return Choice((), "WANDB_MODE is disabled")
+    if settings.wandb_offline:
+        return Choice((WANDB,), f"it has a wandb_project, and WANDB_MODE is {settings.wandb_mode}")
+    if settings.wandb_key is not None:
+        return Choice((WANDB,), "it has a wandb_project, and WANDB_API_KEY is set")
+    return Choice((), "neither WANDB_API_KEY nor WANDB_MODE=offline is set")
+
+
+def sentence(choice: Choice) -> str:
+    """Say in a few words where a campaign is tracked, and why: `by wandb: the campaign says so`."""
+    by = f"by {' and '.join(choice.names)}" if choice.names else "nowhere"
+    return f"{by}: {choice.why}"
+
+
+def faults(choice: Choice, settings: TrackingSettings) -> list[TunefleetError]:
+    """Return why trackers cannot be used as this machine is set up, one error for each that cannot.
+
+    Args:
+        choice: Of a campaign.
+        settings: Of this machine.
+    """
+    found = []
+    for name in choice.names:
+        try:
+            check(name, settings)
+        except TunefleetError as error:
+            found.append(error)
+    return found
+
+
+def refuse_faults(specs: Iterable[CampaignSpec], settings: TrackingSettings) -> None:
+    """Refuse campaigns whose trackers cannot be used as this machine is set up.
+
+    Args:
+        specs: Of campaigns; those that are not enabled are left out.
+        settings: Of this machine.
+
+    Raises:
+        InputError: If one cannot be used; names every one of them.
+    """
+    choices = [chosen(spec, settings) for spec in specs if spec.enabled]
+    found = {error.message: error.hint for choice in choices for error in faults(choice, settings)}
+    if found:
+        raise InputError(" ".join(found), hint=" ".join(dict.fromkeys(hint for hint in found.values() if hint)))
+
+
+def check(name: str, settings: TrackingSettings) -> Tracker:
+    """Return a tracker that can be used as this machine is set up; its library is not imported yet.
+
+    Args:
+        name: As a campaign says it.
+        settings: Of this machine.
+
+    Raises:
+        InputError: If there is no such tracker, or it lacks a key or an address.
+        MachineError: If it is not installed.
+    """
+    found = tracker(name, settings)
+    fault = found.fault()
+    if fault is not None:
+        raise InputError(f"The tracker {name} cannot be used: {fault}", hint=_WITHOUT)
+    if name in _OURS and not _replaced(name) and find_spec(name) is None:
+        raise MachineError(
+            f"The tracker {name} is not installed.", hint=f"Run `{extras.install('trackers')}`. {_WITHOUT}"
+        )
+    return found
+
+
+def tracker(name: str, settings: TrackingSettings) -> Tracker:
+    """Return a tracker; an installed one takes the place of ours of the same name. Its library is not imported yet.
+
+    Args:
+        name: As a campaign says it.
+        settings: Of this machine.
+
+    Raises:
+        InputError: If there is none of that name.
+        MachineError: If it cannot be loaded.
+    """
+    points = _replaced(name)
+    try:
+        if points:
+            make: MakeTracker = points[0].load()
+            return make(settings)
+        if name in _OURS:
+            module, _, attribute = _OURS[name].partition(":")
+            ours: MakeTracker = getattr(import_module(module), attribute)
+            return ours(settings)
+    except ImportError as error:
+        raise MachineError(f"The tracker {name} cannot be loaded: {error}.", hint="Install what it needs.") from error
+    raise InputError(f"There is no tracker {name!r}.", hint=f"There is {', '.join(names())}, or none.")
+
+
+def names() -> list[str]:
+    """Return the names of all trackers that there are."""
+    return sorted({*_OURS, *(point.name for point in entry_points(group=GROUP))})
+
+
+def _replaced(name: str) -> Sequence[EntryPoint]:
+    return list(entry_points(group=GROUP, name=name))

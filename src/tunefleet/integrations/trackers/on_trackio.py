@@ -1,0 +1,71 @@
+"""Trackio: a run a cycle, on this machine, on a server or in a Space, as its own variables say."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tunefleet.integrations.trackers.contract import NotTracked, OpenRun, Plain, TrackedRun
+from tunefleet.settings import TrackingSettings
+
+
+class _Run:
+    """A run, which Trackio gets at its end in one piece: its configuration travels with its first row."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        self._run = run
+        self._rows: list[tuple[dict[str, float], int]] = []
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        self._rows.append((dict(metrics), step))
+
+    def finish(self, summary: Mapping[str, Plain]) -> str:
+        with warnings.catch_warnings(record=True) as said:
+            # It raises nothing, and warns of what it could not store or send.
+            warnings.simplefilter("always")
+            where = self._tell(summary)
+        faults = [str(each.message) for each in said if "trackio" in str(each.message).lower()]
+        if faults:
+            raise NotTracked(f"Trackio has not taken the run: {faults[0]}")
+        return where
+
+    def _tell(self, summary: Mapping[str, Plain]) -> str:
+        import trackio  # noqa: PLC0415 -- takes seconds, and only the child needs it
+
+        run = self._run
+        config = {**run.config, **summary}
+        given: dict[str, Any] = {"name": run.name, "group": run.group, "config": config, "embed": False}
+        try:
+            opened: Any = trackio.init(run.project, resume="must", auto_log_cpu=False, auto_log_gpu=False, **given)
+        except ValueError as error:
+            if "does not exist" not in str(error):
+                raise
+            opened = trackio.init(run.project, resume="never", auto_log_cpu=False, auto_log_gpu=False, **given)
+            for metrics, step in self._rows:
+                opened.log(metrics, step=step)
+        # A run that is there has its row: they were stored together.
+        opened.finish()
+        return f"{run.name} in {run.project}"
+
+
+class TrackioTracker:
+    """Tells Trackio."""
+
+    variables = ("TRACKIO_", "HF_TOKEN", "HF_HOME", "HF_ENDPOINT")
+
+    def fault(self) -> str | None:
+        """Return nothing: without a variable it keeps its runs on this machine."""
+        return None
+
+    def open(self, run: TrackedRun, folder: Path) -> OpenRun:
+        """Return the run; whether it is there is asked at its end."""
+        del folder  # Trackio has one of its own, which its dashboard looks into
+        return _Run(run)
+
+
+def make(settings: TrackingSettings) -> TrackioTracker:
+    """Return the tracker; see `catalog.MakeTracker`."""
+    del settings  # Trackio reads its own
+    return TrackioTracker()

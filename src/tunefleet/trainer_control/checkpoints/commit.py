@@ -1,0 +1,103 @@
+"""How the ranks make one checkpoint durable together: digests to rank 0, its verdict back.
+
+Runs in the thread that finishes checkpoints, over a line of its own. No rank acts on a checkpoint (ends for a pause,
+reports it) before all know alike whether it is whole.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..distributed.tcp_store import Line
+from .manifest import Hashed
+
+logger = logging.getLogger(__name__)
+
+_SEEN_S = 10.0
+
+
+class RankFailedError(OSError):
+    """Another rank could not finish its part of a checkpoint."""
+
+
+class Exchange:
+    """One training's checkpoints, among its ranks.
+
+    Args:
+        line: To the other ranks.
+    """
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._number = 0
+
+    @property
+    def rank(self) -> int:
+        """This process."""
+        return self._line.rank
+
+    def begin(self) -> None:
+        """Begin with the next checkpoint; all ranks have the same ones in the same order."""
+        self._number += 1
+
+    def post(
+        self, hashed: Mapping[str, Hashed] | None, fault: str | None = None, files: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Say what this rank has hashed, or why it could not.
+
+        Args:
+            hashed: Its files.
+            fault: Why there are none.
+            files: What is in them, where rank 0 has another disk.
+        """
+        body: dict[str, Any] = {"hashed": hashed, "fault": fault, "files": {}}
+        if files is not None:
+            body["files"] = {name: base64.b64encode(data).decode() for name, data in files.items()}
+        self._line.set(f"{self._number}/{self.rank}", json.dumps(body).encode())
+
+    def collect(self, folder: Path) -> dict[str, Hashed]:
+        """Return what the other ranks have hashed; what lies on another disk is written into the folder.
+
+        Raises:
+            RankFailedError: If one could not.
+            PeerLostError: If one is gone.
+        """
+        found: dict[str, Hashed] = {}
+        for rank in range(1, self._line.size):
+            what = f"its digests of checkpoint {self._number}"
+            body = json.loads(self._line.wait_for(f"{self._number}/{rank}", (rank,), what))
+            if body["hashed"] is None:
+                raise RankFailedError(f"rank {rank}: {body['fault']}")
+            for apart, text in body["files"].items():
+                (folder / apart).write_bytes(base64.b64decode(text))
+            found |= {name: (digest, size, changed) for name, (digest, size, changed) in body["hashed"].items()}
+        return found
+
+    def announce(self, *, whole: bool) -> None:
+        """Tell the others whether the checkpoint is whole; returns when they know, so that this process may end."""
+        key = f"{self._number}/verdict"
+        self._line.set(key, b"1" if whole else b"0")
+        deadline = time.monotonic() + _SEEN_S
+        while self._line.count(f"{self._number}/seen") < self._line.size - 1:
+            if time.monotonic() > deadline:
+                logger.warning("Not every rank has heard of checkpoint %d", self._number)
+                return
+            time.sleep(0.005)
+        for name in (key, f"{self._number}/seen", *(f"{self._number}/{rank}" for rank in range(1, self._line.size))):
+            self._line.drop(name)
+
+    def verdict(self) -> bool:
+        """Wait for rank 0 to say whether the checkpoint is whole.
+
+        Raises:
+            PeerLostError: If it is gone.
+        """
+        said = self._line.wait_for(f"{self._number}/verdict", (0,), f"whether checkpoint {self._number} is whole")
+        self._line.count(f"{self._number}/seen", 1)
+        return said == b"1"

@@ -1,0 +1,60 @@
+"""W3C's `traceparent`, and span ids that processes derive alike."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tunefleet.errors import MachineError
+from tunefleet.observability import traceparent
+from tunefleet.observability.spans import open_spans
+from tunefleet.observability.traceparent import Place
+
+GOOD = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (GOOD, Place("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", True)),
+        (GOOD[:-1] + "0", Place("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", False)),
+        (f" {GOOD} ", Place("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", True)),
+        ("cc" + GOOD[2:] + "-later", Place("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", True)),
+        (GOOD + "-more", None),
+        ("ff" + GOOD[2:], None),
+        (GOOD.upper(), None),
+        (GOOD.replace("0af7651916cd43dd8448eb211c80319c", "0" * 32), None),
+        (GOOD.replace("b7ad6b7169203331", "0" * 16), None),
+        ("nonsense", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_what_a_header_names(text: str | None, place: Place | None) -> None:
+    assert traceparent.read(text) == place
+
+
+def test_a_task_lies_below_its_caller_or_heads_a_trace_of_its_own() -> None:
+    caller = traceparent.read(GOOD)
+    assert caller is not None
+    below, alone = traceparent.of_task("task-1", caller), traceparent.of_task("task-1")
+    assert below.trace_id == caller.trace_id
+    assert below.span_id not in {caller.span_id, alone.span_id}
+    assert alone.trace_id != traceparent.of_task("task-2").trace_id
+    assert traceparent.of_task("task-1") == alone  # whoever asks, and whenever
+    assert alone.span("launch a") != alone.span("launch b")
+    assert traceparent.read(alone.traceparent) == alone
+
+
+def test_a_caller_who_keeps_nothing_is_followed_and_nothing_is_kept() -> None:
+    caller = traceparent.read(GOOD[:-1] + "0")
+    assert caller is not None
+    assert not traceparent.of_task("task-1", caller).span("launch").sampled
+
+
+def test_an_endpoint_without_the_packages_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(MachineError, match="cannot be sent") as refused:
+        open_spans("http://127.0.0.1:1", "tunefleet-server", "1")
+    assert "[otel]" in (refused.value.hint or "")
