@@ -147,7 +147,7 @@ def busy(count: int) -> Iterator[None]:
 
 def in_turns(model: str, steps: int, turns: int) -> dict[str, list[dict[str, float]]]:
     """Measure all sides, one after the other, for a number of turns."""
-    from tunefleet.runtime.launch.environment import BRIEF_SPIN
+    from tunefleet.runtime.environment import BRIEF_SPIN
 
     found: dict[str, list[dict[str, float]]] = {name: [] for name in SIDES}
     cores = len(os.sched_getaffinity(0))

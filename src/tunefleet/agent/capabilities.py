@@ -10,8 +10,8 @@ from typing import Any
 
 from tunefleet.agent.agent import Agent
 from tunefleet.runtime import envs
-from tunefleet.runtime.gpu.allocation import described
-from tunefleet.runtime.launch.environment import core_count
+from tunefleet.runtime.environment import core_count
+from tunefleet.runtime.gpu_allocation import described
 from tunefleet.schemas.worker_link import Capabilities
 
 

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from tunefleet.runtime.gpu import allocation
+from tunefleet.runtime import gpu_allocation
 from tunefleet.runtime.gpu import gpus as ledger
 from tunefleet.runtime.gpu.info import GpuFigures, read_gpus, visible
-from tunefleet.runtime.gpu.preemption import GpuSentry
+from tunefleet.runtime.monitor.preemption import GpuSentry
 from tunefleet.settings import AgentSettings
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class Gpus:
             MachineError: If this machine does not have as many of that type and memory.
         """
         folder = ledger.ledger_dir(self._settings.endpoints_dir)
-        return allocation.choose(spec, self._devices, ledger=folder, sentry=self.sentry)
+        return gpu_allocation.choose(spec, self._devices, ledger=folder, sentry=self.sentry)
 
     def _run(self) -> None:
         while not self._stopping.wait(self._settings.gpu_interval_s):

@@ -17,7 +17,7 @@ from tunefleet.agent.logtext import LogPages, LogTimes, stamped
 from tunefleet.agent.records import AgentRecord, keep
 from tunefleet.errors import InputError
 from tunefleet.runtime import JobHandle
-from tunefleet.runtime.launch.exit_classification import read_status
+from tunefleet.runtime.exit_classification import read_status
 from tunefleet.schemas.job_folder import JobFolder, JobStatus
 from tunefleet.schemas.training import JobState
 from tunefleet.schemas.worker_link import Offer

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from tunefleet.runtime.monitor import job_log
+from tunefleet.runtime import job_log
 
 _STAMP: Final = re.compile(rb"^(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,]\d+)? ?")
 _PIECE_BYTES: Final = 1 << 20

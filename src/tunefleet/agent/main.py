@@ -35,7 +35,7 @@ from tunefleet.executors import registry
 from tunefleet.heads import BoundedHeads
 from tunefleet.observability.spans import open_spans
 from tunefleet.runtime import Supervisor
-from tunefleet.runtime.launch.environment import BRIEF_SPIN, core_count
+from tunefleet.runtime.environment import BRIEF_SPIN, core_count
 from tunefleet.settings import AgentSettings, inherited_environment
 
 logger = logging.getLogger(__name__)

@@ -20,9 +20,9 @@ from tunefleet.executors.base import JobExecutor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.observability import context
 from tunefleet.runtime import JobHandle, new_launch_id
+from tunefleet.runtime.exit_classification import JobEnd
 from tunefleet.runtime.gpu.gpus import GpuBusyError
 from tunefleet.runtime.launch import retry
-from tunefleet.runtime.launch.exit_classification import JobEnd
 from tunefleet.runtime.monitor.guard import End, Guard
 from tunefleet.runtime.monitor.journal_audit import losses
 from tunefleet.runtime.monitor.state import Watched

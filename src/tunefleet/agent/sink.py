@@ -14,7 +14,7 @@ from tunefleet.agent.journal import JournalState, Point
 from tunefleet.agent.logtext import Stamper
 from tunefleet.client.backend import BackendBusy, BackendFault, JobClient
 from tunefleet.errors import AuthError, NotFoundError, TunefleetError, UnreachableError
-from tunefleet.runtime.monitor import job_log
+from tunefleet.runtime import job_log
 from tunefleet.trainer_control.files import read_json, write_json
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from tunefleet.client.stopping import Stop
 from tunefleet.executors.registry import Registry
 from tunefleet.observability.spans import Spans
 from tunefleet.runtime import Supervisor
-from tunefleet.runtime.gpu.preemption import GpuSentry
+from tunefleet.runtime.monitor.preemption import GpuSentry
 from tunefleet.settings import AgentSettings
 
 Fetch = Callable[[str, Stop], Path]

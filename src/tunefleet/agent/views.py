@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.journal import GIB, JournalState
-from tunefleet.runtime.launch.exit_classification import last_traceback, log_tail
+from tunefleet.runtime.exit_classification import last_traceback, log_tail
 from tunefleet.schemas.training import JobState, TrainingJobStatus
 
 _FRAME: Final = re.compile(r'^  File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)$')

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from pydantic import SecretStr
 
-from tunefleet.runtime.launch.environment import core_count
+from tunefleet.runtime.environment import core_count
 from tunefleet.settings import (
     SECRET_PREFIX,
     ServerSettings,

@@ -14,12 +14,12 @@ from rich.text import Text
 from tunefleet.cli.console import Json, err, print_json
 from tunefleet.cli.lazy import examples
 from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError
+from tunefleet.runtime import locks
 from tunefleet.runtime.control.discovery import RUNS_DIR, find_endpoint
+from tunefleet.runtime.exit_classification import read_status
+from tunefleet.runtime.foreground import ForegroundRun, RunEnd
 from tunefleet.runtime.gpu.info import read_gpus
-from tunefleet.runtime.launch import locks
-from tunefleet.runtime.launch.exit_classification import read_status
-from tunefleet.runtime.launch.foreground import ForegroundRun, RunEnd
-from tunefleet.runtime.launch.supervisor import new_launch_id
+from tunefleet.runtime.supervisor import new_launch_id
 from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
 from tunefleet.settings import ClientSettings, inherited_environment, load
 from tunefleet.trainer_control.autoload import trainings

@@ -28,7 +28,7 @@ from torch.distributed.run import parse_args, run
 from tunefleet.programs import torchrun_nodes
 from tunefleet.programs.ranks import LAUNCHER
 from tunefleet.programs.run import FAILED, INPUT_FAILED
-from tunefleet.runtime.launch.environment import thread_count
+from tunefleet.runtime.environment import thread_count
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.trainer_control import diagnostics
 from tunefleet.trainer_control.diagnostics import RANKS

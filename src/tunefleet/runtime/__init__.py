@@ -10,20 +10,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tunefleet.runtime.launch.exit_classification import JobEnd
-    from tunefleet.runtime.launch.handle import JobHandle
-    from tunefleet.runtime.launch.supervisor import Supervisor, new_launch_id
+    from tunefleet.runtime.exit_classification import JobEnd
+    from tunefleet.runtime.handle import JobHandle
     from tunefleet.runtime.log_shipping import JournalShipper, Sink
+    from tunefleet.runtime.supervisor import Supervisor, new_launch_id
 
 __all__ = ["JobEnd", "JobHandle", "JournalShipper", "Sink", "Supervisor", "new_launch_id"]
 
 _HOMES = {
-    "JobEnd": "launch.exit_classification",
-    "JobHandle": "launch.handle",
+    "JobEnd": "exit_classification",
+    "JobHandle": "handle",
     "JournalShipper": "log_shipping",
     "Sink": "log_shipping",
-    "Supervisor": "launch.supervisor",
-    "new_launch_id": "launch.supervisor",
+    "Supervisor": "supervisor",
+    "new_launch_id": "supervisor",
 }
 
 

@@ -26,7 +26,7 @@ from tenacity import (
 from tenacity.nap import sleep_using_event
 
 from tunefleet.errors import OffsetConflict, TunefleetError, UnreachableError
-from tunefleet.runtime.monitor import job_log
+from tunefleet.runtime import job_log
 from tunefleet.schemas.job_folder import JobFolder, Shipped
 from tunefleet.trainer_control.files import read_json, write_json
 

@@ -16,8 +16,8 @@ from typing import Any
 from tunefleet.errors import ConflictError, UnreachableError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.runtime import Supervisor, new_launch_id
-from tunefleet.runtime.launch.exit_classification import JobEnd
-from tunefleet.runtime.launch.handle import JobHandle
+from tunefleet.runtime.exit_classification import JobEnd
+from tunefleet.runtime.handle import JobHandle
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.job_folder import JobFolder, JobProcess, MergeChild
 from tunefleet.schemas.worker_link import Offer

@@ -27,7 +27,7 @@ from tunefleet.errors import (
 )
 from tunefleet.executors.base import JobExecutor, Output, ResultError
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime.launch import termination_record
+from tunefleet.runtime.monitor import termination_record
 from tunefleet.runtime.monitor.guard import End
 from tunefleet.runtime.monitor.journal_audit import losses
 from tunefleet.runtime.secrets.resolver import Redaction

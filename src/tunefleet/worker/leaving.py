@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime.gpu.eviction import MakingWay
+from tunefleet.runtime.monitor.eviction import MakingWay
 from tunefleet.runtime.monitor.guard import End
 from tunefleet.schemas.worker_link import FinishOutcome
 from tunefleet.worker.mailbox import Mailbox

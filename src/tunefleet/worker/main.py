@@ -26,12 +26,11 @@ from tunefleet.executors import registry
 from tunefleet.executors.registry import Registry
 from tunefleet.observability import context
 from tunefleet.observability.spans import Spans, open_spans
-from tunefleet.runtime import JournalShipper, Supervisor, envs
-from tunefleet.runtime.gpu import allocation
+from tunefleet.runtime import JournalShipper, Supervisor, envs, gpu_allocation
+from tunefleet.runtime.environment import BRIEF_SPIN, core_count
 from tunefleet.runtime.gpu import gpus as ledger
 from tunefleet.runtime.gpu.info import GpuFigures, read_gpus, visible
-from tunefleet.runtime.gpu.preemption import GpuSentry
-from tunefleet.runtime.launch.environment import BRIEF_SPIN, core_count
+from tunefleet.runtime.monitor.preemption import GpuSentry
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, Load, Offer
 from tunefleet.settings import WorkerSettings, inherited_environment, secret_variables, unsupported
@@ -309,7 +308,7 @@ def _in_use(sentry: GpuSentry | None) -> dict[str, str]:
 
 def _choose_gpus(settings: WorkerSettings, sentry: GpuSentry | None, offer: Offer) -> tuple[str, ...]:
     folder = ledger.ledger_dir(settings.endpoints_dir)
-    return allocation.choose(offer.spec, _visible_gpus(settings), ledger=folder, sentry=sentry, given=offer.gpus)
+    return gpu_allocation.choose(offer.spec, _visible_gpus(settings), ledger=folder, sentry=sentry, given=offer.gpus)
 
 
 def _visible_gpus(settings: WorkerSettings) -> tuple[GpuFigures, ...]:

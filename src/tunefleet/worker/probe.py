@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 
 from tunefleet.runtime import envs
-from tunefleet.runtime.gpu.allocation import described
+from tunefleet.runtime.environment import core_count
 from tunefleet.runtime.gpu.driver import read_driver
 from tunefleet.runtime.gpu.info import read_gpus, visible
-from tunefleet.runtime.launch.environment import core_count
+from tunefleet.runtime.gpu_allocation import described
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, GpuLoad, Load
 from tunefleet.settings import WorkerSettings
 from tunefleet.transport.base import address_towards

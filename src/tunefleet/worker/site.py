@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tunefleet.executors.registry import Registry
 from tunefleet.observability.spans import Spans
-from tunefleet.runtime.gpu.preemption import GpuSentry
+from tunefleet.runtime.monitor.preemption import GpuSentry
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer

@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from tests.libraries import required
-from tunefleet.runtime.launch import locks
+from tunefleet.runtime import locks
 from tunefleet.settings import inherited_environment
 
 Json = dict[str, Any]

@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.agent.conftest import AgentProcess, request, until, write_rows
 from tests.libraries import required
-from tunefleet.runtime.launch import locks
+from tunefleet.runtime import locks
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(180)]
 

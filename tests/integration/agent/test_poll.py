@@ -15,7 +15,7 @@ import pytest
 from tests.integration.agent.conftest import CONFIG, AgentProcess, Call, StubBackend, until, write_rows
 from tests.libraries import required
 from tunefleet.client import Client
-from tunefleet.runtime.launch import locks
+from tunefleet.runtime import locks
 
 pytestmark = pytest.mark.proof
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.integration.agent.conftest import AgentProcess, StubBackend, plain, request, until
-from tunefleet.runtime.launch import locks
+from tunefleet.runtime import locks
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(180)]
 

@@ -271,7 +271,7 @@ def test_a_command_on_a_terminal_has_a_terminal(runs: Runs) -> None:
 
 def test_a_gpu_that_a_job_holds_is_refused(tmp_path: Path) -> None:
     from tunefleet.errors import MachineError
-    from tunefleet.runtime.launch.foreground import ForegroundRun
+    from tunefleet.runtime.foreground import ForegroundRun
     from tunefleet.schemas.job_folder import Job, JobFolder
 
     endpoints = tmp_path / "jobs"

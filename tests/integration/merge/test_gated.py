@@ -11,7 +11,7 @@ from tests.integration.merge.conftest import Merge, llama, lora
 from tests.integration.merge.hubs import Served
 from tunefleet.errors import DataError, ModelError
 from tunefleet.programs import hub as programs_hub
-from tunefleet.runtime.launch.environment import job_environment
+from tunefleet.runtime.environment import job_environment
 from tunefleet.settings import WorkerSettings, inherited_environment, load
 from tunefleet.spec import InferenceTaskSpec, load_task_spec
 

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.ranks.conftest import end, job, lives, ranks_of, until
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import JobHandle, Supervisor
-from tunefleet.runtime.launch.exit_classification import read_process
+from tunefleet.runtime.exit_classification import read_process
 
 pytestmark = pytest.mark.torch
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.runtime import JobHandle, Supervisor, new_launch_id
-from tunefleet.runtime.launch import locks
+from tunefleet.runtime import JobHandle, Supervisor, locks, new_launch_id
 from tunefleet.schemas.job_folder import Job, JobProcess
 from tunefleet.settings import inherited_environment
 

@@ -14,9 +14,8 @@ import pytest
 from tests.integration.runtime.conftest import Launch, environment, kill, make_job, process_of, training, until
 from tunefleet.errors import MachineError
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime import Supervisor
+from tunefleet.runtime import Supervisor, locks
 from tunefleet.runtime.gpu import gpus
-from tunefleet.runtime.launch import locks
 
 LAUNCHER = """
 import json, sys, time

@@ -7,7 +7,7 @@ import pytest
 from tests.integration.runtime.conftest import Launch, training, until
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime.launch import handle as module
+from tunefleet.runtime import handle as module
 
 
 def test_a_trainer_that_hears_ends_at_its_step(launch: Launch) -> None:

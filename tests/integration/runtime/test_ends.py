@@ -12,8 +12,7 @@ import pytest
 from tests.integration.runtime.conftest import Launch, environment, make_job, process_of, training, until
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime import Supervisor
-from tunefleet.runtime.monitor import job_log
+from tunefleet.runtime import Supervisor, job_log
 from tunefleet.schemas.journal import ANY_RECORD
 
 pytestmark = pytest.mark.proof

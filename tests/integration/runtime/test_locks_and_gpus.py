@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tunefleet.runtime import locks
 from tunefleet.runtime.gpu import gpus
-from tunefleet.runtime.launch import locks
 
 
 @contextmanager

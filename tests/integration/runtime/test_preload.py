@@ -13,7 +13,7 @@ import pytest
 from tests.integration.runtime.conftest import environment, make_job, process_of
 from tests.libraries import required
 from tunefleet.runtime import Supervisor
-from tunefleet.runtime.launch.environment import core_count
+from tunefleet.runtime.environment import core_count
 
 pytestmark = [pytest.mark.torch, pytest.mark.proof]
 

@@ -20,9 +20,8 @@ import pytest
 from tests.integration.runtime.conftest import environment, kill, make_job, process_of, training, until
 from tunefleet.errors import MachineError
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime import Supervisor
-from tunefleet.runtime.launch import locks
-from tunefleet.runtime.launch.environment import SERVER_ENV
+from tunefleet.runtime import Supervisor, locks
+from tunefleet.runtime.environment import SERVER_ENV
 from tunefleet.runtime.warm import client as module
 from tunefleet.runtime.warm.client import WarmStarter, socket_folder
 from tunefleet.trainer_control import process_identity

@@ -9,7 +9,7 @@ import time
 from tests.integration.runtime.conftest import Launch, process_of, training, until
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import JobHandle
-from tunefleet.runtime.launch import termination_record
+from tunefleet.runtime.monitor import termination_record
 from tunefleet.runtime.monitor.stall_detector import Stall, Watchdog
 
 AFTER_S = 0.8

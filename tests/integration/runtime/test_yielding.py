@@ -13,7 +13,7 @@ import pytest
 from tests.unit.runtime.test_yielding import GIB, gpu
 from tunefleet.runtime.gpu import gpus
 from tunefleet.runtime.gpu.info import GpuProcess
-from tunefleet.runtime.gpu.preemption import GpuSentry, others_on
+from tunefleet.runtime.monitor.preemption import GpuSentry, others_on
 
 
 @pytest.fixture

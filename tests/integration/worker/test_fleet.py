@@ -19,7 +19,7 @@ import pytest
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.errors import MachineError
-from tunefleet.runtime.launch.environment import core_count
+from tunefleet.runtime.environment import core_count
 from tunefleet.worker.state import StateFolder
 
 pytestmark = pytest.mark.proof

@@ -12,9 +12,8 @@ import pytest
 
 from tests.unit.worker.fakes import World
 from tests.unit.worker.test_guard import Shared, YieldingJob, _record
-from tunefleet.runtime.gpu import preemption
 from tunefleet.runtime.gpu.info import GpuProcess
-from tunefleet.runtime.monitor import guard
+from tunefleet.runtime.monitor import guard, preemption
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from tunefleet.agent import admission, logs
 from tunefleet.agent.gpus import Gpus
 from tunefleet.agent.logtext import LogPages, LogTimes, stamped
 from tunefleet.errors import InputError, MachineError
+from tunefleet.runtime import job_log
 from tunefleet.runtime.gpu import gpus as ledger
 from tunefleet.runtime.gpu.info import GpuFigures
-from tunefleet.runtime.monitor import job_log
 from tunefleet.settings import AgentSettings
 
 GIB = 1 << 30

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime.launch.exit_classification import JobEnd, classify, last_traceback
+from tunefleet.runtime.exit_classification import JobEnd, classify, last_traceback
 from tunefleet.schemas.job_folder import JobFolder
 
 BOOT = "boot-1"

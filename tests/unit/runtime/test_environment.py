@@ -8,14 +8,8 @@ from typing import Any
 
 import pytest
 
-from tunefleet.runtime.launch import environment
-from tunefleet.runtime.launch.environment import (
-    at_import,
-    core_count,
-    job_environment,
-    needs_cold_start,
-    thread_count,
-)
+from tunefleet.runtime import environment
+from tunefleet.runtime.environment import at_import, core_count, job_environment, needs_cold_start, thread_count
 from tunefleet.settings import inherited_environment
 from tunefleet.spec import dump_task_spec, parse_workflow
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tunefleet.runtime.launch.exit_classification import log_tail
-from tunefleet.runtime.monitor import job_log
+from tunefleet.runtime import job_log
+from tunefleet.runtime.exit_classification import log_tail
 from tunefleet.schemas.job_folder import JobFolder
 
 LIMIT = 4000

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tunefleet.errors import MachineError
+from tunefleet.runtime import locks
 from tunefleet.runtime.gpu import gpus
-from tunefleet.runtime.launch import locks
 
 
 def test_a_lock_has_one_holder(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tunefleet.errors import OffsetConflict, UnreachableError
+from tunefleet.runtime import job_log
 from tunefleet.runtime import log_shipping as module
 from tunefleet.runtime.log_shipping import JournalShipper
-from tunefleet.runtime.monitor import job_log
 from tunefleet.schemas.job_folder import JobFolder, Shipped
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tunefleet.runtime.gpu import gpus
 from tunefleet.runtime.gpu.info import GpuFigures, GpuProcess
-from tunefleet.runtime.gpu.preemption import others_on
+from tunefleet.runtime.monitor.preemption import others_on
 
 GIB = 1 << 30
 

@@ -10,10 +10,9 @@ import pytest
 
 from tests.unit.worker.fakes import FakeEnd, FakeJob, Running, World
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime.gpu import preemption
 from tunefleet.runtime.gpu.info import GpuFigures, GpuProcess
-from tunefleet.runtime.gpu.preemption import GpuSentry
-from tunefleet.runtime.monitor import guard
+from tunefleet.runtime.monitor import guard, preemption
+from tunefleet.runtime.monitor.preemption import GpuSentry
 from tunefleet.schemas.job_folder import JobStatus
 
 STILL = {"limits": {"stall_after_s": 0.05}}

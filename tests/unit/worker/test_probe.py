@@ -11,8 +11,8 @@ from tunefleet.errors import MachineError
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.executors.needs import missing
 from tunefleet.executors.registry import Registry
+from tunefleet.runtime import environment
 from tunefleet.runtime.gpu.info import GpuFigures
-from tunefleet.runtime.launch import environment
 from tunefleet.schemas.worker_link import ExecutorOffer, Offer
 from tunefleet.settings import WorkerSettings
 from tunefleet.worker import hub, probe

@@ -13,9 +13,8 @@ from pathlib import Path
 from tunefleet.errors import InputError
 from tunefleet.programs import children
 from tunefleet.programs.faults import CommandFailedError, ErrorKind
-from tunefleet.runtime import envs
-from tunefleet.runtime.launch.exit_classification import last_traceback, log_tail
-from tunefleet.runtime.monitor import job_log
+from tunefleet.runtime import envs, job_log
+from tunefleet.runtime.exit_classification import last_traceback, log_tail
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.settings import SECRETS_DIR, inherited_environment, without_credentials
 from tunefleet.trainer_control import JobSession

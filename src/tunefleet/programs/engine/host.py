@@ -25,7 +25,7 @@ from tunefleet.programs.engine import wire
 from tunefleet.programs.engine.conversation import Conversation
 from tunefleet.programs.engine.loading import open_engine
 from tunefleet.programs.engine.protocol import Engine
-from tunefleet.runtime.launch import locks
+from tunefleet.runtime import locks
 from tunefleet.trainer_control import process_identity
 from tunefleet.trainer_control.files import write_json
 

@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tunefleet.runtime import locks
 from tunefleet.runtime.control.discovery import FoundJob, is_surely_dead, list_jobs
-from tunefleet.runtime.launch import locks
-from tunefleet.runtime.launch.exit_classification import read_status
+from tunefleet.runtime.exit_classification import read_status
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.trainer_control.files import read_json
 from tunefleet.trainer_control.journal.status import FINAL_STATES

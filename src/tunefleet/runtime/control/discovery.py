@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from tunefleet.errors import InputError, NotFoundError
-from tunefleet.runtime.launch.exit_classification import read_status
+from tunefleet.runtime.exit_classification import read_status
 from tunefleet.schemas.control import Endpoint
 from tunefleet.schemas.job_folder import JobFolder, JobStatus
 from tunefleet.trainer_control import process_identity

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tunefleet.errors import MachineError
-from tunefleet.runtime.launch import locks
+from tunefleet.runtime import locks
 
 _PATIENCE_S = 1.0
 

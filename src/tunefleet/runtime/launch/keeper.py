@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tunefleet.errors import TunefleetError
+from tunefleet.runtime import job_log, locks
 from tunefleet.runtime.gpu import gpus
-from tunefleet.runtime.launch import locks
-from tunefleet.runtime.monitor import job_log
 from tunefleet.trainer_control import process_identity
 from tunefleet.trainer_control.files import read_json, write_json
 

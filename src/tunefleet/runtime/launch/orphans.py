@@ -11,8 +11,8 @@ import logging
 import os
 import signal
 
-from tunefleet.runtime.launch import locks
-from tunefleet.runtime.launch.exit_classification import read_process
+from tunefleet.runtime import locks
+from tunefleet.runtime.exit_classification import read_process
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.trainer_control import process_identity
 from tunefleet.trainer_control.files import read_json

@@ -17,7 +17,7 @@ import tty
 from pathlib import Path
 from types import TracebackType
 
-from tunefleet.runtime.monitor import job_log
+from tunefleet.runtime import job_log
 
 _CHUNK_BYTES = 1 << 16
 _REST_S = 1.0

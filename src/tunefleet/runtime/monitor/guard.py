@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime.gpu.eviction import MakingWay, Pausable
-from tunefleet.runtime.gpu.preemption import GpuSentry
-from tunefleet.runtime.launch import termination_record
+from tunefleet.runtime.monitor import termination_record
 from tunefleet.runtime.monitor.elapsed_time import Runtime, boot_name
+from tunefleet.runtime.monitor.eviction import MakingWay, Pausable
+from tunefleet.runtime.monitor.preemption import GpuSentry
 from tunefleet.runtime.monitor.stall_detector import Stall, Watchdog
 from tunefleet.runtime.monitor.state import Interruption, Watched
 from tunefleet.schemas.job_folder import JobFolder

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from tunefleet.runtime.launch.exit_classification import read_status
+from tunefleet.runtime.exit_classification import read_status
 from tunefleet.schemas.job_folder import JobFolder
 
 _CRC: Final = re.compile(rb',"crc":(\d+)\}$')

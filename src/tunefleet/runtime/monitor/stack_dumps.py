@@ -13,8 +13,7 @@ from typing import Final
 
 import psutil
 
-from tunefleet.runtime.launch import locks
-from tunefleet.runtime.monitor import job_log
+from tunefleet.runtime import job_log, locks
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.trainer_control import diagnostics
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import psutil
 
-from tunefleet.runtime.launch.exit_classification import read_process, read_status
+from tunefleet.runtime.exit_classification import read_process, read_status
 from tunefleet.runtime.monitor import stack_dumps
 from tunefleet.schemas.job_folder import Job, JobFolder, JobProcess
 from tunefleet.trainer_control import process_identity

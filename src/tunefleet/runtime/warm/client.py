@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.errors import MachineError
-from tunefleet.runtime.launch.environment import SERVER_ENV, at_import
-from tunefleet.runtime.launch.messages import read_reply
+from tunefleet.runtime.environment import SERVER_ENV, at_import
+from tunefleet.runtime.messages import read_reply
 from tunefleet.trainer_control import process_identity
 
 logger = logging.getLogger(__name__)

@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tunefleet import settings
-from tunefleet.runtime.launch import locks
-from tunefleet.runtime.launch.environment import job_environment, thread_count
+from tunefleet.runtime import locks
+from tunefleet.runtime.environment import job_environment, thread_count
 from tunefleet.runtime.launch.keeper import NOTICE, PROGRAM, Held, RefusedError, fork_trainer, hold, reply, wait
 from tunefleet.runtime.warm.health import ORPHAN_S, Fitness, Need, close_nvml, newest_source
 from tunefleet.runtime.warm.lazy_imports import LazyFinder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from tunefleet.runtime.launch.exit_classification import read_status
+from tunefleet.runtime.exit_classification import read_status
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.trainer_control.journal.writer import JournalWriter
 

@@ -10,7 +10,7 @@ from typing import Any
 from tunefleet.errors import MachineError
 from tunefleet.runtime.gpu import gpus as claims
 from tunefleet.runtime.gpu.info import GpuFigures
-from tunefleet.runtime.gpu.preemption import GpuSentry
+from tunefleet.runtime.monitor.preemption import GpuSentry
 from tunefleet.schemas.worker_link import Gpu
 from tunefleet.spec import TaskSpec, load_task_spec
 

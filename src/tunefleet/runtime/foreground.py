@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.errors import ConflictError, MachineError, TunefleetError
+from tunefleet.runtime import job_log, locks
 from tunefleet.runtime.control import FoundJob, JobSteering, list_jobs, wait_for
+from tunefleet.runtime.exit_classification import read_status
 from tunefleet.runtime.gpu import gpus
-from tunefleet.runtime.launch import locks
-from tunefleet.runtime.launch.exit_classification import read_status
 from tunefleet.runtime.launch.terminal import Tee
-from tunefleet.runtime.monitor import job_log
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
 from tunefleet.trainer_control import process_identity

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime.monitor import job_log
+from tunefleet.runtime import job_log
 from tunefleet.schemas.base import Message
 from tunefleet.schemas.job_folder import JobExit, JobFolder, JobProcess, JobStatus
 from tunefleet.schemas.worker_link import FinishOutcome

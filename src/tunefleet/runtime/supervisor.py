@@ -19,12 +19,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from tunefleet.errors import ConflictError, InputError, MachineError
-from tunefleet.runtime.launch import locks
-from tunefleet.runtime.launch.environment import job_environment, needs_cold_start
-from tunefleet.runtime.launch.handle import JobHandle
-from tunefleet.runtime.launch.messages import read_reply
+from tunefleet.runtime import job_log, locks
+from tunefleet.runtime.environment import job_environment, needs_cold_start
+from tunefleet.runtime.handle import JobHandle
 from tunefleet.runtime.launch.orphans import end_leftovers
-from tunefleet.runtime.monitor import job_log
+from tunefleet.runtime.messages import read_reply
 from tunefleet.runtime.warm import engine_registry
 from tunefleet.runtime.warm.client import WarmStarter
 from tunefleet.schemas.job_folder import Job, JobFolder

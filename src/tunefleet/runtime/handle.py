@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.errors import ConflictError, NotFoundError, TunefleetError, UnreachableError
+from tunefleet.runtime import locks
 from tunefleet.runtime.control import ControlClient, find_endpoint, withdraw_endpoint
-from tunefleet.runtime.launch import locks
-from tunefleet.runtime.launch.exit_classification import JobEnd, classify, read_process, read_status
+from tunefleet.runtime.exit_classification import JobEnd, classify, read_process, read_status
 from tunefleet.runtime.launch.orphans import end_leftovers
 from tunefleet.schemas.control import CommandState, ControlCommand, ControlReply
 from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus

@@ -19,9 +19,9 @@ from typing import Final
 
 import psutil
 
+from tunefleet.runtime import locks
 from tunefleet.runtime.gpu import gpus
 from tunefleet.runtime.gpu.info import GpuFigures, GpuProcess, read_gpus
-from tunefleet.runtime.launch import locks
 from tunefleet.runtime.monitor.stack_dumps import names
 from tunefleet.runtime.warm import engine_registry
 
