@@ -20,10 +20,12 @@ def install(extra: str) -> str:
 
 def _requirement(extra: str) -> str:
     try:
-        origin = json.loads(distribution("tunefleet").read_text("direct_url.json") or "{}")
+        origin = json.loads(distribution("tunefleet").read_text("direct_url.json") or "null") or {}
     except (PackageNotFoundError, ValueError):
         origin = {}
-    url = origin.get("url", "")
+    url, vcs = origin.get("url", ""), origin.get("vcs_info")
+    if vcs:
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
     if origin.get("dir_info") is not None:
         folder = shlex.quote(f"{unquote(urlsplit(url).path)}[{extra}]")
         return f"-e {folder}" if origin["dir_info"].get("editable") else folder

@@ -38,6 +38,7 @@ def verify_store(
     Files that the database does not know, as after an older copy of it was put back, stay until --delete-unknown.
     """
     from tunefleet.db.engine.offline import reading, target_of
+    from tunefleet.db.repositories import artifacts
     from tunefleet.services.blobs import open_blobs
     from tunefleet.services.garbage import unknown_files
 
@@ -49,9 +50,10 @@ def verify_store(
         with reading(target) as connection:
             read, bad = _read(blobs, connection, quiet=as_json)
             unknown = unknown_files(blobs, connection)
-        if delete_unknown:
-            for digest in unknown:
-                blobs.delete(digest)
+        for digest in unknown if delete_unknown else ():
+            with reading(target) as connection:  # the server may have recorded it meanwhile
+                if not artifacts.known_anywhere(connection, [digest]):
+                    blobs.delete(digest)
     finally:
         blobs.close()
     if as_json:

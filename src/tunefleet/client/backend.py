@@ -208,6 +208,8 @@ def _client(url: str, token: str) -> httpx.Client:
 def _call(http: httpx.Client, method: str, path: str, body: dict[str, Any] | None, **options: Any) -> Any:
     try:
         response = http.request(method, path, json=body, **options)
+    except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError) as error:
+        raise BackendBusy(f"{http.base_url} broke off {method} {path}.", detail=repr(error)) from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         silent = UnreachableError(f"{http.base_url} does not answer.", detail=repr(error))
         raise trust.explained(str(http.base_url), error) or silent from error
@@ -215,7 +217,7 @@ def _call(http: httpx.Client, method: str, path: str, body: dict[str, Any] | Non
         try:
             return response.json() if response.content else {}
         except ValueError as error:
-            raise UnreachableError(f"{http.base_url} did not answer {path} with JSON.") from error
+            raise BackendFault(f"{http.base_url} did not answer {path} with JSON.") from error
     raise _refusal(response, f"{method} {path}")
 
 

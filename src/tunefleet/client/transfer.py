@@ -251,7 +251,7 @@ def fetch_files(
     meter = _Meter("downloading", detail.name, detail.size_bytes, on_progress)
     targets = [(entry, target_path(dest, entry.path)) for entry in detail.files]
     if not overwrite:
-        yield from work(lambda: _refuse_others(targets))
+        yield from work(lambda: _refuse_others(targets, dest))
     dest.mkdir(parents=True, exist_ok=True)
     for entry, target in targets:
         base = meter.done
@@ -263,7 +263,14 @@ def fetch_files(
     return targets[0][1] if single else dest
 
 
-def _refuse_others(targets: Sequence[tuple[FileEntry, Path]]) -> None:
+def _refuse_others(targets: Sequence[tuple[FileEntry, Path]], dest: Path) -> None:
+    own = {target for _, target in targets}
+    other = next((path for path in dest.rglob("*") if path.is_file() and path not in own), None)
+    if other is not None and other.suffix != ".part":
+        raise ConflictError(
+            f"{dest} is there and holds other files, such as {other.name}; nothing was written.",
+            hint="Name the folder to put the files into.",
+        )
     for entry, target in targets:
         if target.exists() and not _is_there(target, entry):
             raise ConflictError(

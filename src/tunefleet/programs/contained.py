@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
 from tunefleet.errors import DataError, ModelError
 
-READ: Final = ("*_config.json", "config.json", "modules.json", "config_sentence_transformers.json")
-"""Files of a model whose texts become arguments, some of which a library opens."""
+READ: Final = (
+    "config.json", "tokenizer_config.json", "special_tokens_map.json", "adapter_config.json", "modules.json",
+    "*/tokenizer_config.json", "*/special_tokens_map.json", "*/config.json",
+)  # fmt: skip
+"""Files of a model whose texts become arguments, some of which a library opens; folders in it are models themselves."""
 _LEADS_OUT: Final = re.compile(r"(/|~|[A-Za-z]:[\\/]|\\\\|file:)[^\n]+|([^\n]*[\\/])?\.\.([\\/][^\n]*)?")
-_NEVER_OPENED: Final = frozenset({
-    "_name_or_path", "name_or_path", "tokenizer_file", "special_tokens_map_file", "chat_template", "content",
-    "additional_special_tokens", "extra_special_tokens", "architectures", "auto_map",
+_TEXTS: Final = frozenset({
+    "_name_or_path", "name_or_path", "chat_template", "content", "additional_special_tokens", "extra_special_tokens",
+    "architectures", "auto_map", "target_modules", "exclude_modules", "modules_to_save", "layers_pattern",
 })  # fmt: skip
-"""Keys that are notes of where something came from (Transformers puts the folder's own file in the place of both
-`*_file`), or text; keys that end with `_token` are text as well."""
+"""Keys that are notes of where something came from, text, or patterns; keys that end with `_token` are text as well."""
+_REPLACED: Final = frozenset({"tokenizer_file", "special_tokens_map_file", "vocab_file", "merges_file"})
+"""Keys in `tokenizer_config.json` in whose place Transformers puts the folder's own file."""
+_OF_A_MODEL: Final = re.compile(r"(file|path|dir|folder|backbone)$")
+"""Ends of the keys in `config.json` that may name a file; the others are numbers, labels and prompts."""
 CARDS: Final = ("README.md", ".huggingface.yaml")
 """Where a dataset of the hub says which files are its data."""
-_FRONT_MATTER: Final = re.compile(r"\s*---[^\S\n]*\r?\n(.*?)\n---[^\S\n]*(\r?\n|\Z)", re.DOTALL)
+_DATA: Final = frozenset({"data_files", "data_dir", "path"})
+_IN_PLACE: Final = frozenset({"hf", "zip", "tar", "gzip", "gz", "bz2", "xz", "lz4", "zstd"})
+"""Schemes that a dataset's own files are read by."""
 _BASE: Final = "base_model_name_or_path"
 
 
@@ -32,10 +41,11 @@ def leads_out(text: str) -> bool:
     return _LEADS_OUT.fullmatch(text) is not None
 
 
-def _there(text: str, look: Callable[[Path], bool]) -> bool:
+def _there(text: str, key: str) -> bool:
     """Whether a text names something where this runs: a job of a warm process runs in `/`."""
     try:
-        return look(Path(text))
+        # A folder is opened as a base only, and many are called as a model's type is: `opt`.
+        return Path(text).exists() and (key == _BASE or not Path(text).is_dir())
     except (OSError, ValueError):  # no name of a file at all
         return False
 
@@ -67,15 +77,27 @@ def check_dataset(folder: Path) -> None:
         DataError: If it does, or cannot be read.
     """
     for file in (folder / name for name in CARDS if (folder / name).is_file()):
-        text = file.read_text(encoding="utf-8", errors="replace")
-        head = _FRONT_MATTER.match(text)
+        # As the hub's library reads it: it leaves line breaks as they are.
+        text = file.read_bytes().decode("utf-8", errors="replace")
+        head = text if file.suffix == ".yaml" else (found[2] if (found := REGEX_YAML_BLOCK.search(text)) else "")
         try:
-            content = yaml.safe_load(text if file.suffix == ".yaml" else head[1] if head else "")
+            content = yaml.safe_load(head)
         except yaml.YAMLError as error:
+            if "configs" not in head:
+                continue
             raise DataError(f"The head of {file.name} is no YAML: {error}.") from None
         for key, each in _texts(content.get("configs") if isinstance(content, dict) else None):
-            if leads_out(each) or "::" in each or ("://" in each and not each.startswith("hf://")):
+            if key in _DATA and opens_elsewhere(each):
                 raise DataError(f"{file.name} names {each!r} under {key!r}, which leads out of the dataset.")
+
+
+def opens_elsewhere(text: str) -> bool:
+    """Whether the dataset's library would open something outside: `zip://a::/elsewhere` opens what stands behind."""
+    for part in text.split("::"):
+        scheme, colon, rest = part.partition("://")
+        if (colon and scheme not in _IN_PLACE) or leads_out(rest if colon and scheme != "hf" else part):
+            return True
+    return False
 
 
 def _check(folder: Path, *, opened_base: bool) -> None:
@@ -87,16 +109,19 @@ def _check(folder: Path, *, opened_base: bool) -> None:
         except ValueError as error:
             raise ModelError(f"{file.name} of {folder.name} cannot be read: {error}") from None
         for key, text in _texts(content):
-            base = key == _BASE
-            # A folder alone is no argument that is opened, and many are called as a model is: `opt`.
-            if (base and not opened_base) or not (
-                leads_out(text) or _there(text, Path.exists if base else Path.is_file)
-            ):
-                continue
-            raise ModelError(
-                f"{file.name} of {folder.name} names {text!r} under {key!r}, which leads out of the folder.",
-                hint="Put the file into the folder, or remove the key.",
-            )
+            if _is_opened(file.name, key, opened_base=opened_base) and (leads_out(text) or _there(text, key)):
+                raise ModelError(
+                    f"{file.name} of {folder.name} names {text!r} under {key!r}, which leads out of the folder.",
+                    hint="Put the file into the folder, or remove the key.",
+                )
+
+
+def _is_opened(name: str, key: str, *, opened_base: bool) -> bool:
+    if key == _BASE:
+        return opened_base and name == "adapter_config.json"
+    if name == "config.json":
+        return _OF_A_MODEL.search(key) is not None
+    return not (name == "tokenizer_config.json" and key in _REPLACED)
 
 
 def _check_shards(index: Path, folder: Path) -> None:
@@ -118,5 +143,5 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(each, key)
     elif isinstance(value, Mapping):
         for name, each in value.items():
-            if name not in _NEVER_OPENED and not name.endswith("_token"):
+            if name not in _TEXTS and not name.endswith("_token"):
                 yield from _texts(each, name)

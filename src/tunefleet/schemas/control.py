@@ -117,7 +117,7 @@ class CommandOutcomeFile(CommandState):
 
 
 class Endpoint(Message):
-    """`~/.tunefleet/runtime/<job_id>/endpoint.json`, mode 0600.
+    """`~/.tunefleet/jobs/<job_id>/endpoint.json`, mode 0600.
 
     `host`, `port`, `pid`, `started_at` and `job_id` are the document's; the others let a client check that the process
     it would send its token to is really the one that wrote the file.

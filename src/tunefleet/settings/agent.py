@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, SecretStr, field_validator
 
@@ -12,6 +13,8 @@ from tunefleet.settings.base import CommaList, SharedGpuSettings, TlsSettings, T
 
 class AgentSettings(SharedGpuSettings, TlsSettings, TracingSettings):
     """Settings of the agent of one machine; the names are the document's, ours are `AGENT_KEY` and `TUNEFLEET_…`."""
+
+    addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {"BACKEND_URL": ("API_KEY",)}
 
     backend_url: str = Field(default="http://localhost:3000", validation_alias=variable("BACKEND_URL"))
     """Who is told of metrics, status and logs, and polled for jobs; `none` tells nobody."""

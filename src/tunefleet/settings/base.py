@@ -42,7 +42,7 @@ class ProcessSettings(BaseSettings):
     that is not its own."""
     programs: ClassVar[tuple[str, ...]] = (
         "TUNEFLEET_ENVS_DIR", "TUNEFLEET_LLAMA_CPP", "MODEL_ARCHIVE_PIGZ_BIN", "TUNEFLEET_RAY_PYTHON",
-        "TUNEFLEET_NODES_COMMAND",
+        "TUNEFLEET_NODES_COMMAND", "TUNEFLEET_SLURM_PRELUDE", "TUNEFLEET_SLURM_OPTIONS",
     )  # fmt: skip
     """Variables with a program, or a folder of such, that is run: a file `.env` sets none of them."""
 

@@ -82,10 +82,13 @@ def _code_allowed_by(files: object) -> str | None:
     named = files if isinstance(files, tuple) else (files,)
     if DOTENV not in named or not dotenv().get(ALLOW_CODE) or is_set(ALLOW_CODE):
         return None
-    if dotenv().get("TUNEFLEET_HOME") and not is_set("TUNEFLEET_HOME"):
-        return "false"  # the other files lie where it says
     others = (dotenv_values(file).get(ALLOW_CODE) for file in named if file is not None and file != DOTENV)
     return next((value for value in others if value), "false")
+
+
+def _home_came_along() -> bool:
+    """Whether `.env` says where the other files of settings lie: then they are heeded as little as it is itself."""
+    return bool(dotenv().get("TUNEFLEET_HOME")) and not is_set("TUNEFLEET_HOME")
 
 
 def load_agent(**overrides: Any) -> AgentSettings:
@@ -97,6 +100,8 @@ def load_agent(**overrides: Any) -> AgentSettings:
     Raises:
         MachineError: If a value is unusable.
     """
+    if _home_came_along():
+        return load(AgentSettings, **overrides)
     files = (load(ProcessSettings).home_dir / "agent.env", DOTENV)  # of two files the later one counts
     return load(AgentSettings, _env_file=files, **overrides)
 
@@ -115,7 +120,7 @@ def load_worker(**overrides: Any) -> WorkerSettings:
     """
     plain = load(WorkerSettings, **overrides)
     file = plain.joined_file
-    if plain.key is not None or plain.redis_url is not None or not file.is_file():
+    if plain.key is not None or plain.redis_url is not None or not file.is_file() or _home_came_along():
         return plain
     joined = load(WorkerSettings, _env_file=(file, DOTENV), **overrides)
     return joined if joined.server_url == dotenv_values(file).get("ORCHESTRATOR_BASE_URL") else plain

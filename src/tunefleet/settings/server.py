@@ -19,7 +19,10 @@ _WEB: Final = r"^https?://[^/]"
 class ServerSettings(MeetingSettings, TlsSettings, ClusterSettings):
     """Settings of the server."""
 
-    addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {"TUNEFLEET_S3_ENDPOINT": ("AWS_SECRET_ACCESS_KEY",)}
+    addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "TUNEFLEET_S3_ENDPOINT": ("AWS_SECRET_ACCESS_KEY",),
+        "TUNEFLEET_RAY_ADDRESS": ("TUNEFLEET_RAY_TOKEN",),
+    }
 
     data: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_DATA"))
     """The server's folder: database, artifacts, first keys; default: `data` in `TUNEFLEET_HOME`. One server at a

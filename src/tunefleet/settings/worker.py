@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field, SecretStr, field_validator
 
@@ -115,6 +117,11 @@ class WorkerSettings(
     NodeSettings,
 ):
     """Settings of a worker."""
+
+    addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "ORCHESTRATOR_BASE_URL": ("TUNEFLEET_WORKER_KEY", "ORCHESTRATOR_TOKEN"),
+        "NEBULA_API_BASE_URL": ("NEBULA_API_TOKEN",),
+    }
 
     server_url: str = Field(default="http://127.0.0.1:8000", validation_alias=variable("ORCHESTRATOR_BASE_URL"))
     """The server that the worker takes its tasks from."""

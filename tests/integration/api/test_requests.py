@@ -18,7 +18,7 @@ from tunefleet.artifacts import manifest_digest
 
 def test_every_error_has_a_status() -> None:
     # Errors of the host side never come this far; another test of the same run may have imported them.
-    sides = tuple(f"tunefleet.{part}" for part in ("errors", "spec", "artifacts", "store", "services", "server"))
+    sides = tuple(f"tunefleet.{part}" for part in ("errors", "spec", "artifacts", "db", "services", "server", "api"))
 
     def codes(root: type[errors.TunefleetError]) -> set[str]:
         return {root.code}.union(

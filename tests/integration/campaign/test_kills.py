@@ -85,7 +85,7 @@ class Fleet:
 
     def _run(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
-            command = [sys.executable, "-m", f"tunefleet.{name}", *arguments]
+            command = [sys.executable, "-m", {"server": "tunefleet.api"}.get(name, f"tunefleet.{name}"), *arguments]
             return subprocess.Popen(command, env=self.environment, cwd=self.folder, stdout=log, stderr=log)
 
     def _answers(self) -> bool:

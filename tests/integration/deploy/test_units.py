@@ -43,7 +43,7 @@ def test_it_gives_what_the_process_reads_and_keeps_jobs_alive(name: str, cls: ty
     told = unit(f"tunefleet-{name}.service")
     given = {part.split("=")[0] for part in " ".join(told["Environment"]).split()}
     assert given <= variables(cls) | {"HF_HOME"}, given
-    assert told["ExecStart"] == [f"{PYTHON} -m tunefleet.{name}"]
+    assert told["ExecStart"] == [f"{PYTHON} -m tunefleet.{'api' if name == 'server' else name}"]
     assert told["Restart"] == ["always"]
     assert told["StateDirectory"] == [f"tunefleet/{name}"]
     if name != "server":

@@ -12,11 +12,13 @@ from tunefleet.cli.main import Root, app, root
 from tunefleet.client import trust
 from tunefleet.errors import MachineError
 from tunefleet.settings import (
+    AgentSettings,
     CampaignSettings,
     ProcessSettings,
     PublishSettings,
     ServerSettings,
     TrackingSettings,
+    WorkerSettings,
     load,
     load_agent,
     load_worker,
@@ -77,7 +79,7 @@ def test_a_dotenv_does_not_say_where_a_secret_of_the_environment_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for cls in (CampaignSettings, PublishSettings, ServerSettings, TrackingSettings):
+    for cls in (AgentSettings, CampaignSettings, PublishSettings, ServerSettings, TrackingSettings, WorkerSettings):
         for address, secrets in cls.addresses.items():
             for secret in secrets:
                 with monkeypatch.context() as change:
@@ -111,8 +113,11 @@ def test_a_dotenv_allows_no_code_through_a_home_of_its_own(tmp_path: Path, monke
     (tmp_path / "home" / "worker.env").write_text(
         "TUNEFLEET_ALLOW_CODE=true\nTUNEFLEET_WORKER_KEY=k\nORCHESTRATOR_BASE_URL=http://127.0.0.1:8000\n"
     )
+    (tmp_path / "home" / "agent.env").write_text("MODEL_ARCHIVE_PIGZ_BIN=./evil\nMAX_CONCURRENT_JOBS=7\n")
     (tmp_path / ".env").write_text("TUNEFLEET_HOME=home\nTUNEFLEET_ALLOW_CODE=true\n")
     assert not load_worker().allow_code
+    assert load_worker().key is None
+    assert load_agent().max_jobs != 7
 
 
 @pytest.mark.parametrize(

@@ -43,12 +43,13 @@ def test_the_glossary_has_every_word(repository: Path) -> None:
     assert not GLOSSARY - headings
 
 
-def test_every_folder_of_the_package_stands_in_the_readme(repository: Path) -> None:
-    readme = (repository / "README.md").read_text(encoding="utf-8")
+def test_every_folder_of_the_package_stands_in_the_page_on_architecture(repository: Path) -> None:
+    page = (repository / "docs/explanation/architecture.md").read_text(encoding="utf-8")
     folders = {path.parent.name for path in (repository / "src/tunefleet").glob("*/__init__.py")}
-    assert [name for name in sorted(folders) if f"{name}/" not in readme] == []
-    named = readme.partition("src/tunefleet/\n")[2].partition("examples/")[0]
-    listed = re.findall(r"^  (\w+)/ ", named, re.MULTILINE)
+    table = page.partition("| package | what it is |")[2].partition("\n\n")[0]
+    listed = [
+        name for row in table.splitlines() for name in re.findall(r"`(\w+)/`", row.split("|")[1] if "|" in row else "")
+    ]
     assert sorted(listed) == sorted(folders)
 
 

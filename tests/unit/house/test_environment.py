@@ -18,7 +18,7 @@ from tunefleet.errors import MachineError
 from tunefleet.unsupported import UNSUPPORTED
 
 READERS = {"settings/environment.py"}
-ATTACH_READERS = 1
+MOST_READERS = 1
 
 
 def _reads_environment(path: Path) -> bool:
@@ -48,14 +48,14 @@ def _reads_environment(path: Path) -> bool:
     )
 
 
-def test_only_settings_and_one_module_of_attach_read_the_environment(repository: Path) -> None:
+def test_only_settings_and_few_modules_of_trainer_control_read_the_environment(repository: Path) -> None:
     package = repository / "src/tunefleet"
     readers = {str(path.relative_to(package)) for path in package.rglob("*.py") if _reads_environment(path)}
-    attached = {name for name in readers if name.startswith("attach/")}
+    attached = {name for name in readers if name.startswith("trainer_control/")}
     # A trainer process sets variables for the libraries that it is about to import.
     programs = {name for name in readers if name.startswith("programs/")}
     assert readers - attached - programs <= READERS
-    assert len(attached) <= ATTACH_READERS
+    assert len(attached) <= MOST_READERS
 
 
 def test_programs_read_no_variable_of_ours(repository: Path) -> None:

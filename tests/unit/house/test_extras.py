@@ -19,6 +19,8 @@ from tunefleet import extras
          "'tunefleet[s3] @ https://host/install/tunefleet-1-py3-none-any.whl'"),
         ({"url": "file:///tmp/my%20tree", "dir_info": {"editable": True}}, "-e '/tmp/my tree[s3]'"),
         ({"url": "file:///tmp/tree", "dir_info": {}}, "'/tmp/tree[s3]'"),
+        ({"url": "https://host/t.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+         "'tunefleet[s3] @ git+https://host/t.git@abc'"),
         (None, "'./tunefleet-VERSION-py3-none-any.whl[s3]'"),
     ],
 )  # fmt: skip

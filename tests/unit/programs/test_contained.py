@@ -94,8 +94,10 @@ LEADING_OUT = [
     ("tokenizer_config.json", {"vocab": "file:///etc/passwd"}),
     ("tokenizer_config.json", {"vocab": "secret.jsonl"}),  # relative to where the job runs
     ("config.json", {"text_config": {"backbone": "SECRET"}}),
-    ("preprocessor_config.json", {"feature": ["x", "C:\\secret"]}),
-    ("generation_config.json", {"assistant": "SECRET"}),
+    ("special_tokens_map.json", {"vocab_file": "SECRET"}),
+    ("special_tokens_map.json", {"vocab": "C:\\secret"}),
+    ("0_Transformer/tokenizer_config.json", {"vocab": "SECRET"}),
+    ("tokenizer_config.json", {"vocab": "/dev/zero"}),
     ("adapter_config.json", {"corda_config": {"cache_file": "SECRET"}}),
     ("modules.json", [{"idx": 0, "path": "../other", "type": "x"}]),
 ]
@@ -111,10 +113,12 @@ def test_a_model_that_names_a_file_elsewhere_is_refused(
     folder = tmp_path / "m"
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "bert"}')
+    (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text(json.dumps(content).replace("SECRET", str(secret)))
+    name = Path(name).name
     with pytest.raises(ModelError, match=f"{name} of m names .* leads out of the folder"):
         base_model.locate("./m", str(folder))
-    if name != "config.json":
+    if content != [] and name != "config.json":
         with pytest.raises(ModelError, match="leads out of the folder"):
             contained.check_adapter(folder)
 
@@ -125,11 +129,18 @@ def test_notes_and_tokens_that_look_like_paths_are_no_paths(tmp_path: Path) -> N
     (folder / "config.json").write_text('{"_name_or_path": "/models/llama", "model_type": "opt"}')
     (folder / "tokenizer_config.json").write_text(
         json.dumps({
-            "tokenizer_file": "/root/.cache/tokenizer.json", "name_or_path": "../llama", "eos_token": "//",
+            "tokenizer_file": "/root/.cache/tokenizer.json", "vocab_file": "/root/vocab.txt",
+            "name_or_path": "../llama", "eos_token": "//",
             "chat_template": "/nothink", "added_tokens_decoder": {"1": {"content": "/think"}},
             "special_tokens_map_file": "/content/special_tokens_map.json", "extra_special_tokens": ["/x"],
         })
     )  # fmt: skip
+    (folder / "adapter_config.json").write_text('{"target_modules": "/.*q_proj", "base_model_name_or_path": "org/m"}')
+    (folder / "preprocessor_config.json").touch()
+    (folder / "generation_config.json").write_text('{"stop_strings": ["/*", ".."]}')
+    (folder / "config.json").write_text(
+        '{"_name_or_path": "/models/llama", "model_type": "opt", "id2label": {"0": "/m/09x0r"}, "prompt": "/doc "}'
+    )
     (folder / "tokenizer.json").write_text('{"model": {"vocab": {"/usr/lib": 0, "../": 1}}}')
     assert base_model.locate("./m", str(folder)).path
 
@@ -169,6 +180,30 @@ def test_a_card_that_names_data_elsewhere_is_refused(tmp_path: Path, name: str, 
     (tmp_path / name).write_text(text if name.endswith(".yaml") else f"---\n{text}---\n# Rows\n")
     with pytest.raises(DataError, match=f"{name} names .* under '(data_files|path)', which leads out of the dataset"):
         contained.check_dataset(tmp_path)
+
+
+@pytest.mark.parametrize("head", ["---\n#c\n---\r", "---\x85\n"])
+def test_a_card_is_read_as_the_hubs_library_reads_it(tmp_path: Path, head: str) -> None:
+    text = f"{head}configs:\n- config_name: default\n  data_files: /srv/rows.jsonl\n---\n"
+    (tmp_path / "README.md").write_bytes(text.encode())
+    import huggingface_hub.repocard as theirs
+
+    block = theirs.REGEX_YAML_BLOCK.search(text)
+    if block is None or "data_files" not in block[2]:
+        contained.check_dataset(tmp_path)
+        return
+    with pytest.raises(DataError):
+        contained.check_dataset(tmp_path)
+
+
+def test_what_a_card_says_beside_its_data_is_no_path(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(
+        "---\nconfigs:\n- config_name: a\n  description: 'see https://host/x'\n  sep: '::'\n"
+        "  data_files: 'zip://a.csv::data.zip'\n---\n"
+    )
+    contained.check_dataset(tmp_path)
+    (tmp_path / "README.md").write_text("---\na: !tag b: c\n---\n")
+    contained.check_dataset(tmp_path)
 
 
 def test_a_card_with_data_of_its_own_is_taken(tmp_path: Path) -> None:

@@ -66,6 +66,8 @@ def check(folder: Path, names: Names) -> None:
             and what it would run.
     """
     folder = folder.resolve()
+    for card in (path for path in _files(folder) if path.name in contained.CARDS):
+        contained.check_dataset(card.parent)
     waiting = [path for path in _files(folder) if path.suffix in {".yaml", ".yml"}]
     seen: set[Path] = set()
     while waiting:
@@ -124,11 +126,10 @@ def _opened(value: Any, *, opened: bool = False) -> Iterator[str]:
 
 
 def _is_inside(text: str, folder: Path) -> bool:
-    # `zip://a::/elsewhere` opens what stands behind; a worker asks no address that a document's file names.
-    if "::" in text or ("://" in text and not text.startswith("hf://")) or contained.leads_out(text):
+    if contained.opens_elsewhere(text) or contained.leads_out(text):
         return False
     try:
-        return (folder / text).resolve().is_relative_to(folder)
+        return text.startswith("hf://") or (folder / text).resolve().is_relative_to(folder)
     except (OSError, ValueError):
         return False
 

@@ -68,6 +68,8 @@ async def cut(
             or makes too many chunks.
     """
     files = await core.read(lambda connection: _files(connection, actor.project, dataset))
+    size_bytes = sum(file.size_bytes for file in files)  # pieces are kept as they are cut, before they are recorded
+    await core.read(lambda connection: quotas.refuse_storing(connection, actor.project, size_bytes, lock=False))
     if total is not None:
         rows = await asyncio.to_thread(_count, core.blobs, files)
         chunk_size = max(1, -(-rows // total))

@@ -30,7 +30,7 @@ class TrainerControlCallback(TrainerCallback):
     """Lets a training be steered from outside: `tunefleet control`, curl, or files.
 
     It serves HTTP on loopback from the construction of the Trainer to the end of the process, and makes the job
-    findable in `~/.tunefleet/runtime/<job_id>/` (`TUNEFLEET_JOBS_DIR` moves that). Nothing that goes wrong in here ends
+    findable in `~/.tunefleet/jobs/<job_id>/` (`TUNEFLEET_JOBS_DIR` moves that). Nothing that goes wrong in here ends
     the training. With several ranks, rank 0 listens and all act at the same step.
 
     Checkpoints get a manifest, which is what `durable` means, but none is ever deleted: `save_total_limit` stays the

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.libraries import required
-from tunefleet.errors import InputError, UnreachableError
+from tunefleet.errors import DataError, InputError, UnreachableError
 from tunefleet.programs.evaluate import foreign
 
 NAMES = foreign.Names({"acc", "bleu"}, {"mean"}, {"take_first"})
@@ -197,3 +197,13 @@ def test_a_task_that_there_is_not_is_said_with_those_that_are_called_alike() -> 
     harness._known(["parity"], manager)
     with pytest.raises(InputError, match=r"lm-eval has no task 'paritty'\. Did you mean parity\?"):
         harness._known(["parity", "paritty"], manager)
+
+
+def test_the_card_of_a_folder_of_rows_is_read_too(tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "README.md").write_text(
+        "---\nconfigs:\n- config_name: default\n  data_files: /srv/x.jsonl\n---\n"
+    )
+    (tmp_path / "mine.yaml").write_text("task: mine\ndataset_path: ./rows\n")
+    with pytest.raises(DataError, match="leads out of the dataset"):
+        foreign.check(tmp_path, NAMES)

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.torch
 
 
 def watch(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> WatchDivergence:
-    monkeypatch.setattr(callbacks.attach, "callbacks_for_job", lambda _: [])
+    monkeypatch.setattr(callbacks.trainer_control, "callbacks_for_job", lambda _: [])
     checkpoint, training = SimpleNamespace(compress="none"), SimpleNamespace(trackers=())
     spec = SimpleNamespace(task_type=kind, on_nan="stop", checkpoint=checkpoint, training=training)
     session = SimpleNamespace(journal=SimpleNamespace(event=lambda *_: None), leads=True)
