@@ -129,7 +129,7 @@ def test_notes_and_tokens_that_look_like_paths_are_no_paths(tmp_path: Path) -> N
     (folder / "config.json").write_text('{"_name_or_path": "/models/llama", "model_type": "opt"}')
     (folder / "tokenizer_config.json").write_text(
         json.dumps({
-            "tokenizer_file": "/root/.cache/tokenizer.json", "vocab_file": "/root/vocab.txt",
+            "tokenizer_file": "/root/.cache/tokenizer.json", "vocab_file": "/models/vocab.txt",
             "name_or_path": "../llama", "eos_token": "//",
             "chat_template": "/nothink", "added_tokens_decoder": {"1": {"content": "/think"}},
             "special_tokens_map_file": "/content/special_tokens_map.json", "extra_special_tokens": ["/x"],
