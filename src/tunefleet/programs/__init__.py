@@ -30,6 +30,6 @@ Small parts of several:
     together     equal prompts of tasks are computed once
     secrets      what a spec names and must not show   sharding   FSDP2, also without an accelerator
 
-Knows the job folder and what `attach` gives; knows no server, worker or queue. Data, a model or a value that cannot be
-used ends in an error with one sentence for the user.
+Knows the job folder and what `trainer_control` gives; knows no server, worker or queue. Data, a model or a value that
+cannot be used ends in an error with one sentence for the user.
 """

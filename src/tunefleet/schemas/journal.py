@@ -1,7 +1,7 @@
 """Records of the journal: `journal/<launch>.jsonl`, one JSON object a line.
 
-Every record has `seq` (from 0, without gaps), `at` (unix seconds) and `type`. `attach` writes these with the standard
-library alone and imports nothing of ours; a contract test holds what it writes against these models.
+Every record has `seq` (from 0, without gaps), `at` (unix seconds) and `type`. `trainer_control` writes these with the
+standard library alone and imports nothing of ours; a contract test holds what it writes against these models.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Frozen settings, one class per process; the only package that reads `os.environ` (but one module in `attach`).
+"""Frozen settings, one class per process; the only package that reads `os.environ` (but one of `trainer_control`).
 
 Names from the documents that we stay compatible with are kept exactly; ours start with `TUNEFLEET_`. Each process
 builds its settings once, in its `main`, and passes them down. `.env` is read there too, and nowhere else.
