@@ -65,7 +65,7 @@ class BackendSink:
         self.refused: AuthError | None = None
         self._batches = True
         self._faults: dict[tuple[str, int], int] = {}
-        self._ailing: set[str] = set()
+        self._failing: set[str] = set()
 
     def journal(self, launch: str, from_seq: int, lines: list[str]) -> int:
         """Report the points and predictions among records; returns the number of the next record."""
@@ -160,6 +160,7 @@ class BackendSink:
             self._batches = not isinstance(error, NotFoundError)
             logger.debug("job(%s): %d points are reported one by one: %s", self._job.job_id, len(points), error)
             return False
+        self._failing.discard("points at once")
         return True
 
     def _predict(self, seq: int, record: dict[str, Any]) -> None:
@@ -204,7 +205,7 @@ class BackendSink:
             settle = self._skip
             cause = error
         else:
-            self._ailing.discard(what)
+            self._failing.discard(what)
             return
         if what == "logs" and len(body["logs"]) > 1:
             raise _OneByOne from cause
@@ -216,13 +217,13 @@ class BackendSink:
             return False
         self._faults[what, seq] = self._faults.get((what, seq), 0) + 1
         # Of lines that it has failed at together each is tried once, and so is what comes behind what it failed at.
-        alone = (what == "logs" and seq < self._alone_until) or what in self._ailing
+        alone = (what == "logs" and seq < self._alone_until) or what in self._failing
         if not alone and self._faults[what, seq] < _FAULTS:
             return False
         if isinstance(error, BackendBusy) and not self._client.is_there(self._job.job_id, self._line):
             self._job.add_warning(f"The backend takes nothing at the moment; it is tried again: {error}")
             return False
-        self._ailing.add(what)
+        self._failing.add(what)
         return True
 
     def _put_aside(self, what: str, body: Any, error: TunefleetError) -> None:

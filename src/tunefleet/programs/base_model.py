@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from tunefleet.errors import ModelError
-from tunefleet.programs import assets, contained, hub
+from tunefleet.programs import assets, containment, hub
 from tunefleet.programs.archives import inner, opened
 from tunefleet.spec.base import is_written_as_path
 from tunefleet.spec.model import ModelSource
@@ -63,11 +63,12 @@ def locate(
                 f"The model folder {identifier} has no config.json.",
                 hint="Name a folder as `save_pretrained` writes it.",
             )
-        contained.check_model(folder)
+        containment.check_model(folder)
         path = str(folder)
     else:
         path = hub.resolve(identifier, "model", revision)
-        contained.check_model(Path(path) if path != identifier else hub.few_files(identifier, revision, contained.READ))
+        cached = Path(path) if path != identifier else None
+        containment.check_model(cached or hub.few_files(identifier, revision, containment.READ))
     return Source(identifier, path, revision, trust_remote_code)
 
 

@@ -166,10 +166,6 @@ class Core:
         found: S = self._states[kind]
         return found
 
-    def has(self, kind: type[Any]) -> bool:
-        """Whether somebody has asked for that state yet."""
-        return kind in self._states
-
     async def write(self, operation: Callable[[Connection], T]) -> T:
         """Run an operation in the writer thread; it is committed when this returns.
 

@@ -20,10 +20,10 @@ from tunefleet.db.repositories import attempts, events, journal, tasks
 from tunefleet.db.rows import LaunchRow
 from tunefleet.errors import ConflictError, InputError, OffsetConflict
 from tunefleet.schemas.worker_link import Cursor, JournalBatch
-from tunefleet.services import allotment, thinning
-from tunefleet.services.allotment import Allotment
+from tunefleet.services import journal_limits, thinning
 from tunefleet.services.core import Core
 from tunefleet.services.identity import AttemptActor
+from tunefleet.services.journal_limits import JournalUsage
 from tunefleet.services.scrub import scrub
 from tunefleet.services.views import LAST_SECOND, read_progress
 
@@ -68,8 +68,8 @@ async def ingest(core: Core, attempt: AttemptActor, batch: JournalBatch) -> Curs
         ConflictError: If the attempt has ended, and there is something new in the batch.
         InputError: If the launch has a name that no file could have.
     """
-    if len(batch.launch) > allotment.NAME_CHARACTERS:
-        raise InputError(f"The name of a launch has {allotment.NAME_CHARACTERS} characters at most.")
+    if len(batch.launch) > journal_limits.NAME_CHARACTERS:
+        raise InputError(f"The name of a launch has {journal_limits.NAME_CHARACTERS} characters at most.")
     parse = partial(_parse, batch.lines, batch.from_seq)
     is_long = len(batch.lines) > _MANY_LINES or sum(map(len, batch.lines)) > _MANY_CHARACTERS
     parsed = await asyncio.to_thread(parse) if is_long else parse()
@@ -116,7 +116,7 @@ def _sort(parsed: _Parsed, seq: int, line: str, record: dict[str, Any]) -> None:
             )
         )
     elif kind == "progress":
-        _refuse_longer(line, allotment.PROGRESS_CHARACTERS)
+        _refuse_longer(line, journal_limits.PROGRESS_CHARACTERS)
         _sample(parsed, seq, record)
         _check(record)
         parsed.progress = (seq, line)
@@ -124,7 +124,7 @@ def _sort(parsed: _Parsed, seq: int, line: str, record: dict[str, Any]) -> None:
         _refuse_longer(str(kind), _KIND_CHARACTERS)
         if kind == "launch" and seq == 0:
             # It is kept whatever there is no room for: which points count follows from it.
-            _refuse_longer(line, allotment.LAUNCH_CHARACTERS)
+            _refuse_longer(line, journal_limits.LAUNCH_CHARACTERS)
             checkpoint = record.get("checkpoint")
             parsed.launch = {
                 "from_step": _integer(record.get("from_step", 0)),
@@ -166,15 +166,15 @@ def _values(parsed: _Parsed, given: Any) -> dict[str, Any]:
     longest = max(map(len, values), default=0)
     if str in types:
         longest = max(longest, *(len(value) for value in values.values() if isinstance(value, str)))
-    if longest <= allotment.NAME_CHARACTERS and len(values) <= allotment.VALUES:
+    if longest <= journal_limits.NAME_CHARACTERS and len(values) <= journal_limits.VALUES:
         return values
     parsed.narrowed = True
     fit = ((name, value) for name, value in values.items() if _fits(name) and _fits(value))
-    return dict(islice(fit, allotment.VALUES))
+    return dict(islice(fit, journal_limits.VALUES))
 
 
 def _fits(said: object) -> bool:
-    return not isinstance(said, str) or len(said) <= allotment.NAME_CHARACTERS
+    return not isinstance(said, str) or len(said) <= journal_limits.NAME_CHARACTERS
 
 
 def _curve(series: str, values: dict[str, Any]) -> int:
@@ -225,8 +225,8 @@ def _store(
     if end <= stored:
         return stored
     refuse_ended(connection, attempt)
-    room = Allotment.of(connection, attempt.task_id)
-    if launch is None and journal.newest_number(connection, attempt.task_id) >= allotment.LAUNCHES:
+    room = JournalUsage.of(connection, attempt.task_id)
+    if launch is None and journal.newest_number(connection, attempt.task_id) >= journal_limits.LAUNCHES:
         # As if all of it were there: whoever ships it must come to its end.
         room.lost.add("journal.launches")
         room.store(connection, keep, now)
@@ -244,7 +244,7 @@ def _store(
 
 
 def _store_new(
-    connection: Connection, launch: LaunchRow, parsed: _Parsed, stored: int, end: int, room: Allotment, keep: int
+    connection: Connection, launch: LaunchRow, parsed: _Parsed, stored: int, end: int, room: JournalUsage, keep: int
 ) -> None:
     points = [point for point in parsed.points if point[0] >= stored]
     points += _kept(launch, [each for each in parsed.samples if each[0] >= stored])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from dotenv import dotenv_values
@@ -41,7 +42,7 @@ def load(cls: type[S], **overrides: Any) -> S:
         logger.warning("%s in .env is not heeded: set it in the environment, or use --allow-code.", ALLOW_CODE)
         given["allow_code"] = file
     if DOTENV in (files if isinstance(files, tuple) else (files,)):
-        _refuse_what_came_along(cls, dotenv())
+        _refuse_unsafe_dotenv(cls, dotenv())
     try:
         return cls(**given)
     except ValidationError as error:
@@ -49,7 +50,7 @@ def load(cls: type[S], **overrides: Any) -> S:
         raise MachineError(f"A setting cannot be used: {faults}.", hint="Mend the variable or the option.") from None
 
 
-def _refuse_what_came_along(cls: type[ProcessSettings], said: Mapping[str, str | None]) -> None:
+def _refuse_unsafe_dotenv(cls: type[ProcessSettings], said: Mapping[str, str | None]) -> None:
     """Refuse a `.env` that says where a secret of the environment goes, or what is run: it may have been unpacked.
 
     One whose values refer to variables is refused too: it would give a secret another name.
@@ -86,9 +87,13 @@ def _code_allowed_by(files: object) -> str | None:
     return next((value for value in others if value), "false")
 
 
-def _home_came_along() -> bool:
-    """Whether `.env` says where the other files of settings lie: then they are heeded as little as it is itself."""
-    return bool(dotenv().get("TUNEFLEET_HOME")) and not is_set("TUNEFLEET_HOME")
+def _is_placed_by_dotenv(file: Path) -> bool:
+    """Whether `.env` says where a file of settings lies: it is not read then, as little trusted as `.env` itself."""
+    if not dotenv().get("TUNEFLEET_HOME") or is_set("TUNEFLEET_HOME"):
+        return False
+    if file.is_file():
+        logger.warning("%s is not read, since TUNEFLEET_HOME stands in .env: set it in the environment.", file)
+    return True
 
 
 def load_agent(**overrides: Any) -> AgentSettings:
@@ -100,9 +105,10 @@ def load_agent(**overrides: Any) -> AgentSettings:
     Raises:
         MachineError: If a value is unusable.
     """
-    if _home_came_along():
+    file = load(ProcessSettings).home_dir / "agent.env"
+    if _is_placed_by_dotenv(file):
         return load(AgentSettings, **overrides)
-    files = (load(ProcessSettings).home_dir / "agent.env", DOTENV)  # of two files the later one counts
+    files = (file, DOTENV)  # of two files the later one counts
     return load(AgentSettings, _env_file=files, **overrides)
 
 
@@ -120,7 +126,7 @@ def load_worker(**overrides: Any) -> WorkerSettings:
     """
     plain = load(WorkerSettings, **overrides)
     file = plain.joined_file
-    if plain.key is not None or plain.redis_url is not None or not file.is_file() or _home_came_along():
+    if plain.key is not None or plain.redis_url is not None or not file.is_file() or _is_placed_by_dotenv(file):
         return plain
     joined = load(WorkerSettings, _env_file=(file, DOTENV), **overrides)
     return joined if joined.server_url == dotenv_values(file).get("ORCHESTRATOR_BASE_URL") else plain

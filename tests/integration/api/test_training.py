@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.api.support import HandWorker, Running, is_problem, submit, until
 from tests.integration.api.training import agent, client, close_clients, register, train
-from tunefleet.services import allotment
+from tunefleet.services import journal_limits
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ def test_of_predictions_so_many_are_kept(
     job: tuple[str, httpx.Client], person: httpx.Client, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id, http = job
-    monkeypatch.setattr(allotment, "RECORDS", 3)
+    monkeypatch.setattr(journal_limits, "RECORDS", 3)
     for step in range(1, 8):
         one = {"step": step, "epoch": 0, "sample_index": 0, "prompt": "2+2", "prediction": "4"}
         assert http.post("/local/predictions", json={"job_id": job_id, "predictions": [one]}).status_code == 200

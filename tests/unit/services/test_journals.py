@@ -18,7 +18,7 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import journal, journal_totals
 from tunefleet.errors import ConflictError, NotFoundError, OffsetConflict
 from tunefleet.schemas.worker_link import JournalBatch, Offer
-from tunefleet.services import allotment, events, live, logs, metrics, series, tasks
+from tunefleet.services import events, journal_limits, live, logs, metrics, series, tasks
 from tunefleet.services.curves import Curves
 from tunefleet.services.downsample import Column, downsample
 from tunefleet.services.scrub import scrub, scrub_bytes
@@ -73,7 +73,9 @@ async def test_of_other_records_so_many_are_kept_and_an_event_says_so(
 ) -> None:
     _, offer = running
     record = {"type": "event", "name": "x", "message": "m", "level": "info"}
-    monkeypatch.setattr(allotment, limit, {"RECORDS": 11, "RECORD_CHARACTERS": 10 * len(json.dumps(record))}[limit])
+    monkeypatch.setattr(
+        journal_limits, limit, {"RECORDS": 11, "RECORD_CHARACTERS": 10 * len(json.dumps(record))}[limit]
+    )
     records = [launch("l1"), *([record] * 8), metric(1), *([record] * 8), metric(2), record]
     cursor = 0
     while cursor < len(records):

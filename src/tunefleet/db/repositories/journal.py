@@ -12,7 +12,7 @@ from sqlalchemy import Connection, bindparam, case, delete, func, insert, or_, s
 from tunefleet.db.engine.bulk import Bulk
 from tunefleet.db.rows import LaunchRow, PointRow
 from tunefleet.db.tables.core import journal_records, launches, metric_points
-from tunefleet.db.tables.journal import journal_room, reported_predictions
+from tunefleet.db.tables.operations import journal_room, reported_predictions
 
 _OF_TASK = select(launches).where(launches.c.task_id == bindparam("task_id")).order_by(launches.c.number)
 _OF_TASKS = select(launches).where(launches.c.task_id.in_(bindparam("ids", expanding=True)))

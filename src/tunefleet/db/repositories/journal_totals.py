@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from sqlalchemy import Connection, bindparam, insert, select, update
 
 from tunefleet.db.engine.bulk import Bulk
-from tunefleet.db.tables.journal import journal_room
+from tunefleet.db.tables.operations import journal_room
 
 
 class RoomRow(NamedTuple):

@@ -21,7 +21,7 @@ from tunefleet.db.tables.core import (
     tasks,
     training_jobs,
 )
-from tunefleet.db.tables.journal import reported_predictions
+from tunefleet.db.tables.operations import reported_predictions
 
 _AT_ONCE: Final = 500
 """Digests that are asked for in one query."""

@@ -13,7 +13,7 @@ import datasets
 from datasets.exceptions import DatasetNotFoundError
 
 from tunefleet.errors import DataError
-from tunefleet.programs import assets, contained, hub
+from tunefleet.programs import assets, containment, hub
 from tunefleet.programs.archives import opened
 from tunefleet.programs.data.readers import Rows, files_of_split, read_path, take, without_media
 from tunefleet.programs.data.streams import HubReader, Reader, TableReader, chained, open_file
@@ -117,7 +117,7 @@ def _checked(name: str, wanted: HubSet) -> str:
     """Return what to give to `load_dataset`, if the dataset's card names nothing outside of it."""
     place = hub.resolve(name, "dataset", wanted.revision)
     cached = Path(place) if place != name else None
-    contained.check_dataset(cached or hub.few_files(name, wanted.revision, contained.CARDS, kind="dataset"))
+    containment.check_dataset(cached or hub.few_files(name, wanted.revision, containment.CARDS, kind="dataset"))
     return place
 
 

@@ -10,7 +10,7 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from tunefleet.errors import InputError, ModelError
-from tunefleet.programs import base_model, contained
+from tunefleet.programs import base_model, containment
 from tunefleet.programs.base_model import Source
 from tunefleet.programs.embed.model import Loading, Model, Vectors
 from tunefleet.spec.base import is_written_as_path
@@ -118,7 +118,7 @@ def _locate(identifier: str, local: str | None, *, revision: str | None, trust_r
         return base_model.locate(identifier, None, revision=revision, trust_remote_code=trust_remote_code)
     folder = Path(local or identifier).expanduser()
     if (folder / MODULES).is_file():
-        contained.check_model(folder)
+        containment.check_model(folder)
         return Source(identifier, str(folder), None, trust_remote_code)
     if (folder / "adapter_config.json").is_file():
         raise ModelError(

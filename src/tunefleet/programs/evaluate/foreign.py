@@ -17,7 +17,7 @@ import yaml
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tunefleet.errors import InputError
-from tunefleet.programs import contained
+from tunefleet.programs import containment
 
 _RUNS: Final = frozenset({"hf_evaluate", "trust_remote_code", "custom_generate"})
 """Keys that, true, run code from elsewhere, wherever in a task they stand."""
@@ -66,8 +66,8 @@ def check(folder: Path, names: Names) -> None:
             and what it would run.
     """
     folder = folder.resolve()
-    for card in (path for path in _files(folder) if path.name in contained.CARDS):
-        contained.check_dataset(card.parent)
+    for card in (path for path in _files(folder) if path.name in containment.CARDS):
+        containment.check_dataset(card.parent)
     waiting = [path for path in _files(folder) if path.suffix in {".yaml", ".yml"}]
     seen: set[Path] = set()
     while waiting:
@@ -126,7 +126,7 @@ def _opened(value: Any, *, opened: bool = False) -> Iterator[str]:
 
 
 def _is_inside(text: str, folder: Path) -> bool:
-    if contained.opens_elsewhere(text) or contained.leads_out(text):
+    if containment.opens_elsewhere(text) or containment.leads_out(text):
         return False
     try:
         return text.startswith("hf://") or (folder / text).resolve().is_relative_to(folder)

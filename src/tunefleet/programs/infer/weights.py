@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from tunefleet.errors import ModelError
-from tunefleet.programs import base_model, contained, hub
+from tunefleet.programs import base_model, containment, hub
 from tunefleet.programs.archives import inner, opened
 from tunefleet.programs.engine.protocol import EngineAdapter, EngineModel
 from tunefleet.spec.base import is_hub_name
@@ -54,7 +54,7 @@ def engine_model(
     if spec.start is not None:
         started = _started(spec.start, spec.start_pointer, inputs, workspace)
         if (started / _ADAPTER_FILE).is_file():
-            contained.check_adapter(started)
+            containment.check_adapter(started)
             _check_base(started, hub_id, FETCHED)
             # Where others are put on by name, this one is below all of them.
             under = any(not each.merge for each in adapters)
@@ -91,7 +91,7 @@ def _adapters(
     for index, each in enumerate(spec.model.adapters):
         pointer = f"model.adapters.{index}"
         folder = _adapter_folder(each, pointer, inputs, workspace)
-        contained.check_adapter(folder)
+        containment.check_adapter(folder)
         _check_base(folder, hub_id, pointer)
         name, merge = each.name or f"lora_{index}", each.apply == "merge"
         found.append(EngineAdapter(name, str(folder), merge=merge, scale=each.scale))
@@ -134,7 +134,7 @@ def _started(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[str, str], 
 def _whole_model(started: Path, base: Path, workspace: Path) -> Path:
     """Return a model's folder; a single file of weights stands for those of the base."""
     if started.is_dir():
-        contained.check_model(started)
+        containment.check_model(started)
         return started
     if not base.is_dir():
         raise ModelError(

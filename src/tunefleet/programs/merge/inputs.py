@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.errors import ModelError
-from tunefleet.programs import base_model, contained, hub
+from tunefleet.programs import base_model, containment, hub
 from tunefleet.programs.archives import inner, opened
 from tunefleet.programs.base_model import Source
 from tunefleet.spec.base import is_hub_name
@@ -69,7 +69,7 @@ def adapter_folder(index: int, adapter: MergeAdapterSpec, inputs: Mapping[str, s
         raise ModelError(
             f"spec.{pointer}: there is no {adapter.path or adapter.task_id or adapter.url} on this worker."
         )
-    contained.check_adapter(folder)
+    containment.check_adapter(folder)
     return folder
 
 

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from tunefleet.errors import InputError, ModelError
-from tunefleet.programs import base_model, contained
+from tunefleet.programs import base_model, containment
 from tunefleet.programs.archives import opened
 from tunefleet.programs.quoting import ending
 from tunefleet.spec import RewardModelSpec
@@ -171,7 +171,7 @@ def _load(source: base_model.Source) -> PreTrainedModel:
 
 def _load_adapter(source: base_model.Source) -> PreTrainedModel:
     """Load what a `reward` task with a `lora` block leaves: an adapter with its head, put on its base for good."""
-    contained.check_model(Path(source.path))
+    containment.check_model(Path(source.path))
     try:
         adapted = AutoPeftModelForSequenceClassification.from_pretrained(
             source.path, num_labels=1, dtype=torch.float32, trust_remote_code=source.trust_remote_code

@@ -11,7 +11,7 @@ from peft import LoraConfig, PeftModel
 from transformers import PreTrainedModel
 
 from tunefleet.errors import ModelError
-from tunefleet.programs import base_model, contained
+from tunefleet.programs import base_model, containment
 from tunefleet.programs.archives import inner, opened
 from tunefleet.programs.train import adapter, model
 from tunefleet.programs.train.hardware import Kernels
@@ -50,9 +50,9 @@ def locate_base(spec: ModelTrainingSpec, inputs: Mapping[str, str], workspace: P
         return Base(source)
     folder = _checkpoint_folder(spec.start, spec.start_pointer, inputs, workspace)
     if spec.adapter is not None:
-        contained.check_adapter(folder)
+        containment.check_adapter(folder)
         return Base(source, str(folder))
-    contained.check_model(folder)
+    containment.check_model(folder)
     return Base(replace(source, path=str(folder), revision=None))
 
 

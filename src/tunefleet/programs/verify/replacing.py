@@ -13,7 +13,7 @@ from typing import Any, Final
 from transformers import PreTrainedTokenizerBase
 
 from tunefleet.errors import ModelError
-from tunefleet.programs import base_model, contained, hub
+from tunefleet.programs import base_model, containment, hub
 from tunefleet.programs.archives import inner, opened
 from tunefleet.programs.base_model import Source
 from tunefleet.programs.merge import vocabulary
@@ -46,7 +46,7 @@ def locate(name: str, given: str | None, workspace: Path) -> Source:
         folder = hub.fetched(name, patterns=_WANTED)
     else:
         return base_model.locate(name, None)
-    contained.check_model(folder)
+    containment.check_model(folder)
     return Source(name, str(folder))
 
 

@@ -13,9 +13,9 @@ from tunefleet.db.repositories import journal, training_protocol
 from tunefleet.db.rows import LaunchRow, PointRow
 from tunefleet.schemas.training_reports import Done, MetricPage, MetricRow, MetricRows, ReportedPoint
 from tunefleet.services import thinning
-from tunefleet.services.allotment import Allotment
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, AttemptActor, may_read
+from tunefleet.services.journal_limits import JournalUsage
 from tunefleet.services.tasks import find
 from tunefleet.services.training import agents
 from tunefleet.services.training import held as holding
@@ -50,7 +50,7 @@ def _store(
          journal.curve_of("train", values), orjson.dumps(values).decode())
         for seq, (point, values) in enumerate(new, launch.cursor)
     ]  # fmt: skip
-    room = Allotment.of(connection, held.task.id)
+    room = JournalUsage.of(connection, held.task.id)
     kept = [(launch.task_id, launch.number, *row) for row in room.take_points(rows, keep)]
     journal.add_records(connection, kept, [])
     if launch.cursor == 0 and launch.number > 1 and new:

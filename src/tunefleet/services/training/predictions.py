@@ -24,9 +24,9 @@ from tunefleet.schemas.training_reports import (
     PredictionPage,
     PredictionTrends,
 )
-from tunefleet.services.allotment import Allotment
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, AttemptActor, may_read
+from tunefleet.services.journal_limits import JournalUsage
 from tunefleet.services.tasks import find
 from tunefleet.services.training import agents
 from tunefleet.services.training import held as holding
@@ -77,7 +77,7 @@ def _store(
         (seq, "prediction", orjson.dumps({**given[digest], "type": "prediction", "seq": seq, "at": now}).decode())
         for seq, digest in enumerate(fresh, launch.cursor)
     ]
-    room = Allotment.of(connection, held.task.id)
+    room = JournalUsage.of(connection, held.task.id)
     kept = room.take_records(rows)
     journal.add_records(connection, [], [(launch.task_id, launch.number, *row) for row in kept])
     training_protocol.add_reported_predictions(connection, launch, fresh[: len(kept)])

@@ -15,12 +15,12 @@ from tests.unit.services.journalled import launch, metric, read
 from tests.unit.services.lab import FakeWorker, Lab
 from tunefleet.db.repositories import journal, journal_totals, training_protocol
 from tunefleet.db.tables.core import journal_records, launches, metric_points
-from tunefleet.db.tables.journal import reported_predictions
+from tunefleet.db.tables.operations import reported_predictions
 from tunefleet.errors import InputError
 from tunefleet.schemas.training_jobs import JobRegistration
 from tunefleet.schemas.training_reports import PredictionItem, ReportedPoint
 from tunefleet.schemas.worker_link import Offer
-from tunefleet.services import allotment, events
+from tunefleet.services import events, journal_limits
 from tunefleet.services.training import jobs, metrics, predictions
 
 LONG = "n" * 257
@@ -86,7 +86,7 @@ async def test_what_is_beyond_a_limit_is_left_out_and_said_once(
 ) -> None:
     _, offer = running
     for name, limit in limits.items():
-        monkeypatch.setattr(allotment, name, limit)
+        monkeypatch.setattr(journal_limits, name, limit)
     await send(lab, offer, records)
     assert (await count(lab, metric_points), await count(lab, journal_records)) == stored
     assert await told(lab, offer.task_id) == said
@@ -100,14 +100,14 @@ async def test_of_a_wide_point_the_first_values_are_kept_and_those_whose_names_f
     rows = await lab.core.read(partial(journal.newest_values, task_id=offer.task_id, series="train", limit=2))
     wide, narrow = (orjson.loads(values) for _, values in rows)
     assert narrow == {"loss": 2.0}
-    assert list(wide) == list(WIDE)[: allotment.VALUES]
+    assert list(wide) == list(WIDE)[: journal_limits.VALUES]
 
 
 async def test_of_a_task_so_many_launches_are_kept_and_the_shipper_comes_to_its_end(
     lab: Lab, running: tuple[FakeWorker, Offer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, offer = running
-    monkeypatch.setattr(allotment, "LAUNCHES", 2)
+    monkeypatch.setattr(journal_limits, "LAUNCHES", 2)
     for number in range(5):
         name = f"l{number}"
         assert await lab.journal(offer.token, name, [launch(name), metric(number + 1)]) == 2
@@ -195,7 +195,7 @@ async def test_what_a_job_reports_is_held_to_the_same_limits(
     job_id, token = await registered(lab)
     who = await lab.attempt(token)
     for name, limit in limits.items():
-        monkeypatch.setattr(allotment, name, limit)
+        monkeypatch.setattr(journal_limits, name, limit)
     for step in range(10):
         await predictions.report(lab.core, who, [said(step)])
         await metrics.report(lab.core, who, [ReportedPoint(step=step, train_loss=1.0)])

@@ -36,7 +36,7 @@ _LEAST_CHARACTERS: Final = 64 << 20
 
 
 @dataclass(slots=True)
-class Allotment:
+class JournalUsage:
     """What of a task's journals is kept, while an operation adds to it.
 
     Args:
@@ -54,7 +54,7 @@ class Allotment:
     lost: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, connection: Connection, task_id: str) -> Allotment:
+    def of(cls, connection: Connection, task_id: str) -> JournalUsage:
         """Read what is kept of a task."""
         row = journal_totals.get(connection, task_id)
         known = row or RoomRow(task_id)

@@ -14,10 +14,10 @@ from tunefleet.errors import DataError, ModelError, TunefleetError
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global HubSet, Place, base_model, contained, datasets, hub, judge, read_path
+    global HubSet, Place, base_model, containment, datasets, hub, judge, read_path
     import datasets
 
-    from tunefleet.programs import base_model, contained, hub
+    from tunefleet.programs import base_model, containment, hub
     from tunefleet.programs.data.places import HubSet, Place
     from tunefleet.programs.data.readers import read_path
     from tunefleet.programs.ppo import judge
@@ -82,7 +82,7 @@ def test_a_model_whose_base_is_a_path_is_refused(tmp_path: Path, monkeypatch: py
     (tmp_path / "a" / "config.json").write_text("{}")
     with pytest.raises(ModelError, match="leads out of the folder"):
         base_model.locate("./a", str(tmp_path / "a"))
-    contained.check_adapter(tmp_path / "a")  # its base is given by the task
+    containment.check_adapter(tmp_path / "a")  # its base is given by the task
 
 
 LEADING_OUT = [
@@ -118,9 +118,9 @@ def test_a_model_that_names_a_file_elsewhere_is_refused(
     name = Path(name).name
     with pytest.raises(ModelError, match=f"{name} of m names .* leads out of the folder"):
         base_model.locate("./m", str(folder))
-    if content != [] and name != "config.json":
+    if name != "config.json":
         with pytest.raises(ModelError, match="leads out of the folder"):
-            contained.check_adapter(folder)
+            containment.check_adapter(folder)
 
 
 def test_notes_and_tokens_that_look_like_paths_are_no_paths(tmp_path: Path) -> None:
@@ -179,21 +179,17 @@ def test_a_card_that_names_data_elsewhere_is_refused(tmp_path: Path, name: str, 
     text = f"license: mit\nconfigs:\n- config_name: default\n  data_files: {files}\n"
     (tmp_path / name).write_text(text if name.endswith(".yaml") else f"---\n{text}---\n# Rows\n")
     with pytest.raises(DataError, match=f"{name} names .* under '(data_files|path)', which leads out of the dataset"):
-        contained.check_dataset(tmp_path)
+        containment.check_dataset(tmp_path)
 
 
-@pytest.mark.parametrize("head", ["---\n#c\n---\r", "---\x85\n"])
-def test_a_card_is_read_as_the_hubs_library_reads_it(tmp_path: Path, head: str) -> None:
-    text = f"{head}configs:\n- config_name: default\n  data_files: /srv/rows.jsonl\n---\n"
-    (tmp_path / "README.md").write_bytes(text.encode())
-    import huggingface_hub.repocard as theirs
-
-    block = theirs.REGEX_YAML_BLOCK.search(text)
-    if block is None or "data_files" not in block[2]:
-        contained.check_dataset(tmp_path)
-        return
-    with pytest.raises(DataError):
-        contained.check_dataset(tmp_path)
+def test_a_card_is_read_as_the_hubs_library_reads_it(tmp_path: Path) -> None:
+    """A lone carriage return ends a line of the head there, whatever a reader of lines makes of it."""
+    rest = "configs:\n- config_name: default\n  data_files: /srv/rows.jsonl\n---\n"
+    (tmp_path / "README.md").write_bytes(f"---\n#c\n---\r{rest}".encode())
+    with pytest.raises(DataError, match="leads out of the dataset"):
+        containment.check_dataset(tmp_path)
+    (tmp_path / "README.md").write_bytes(f"---\x85\n{rest}".encode())
+    containment.check_dataset(tmp_path)  # no head at all
 
 
 def test_what_a_card_says_beside_its_data_is_no_path(tmp_path: Path) -> None:
@@ -201,16 +197,16 @@ def test_what_a_card_says_beside_its_data_is_no_path(tmp_path: Path) -> None:
         "---\nconfigs:\n- config_name: a\n  description: 'see https://host/x'\n  sep: '::'\n"
         "  data_files: 'zip://a.csv::data.zip'\n---\n"
     )
-    contained.check_dataset(tmp_path)
+    containment.check_dataset(tmp_path)
     (tmp_path / "README.md").write_text("---\na: !tag b: c\n---\n")
-    contained.check_dataset(tmp_path)
+    containment.check_dataset(tmp_path)
 
 
 def test_a_card_with_data_of_its_own_is_taken(tmp_path: Path) -> None:
-    contained.check_dataset(tmp_path)
+    containment.check_dataset(tmp_path)
     (tmp_path / "README.md").write_text("# Rows\n\n---\nconfigs: /srv\n---\n")
-    contained.check_dataset(tmp_path)
+    containment.check_dataset(tmp_path)
     (tmp_path / "README.md").write_text(
         "---\nconfigs:\n- config_name: x\n  data_files: data/*.jsonl\n- data_dir: sub\n---\n"
     )
-    contained.check_dataset(tmp_path)
+    containment.check_dataset(tmp_path)
