@@ -213,15 +213,16 @@ class BackendSink:
 
     def _is_given_up(self, what: str, seq: int, error: TunefleetError) -> bool:
         """Whether the backend has failed at a record again and again, so that the others need not wait for it."""
-        if not isinstance(error, BackendFault | BackendBusy):
+        if not isinstance(error, BackendFault | BackendBusy | AuthError):
             return False
         self._faults[what, seq] = self._faults.get((what, seq), 0) + 1
         # Of lines that it has failed at together each is tried once, and so is what comes behind what it failed at.
         alone = (what == "logs" and seq < self._alone_until) or what in self._failing
         if not alone and self._faults[what, seq] < _FAULTS:
             return False
-        if isinstance(error, BackendBusy) and not self._client.is_there(self._job.job_id, self._line):
-            self._job.add_warning(f"The backend takes nothing at the moment; it is tried again: {error}")
+        if not self._is_about_it(error):
+            if isinstance(error, BackendBusy):
+                self._job.add_warning(f"The backend takes nothing at the moment; it is tried again: {error}")
             return False
         self._failing.add(what)
         return True
@@ -247,14 +248,11 @@ class BackendSink:
             one = orjson.loads(line)
             try:
                 self._client.send(one["what"], self._job.job_id, one["body"])
-            except (BackendFault, BackendBusy) as error:
-                if isinstance(error, BackendBusy) and not self._client.is_there(self._job.job_id, self._line):
+            except (UnreachableError, AuthError) as error:
+                if not self._is_about_it(error):
                     self._rest_aside(file, lines[index:])
                     raise
                 skip(self._job, one["what"], error)
-            except (UnreachableError, AuthError):
-                self._rest_aside(file, lines[index:])
-                raise
             except TunefleetError as error:
                 skip(self._job, one["what"], error)
         file.unlink(missing_ok=True)
@@ -266,8 +264,15 @@ class BackendSink:
     def _kept(self, error: UnreachableError | AuthError) -> UnreachableError:
         if isinstance(error, UnreachableError):
             return error
-        self.refused = error
+        if not self._is_about_it(error):
+            self.refused = error
         return UnreachableError(str(error))
+
+    def _is_about_it(self, error: UnreachableError | AuthError) -> bool:
+        """Whether a refusal is about what was told: the backend is there, and takes the token with something else."""
+        if isinstance(error, BackendBusy | AuthError):
+            return self._client.is_there(self._job.job_id, self._line)
+        return isinstance(error, BackendFault)
 
     def _stand_at(self, offset: int) -> None:
         """Find out which line an offset is in, and what of that line was taken before; after a restart only."""

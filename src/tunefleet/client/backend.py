@@ -85,10 +85,10 @@ class JobClient:
         self._send("POST", f"/api/training/local/{job_id}/logs", body.model_dump(mode="json"))
 
     def is_there(self, job_id: str, offset: int) -> bool:
-        """Whether the backend takes or refuses log lines, none in this case, behind so many."""
+        """Whether the backend takes or refuses log lines, none in this case, behind so many, with this token."""
         try:
             self.logs(job_id, [], offset)
-        except UnreachableError:
+        except (UnreachableError, AuthError):
             return False
         except TunefleetError:
             return True

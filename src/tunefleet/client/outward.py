@@ -14,6 +14,7 @@ from typing import Final
 import httpx
 
 from tunefleet.client.reach import Reach, shown
+from tunefleet.client.stopping import Stop
 from tunefleet.client.throttle import Throttle
 from tunefleet.errors import InputError, TooLargeError, UnreachableError
 from tunefleet.schemas.compat_results import ENVELOPE_NAME, ResultEnvelope
@@ -52,10 +53,19 @@ class Outward:
         receiver: Where to.
         allowed: Hosts and networks in private ranges that may be reached.
         throttle: Holds it to a speed.
+        stop: Ends what is on its way.
     """
 
-    def __init__(self, receiver: Receiver, *, allowed: Sequence[str] = (), throttle: Throttle | None = None) -> None:
+    def __init__(
+        self,
+        receiver: Receiver,
+        *,
+        allowed: Sequence[str] = (),
+        throttle: Throttle | None = None,
+        stop: Stop | None = None,
+    ) -> None:
         self._receiver = receiver
+        self._stop = stop
         self._reach = Reach(allowed)
         self._throttle = throttle
 
@@ -66,13 +76,14 @@ class Outward:
             ForbiddenError: If the address may not be reached.
             InputError: If the receiver refuses it.
             UnreachableError: If the receiver does not answer, or cannot take it now.
+            Stopped: If nobody wants it to be sent any more.
         """
         body = envelope.model_dump_json().encode()
         if self._throttle is not None:
             self._throttle.take(len(body))
         headers = {"Content-Type": "application/json", **self._receiver.headers}
         url, method = self._receiver.url, self._receiver.method
-        answer = self._reach.send(method, url, headers=headers, timeout=self._receiver.timeout, content=body)
+        answer = self._sent(method, url, headers, body)
         _refuse(url, answer)
 
     def file(self, task_id: str, path: Path) -> None:
@@ -90,8 +101,13 @@ class Outward:
         headers |= {"Content-Type": f"multipart/form-data; boundary={boundary}", "Content-Length": str(length)}
         pieces = _pieces(head, path, tail)
         content = self._throttle.paced(pieces) if self._throttle is not None else pieces
-        answer = self._reach.send("POST", url, headers=headers, timeout=self._receiver.timeout, content=content)
-        _refuse(url, answer)
+        _refuse(url, self._sent("POST", url, headers, content))
+
+    def _sent(
+        self, method: str, url: str, headers: Mapping[str, str], content: bytes | Iterator[bytes]
+    ) -> httpx.Response:
+        timeout = self._receiver.timeout
+        return self._reach.send(method, url, headers=headers, timeout=timeout, content=content, stop=self._stop)
 
 
 class IntoBucket:
@@ -102,16 +118,20 @@ class IntoBucket:
         access_key: That writes.
         secret_key: Belongs to it.
         throttle: Holds it to a speed.
+        stop: Ends what is on its way.
 
     Raises:
         MachineError: If this machine lacks the package.
     """
 
-    def __init__(self, url: str, access_key: str, secret_key: str, *, throttle: Throttle | None = None) -> None:
+    def __init__(
+        self, url: str, access_key: str, secret_key: str, *, throttle: Throttle | None = None, stop: Stop | None = None
+    ) -> None:
         from tunefleet.artifacts.publish import place_at
 
         self._place = place_at(url, access_key, secret_key)
         self._throttle = throttle
+        self._stop = stop or Stop()
 
     def result(self, envelope: ResultEnvelope) -> None:
         """Write a result, over an older one.
@@ -131,6 +151,7 @@ class IntoBucket:
         self._place.put([(f"{task_id}/{path.name}", path)], self._sent, replace=True)
 
     def _sent(self, count: int) -> None:
+        self._stop.check()
         if self._throttle is not None:
             self._throttle.take(count)
 

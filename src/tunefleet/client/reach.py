@@ -17,7 +17,7 @@ import httpx
 
 from tunefleet.client import trust
 from tunefleet.client.limit import Limit, cut
-from tunefleet.client.stopping import Trace
+from tunefleet.client.stopping import Stop, Trace
 from tunefleet.errors import ForbiddenError, InputError, UnreachableError
 
 TIMEOUT: Final = httpx.Timeout(60.0, connect=10.0)
@@ -96,6 +96,7 @@ class Reach:
         headers: Mapping[str, str] | None = None,
         timeout: httpx.Timeout = TIMEOUT,
         content: bytes | Iterable[bytes] = b"",
+        stop: Stop | None = None,
     ) -> httpx.Response:
         """Send a request and return the answer, its body unread; a redirect is an answer too.
 
@@ -106,17 +107,19 @@ class Reach:
             timeout: Of the network: how long it may be silent. The host has as long to take each piece of the content,
                 and to answer after the last one, whatever it sends meanwhile.
             content: What is sent.
+            stop: Ends it early.
 
         Raises:
             ForbiddenError: If the address may not be reached.
             UnreachableError: If the host does not answer, or does not do so in time.
+            Stopped: If nobody wants the answer any more.
         """
         sent, seconds = dict(headers or {}), silence_s(timeout)
         if isinstance(content, bytes):
             if content and not any(name.lower() == "content-length" for name in sent):
                 sent["Content-Length"] = str(len(content))
             content = [content] if content else []
-        limit = Limit(seconds)
+        limit = Limit(seconds, stop)
         pieces = limit.renewed_by(cut(content), seconds) if content else None
         with _client(timeout) as client, _in_our_words(url, limit), limit.watched() as trace:
             response = self._sent(client, self.request(client, method, url, headers=sent, content=pieces), trace)

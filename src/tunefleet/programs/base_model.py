@@ -66,7 +66,7 @@ def locate(
         containment.check_model(folder)
         path = str(folder)
     else:
-        path = hub.resolve(identifier, "model", revision)
+        path, revision = hub.resolve(identifier, "model", revision)
         cached = Path(path) if path != identifier else None
         containment.check_model(cached or hub.few_files(identifier, revision, containment.READ))
     return Source(identifier, path, revision, trust_remote_code)

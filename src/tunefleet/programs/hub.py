@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from huggingface_hub import HfApi, constants, errors, get_token, snapshot_download
 from huggingface_hub.errors import (
@@ -30,16 +30,25 @@ _PAGES: Final = "https://huggingface.co"
 """Where a person accepts a licence, whatever mirror the files come from."""
 
 
-def resolve(name: str, kind: Kind, revision: str | None = None) -> str:
+class Resolved(NamedTuple):
+    """What to give to `from_pretrained` or `load_dataset`.
+
+    Args:
+        path: The name itself if the hub has it, or the folder of the local cache if the hub cannot be asked.
+        revision: The commit that the hub has now: what is looked at first and what is loaded then are the same.
+    """
+
+    path: str
+    revision: str | None
+
+
+def resolve(name: str, kind: Kind, revision: str | None = None) -> Resolved:
     """Return what to give to `from_pretrained` or `load_dataset` for a name of the hub.
 
     Args:
         name: `owner/name`.
         kind: What it is.
         revision: Branch, tag or commit.
-
-    Returns:
-        The name itself if the hub has it, or the folder of the local cache if the hub cannot be asked.
 
     Raises:
         ModelError: If no such model exists or may be read.
@@ -69,7 +78,7 @@ def resolve(name: str, kind: Kind, revision: str | None = None) -> str:
                 f"There is no {kind} {name!r}: no such folder, not in the local cache, and the hub is switched off.",
                 hint="Mend the path or name, or unset HF_HUB_OFFLINE on the worker so that it may be downloaded.",
             )
-        return cached
+        return Resolved(cached, revision)
     try:
         with explained(name, kind, revision):
             about = _ask(name, kind, revision)
@@ -77,11 +86,11 @@ def resolve(name: str, kind: Kind, revision: str | None = None) -> str:
         cached = _cached(name, kind, revision)
         if cached is None:
             raise
-        return cached
+        return Resolved(cached, revision)
     if kind == "model":
         sizes = {file.rfilename: file.size or 0 for file in getattr(about, "siblings", None) or ()}
         arrivals.watch(name, sizes, Path(constants.HF_HUB_CACHE))
-    return name
+    return Resolved(name, getattr(about, "sha", None) or revision)
 
 
 def fetched(name: str, revision: str | None = None, patterns: Sequence[str] | None = None) -> Path:
@@ -96,8 +105,8 @@ def fetched(name: str, revision: str | None = None, patterns: Sequence[str] | No
         ModelError: If it does not exist or may not be read.
         UnreachableError: If the hub does not answer and it is not in the cache.
     """
-    place = resolve(name, "model", revision)
-    return few_files(name, revision, patterns) if place == name else Path(place)
+    found = resolve(name, "model", revision)
+    return few_files(name, found.revision, patterns) if found.path == name else Path(found.path)
 
 
 def few_files(

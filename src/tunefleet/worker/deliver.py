@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from tunefleet.client.stopping import Stop
 from tunefleet.errors import (
     ArtifactError,
     AuthError,
@@ -234,7 +235,8 @@ class Deliverer:
         except OSError as error:
             # The server has it all the same.
             logger.warning("The result of task %s cannot be written down: %s", self._offer.task_id, error)
-        self._destination.deliver(envelope, self._outputs.files(outputs, result))
+        files = self._outputs.files(outputs, result)
+        self._while_wanted(lambda stop: self._destination.deliver(envelope, files, stop))
         self._destination.copy(self._folder.root)
         throttle = self._site.transfers.throttle
         if throttle is not None:
@@ -250,12 +252,22 @@ class Deliverer:
         )
         return {file.name: file.url for file in files}
 
+    def _while_wanted(self, act: Callable[[Stop], object]) -> None:
+        """Do what may sit in a socket for minutes; raises `Cancelled` soon after it is unwanted."""
+
+        def check() -> None:
+            if self._unwanted():
+                raise Cancelled
+
+        self._mailbox.interruptibly(act, check)
+
     def _pause(self, seconds: float) -> None:
         self._mailbox.pause_whole(seconds, unwanted=self._unwanted)
 
     def _push(self, name: str, kind: str, path: Path) -> None:
         try:
-            self._delivery.push_artifact(self._offer.task_id, name, kind, path)
+            # Of a push that is left alone the server keeps what has arrived; it ends with the attempt's connection.
+            self._while_wanted(lambda _: self._delivery.push_artifact(self._offer.task_id, name, kind, path))
         except _LASTING:
             raise
         except TunefleetError as error:

@@ -19,6 +19,7 @@ from tenacity.wait import wait_exponential
 
 from tunefleet.client.outward import IntoBucket, Outward, Receiver
 from tunefleet.client.reach import Reach, origin_of, same_server, shown
+from tunefleet.client.stopping import Stop
 from tunefleet.errors import (
     ForbiddenError,
     InputError,
@@ -146,13 +147,19 @@ class Destination:
         filled = str(self._secrets.fill(url))
         return None if same_server(filled, self._transfers.server_url) else filled
 
-    def deliver(self, envelope: ResultEnvelope, files: Iterable[Path]) -> None:
+    def deliver(self, envelope: ResultEnvelope, files: Iterable[Path], stop: Stop | None = None) -> None:
         """Send result and files to the other receiver, if there is one; tried again until it is taken or too late.
+
+        Args:
+            envelope: The result.
+            files: Sent before it.
+            stop: Ends it early.
 
         Raises:
             DeliveryError: If it is refused, or too late.
+            Stopped: If nobody wants it to be delivered any more.
         """
-        url, outward = self.foreign, self._outward()
+        url, outward = self.foreign, self._outward(stop)
         if url is None or outward is None:
             return
         for path in files:
@@ -160,20 +167,20 @@ class Destination:
         self._tried(lambda: outward.result(envelope), "The result", url)
         logger.info("Delivered the result of task %s to %s.", self._task_id, self._written)
 
-    def _outward(self) -> Outward | IntoBucket | None:
+    def _outward(self, stop: Stop | None) -> Outward | IntoBucket | None:
         """Return the sender; null if results go to our own server only."""
         url = self.foreign
         if url is None:
             return None
         if self._spec.type == "s3":
-            return self._bucket()
+            return self._bucket(stop)
         headers = dict(self._secrets.fill(self._spec.headers or {}))
         receiver = Receiver(url, self._spec.method, headers, self._spec.timeout_s)
-        return Outward(receiver, allowed=self._transfers.url_allow, throttle=self._transfers.throttle)
+        return Outward(receiver, allowed=self._transfers.url_allow, throttle=self._transfers.throttle, stop=stop)
 
-    def _bucket(self) -> IntoBucket:
+    def _bucket(self, stop: Stop | None = None) -> IntoBucket:
         written = [self._spec.url, self._spec.access_key, self._spec.secret_key]
-        return IntoBucket(*self._secrets.fill(written), throttle=self._transfers.throttle)
+        return IntoBucket(*self._secrets.fill(written), throttle=self._transfers.throttle, stop=stop)
 
     @property
     def _written(self) -> str:

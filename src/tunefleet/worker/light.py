@@ -75,6 +75,7 @@ class LightTasks:
         self._parts: set[str] = set()
         self._accepted: set[str] = set()
         self._computing: list[_Computing] = []
+        self._sending: dict[str, Stop] = {}
         self._pool = ThreadPoolExecutor(max_workers=max(1, slots) + _DELIVERIES, thread_name_prefix="light")
 
     @property
@@ -149,8 +150,8 @@ class LightTasks:
         with self._news:
             self._over = True
             self._news.notify_all()
-            for each in self._computing:
-                each.stop.set()
+            for each in (*(one.stop for one in self._computing), *self._sending.values()):
+                each.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _accept(self, token: str) -> None:
@@ -227,12 +228,15 @@ class LightTasks:
         with self._lock:
             if not self._wanted(own.token):
                 return end
+            stop = self._sending[own.token] = Stop()
         try:
-            return self._delivery(own).delivered(own, kind, end)
-        except _Unwanted:
+            return self._delivery(own).delivered(own, kind, end, stop)
+        except (_Unwanted, Stopped):
             logger.info("Task %s is not wanted any more; its result is not delivered.", own.task_id)
             return end
         finally:
+            with self._lock:
+                del self._sending[own.token]
             self._outbox.held_up(own.token, None)
 
     def _delivery(self, offer: Offer) -> LightDelivery:
@@ -255,6 +259,8 @@ class LightTasks:
         """Say no end of its own for a task; called under the lock."""
         for held in (self._running, self._delivering, self._parts):
             held.discard(token)
+        if token in self._sending:
+            self._sending[token].set()
         for each in self._computing:
             if not any(map(self._wanted, each.tokens)):
                 each.stop.set()

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from tunefleet.client.stopping import Stop
 from tunefleet.errors import InputError, MachineError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime.secrets.resolver import Secrets
@@ -58,8 +59,18 @@ class LightDelivery:
         """Return whether an end leads to a delivery."""
         return finish.outcome == "completed" and self._destination(task) is not None
 
-    def delivered(self, task: Offer, kind: str, finish: Finish) -> Finish:
-        """Bring a completed task's result to where its document wants it; returns the end that this leads to."""
+    def delivered(self, task: Offer, kind: str, finish: Finish, stop: Stop | None = None) -> Finish:
+        """Bring a completed task's result to where its document wants it; returns the end that this leads to.
+
+        Args:
+            task: Whose result it is.
+            kind: Of the task.
+            finish: How it ended.
+            stop: Ends the delivery early.
+
+        Raises:
+            Stopped: If nobody wants it to be delivered any more.
+        """
         destination = self._destination(task)
         if destination is None or finish.outcome != "completed":
             return finish
@@ -73,7 +84,7 @@ class LightDelivery:
         )
         try:
             destination.check_folder()
-            destination.deliver(envelope, ())
+            destination.deliver(envelope, (), stop)
             if destination.folder is not None:
                 _write(destination.folder, envelope)
         except (DeliveryError, InputError, MachineError, OSError) as error:

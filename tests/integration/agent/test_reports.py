@@ -161,6 +161,8 @@ def test_what_the_backend_will_never_take_is_skipped_and_said(written: Written, 
         (True, True, 504),
         (False, True, 429),
         (False, False, 307),
+        (True, False, 401),
+        (False, True, 401),
     ],
 )
 def test_a_record_that_the_backend_fails_at_keeps_no_other_waiting(

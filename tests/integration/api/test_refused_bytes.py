@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.integration.api.support import Running, submit
+from tunefleet.client import Client
 
 ROOM = 1_000_000
 SIZE = 3 * ROOM
@@ -42,6 +44,23 @@ def as_a_job_of_its_own(client: httpx.Client, data: bytes) -> httpx.Response:
     token = registered.json()["job_token"]
     with httpx.Client(base_url=client.base_url, headers={"Authorization": f"Bearer {token}"}) as job:
         return as_a_blob(job, data)
+
+
+def test_data_are_cut_for_a_federation_where_their_chunks_fit(
+    running: Running, small: httpx.Client, tmp_path: Path
+) -> None:
+    """What is cut again is kept already: it takes no more of a quota that is nearly used up."""
+    rows = b"".join(b'{"n": %d, "text": "%s"}\n' % (number, b"x" * 400) for number in range(1000))
+    with Client(running.url, small.headers["Authorization"].removeprefix("Bearer ")) as client:
+        (tmp_path / "rows.jsonl").write_bytes(rows)
+        client.data.push(tmp_path / "rows.jsonl", name="rows")
+    wanted = {"dataset": "rows", "chunk_size": 500}
+    assert small.post("/federations", json=wanted).status_code == 201
+    before = running.core.blobs.kept_before(float("inf"))
+    assert small.post("/federations", json=wanted).status_code == 201
+    refused = small.post("/federations", json={"dataset": "rows", "chunk_size": 499})
+    assert refused.json()["type"] == "urn:tunefleet:error:over_quota", refused.text
+    assert running.core.blobs.kept_before(float("inf")) == before
 
 
 @pytest.mark.parametrize("way", [as_a_blob, as_a_result, as_a_job_of_its_own])

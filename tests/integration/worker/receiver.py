@@ -31,12 +31,15 @@ class Receiver:
     etag: str | None = None
     cut_after: list[int] = field(default_factory=list)
     """Of the next downloads, after how many bytes the connection breaks."""
+    answering: threading.Event = field(default_factory=threading.Event)
+    """Cleared while what is sent is taken, and not answered."""
 
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
     """Serve while the body runs."""
     receiver = Receiver()
+    receiver.answering.set()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -67,6 +70,7 @@ def receiving() -> Iterator[Receiver]:
 
         def _note(self, body: bytes) -> None:
             receiver.seen.append(Seen(self.command, self.path, dict(self.headers.items()), body))
+            receiver.answering.wait(60)
 
         def _answer(self, status: int, body: bytes, *, cut: bool = False) -> None:
             self.send_response(status)
@@ -86,6 +90,7 @@ def receiving() -> Iterator[Receiver]:
     try:
         yield receiver
     finally:
+        receiver.answering.set()
         server.shutdown()
         server.server_close()
         thread.join()

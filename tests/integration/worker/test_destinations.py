@@ -233,6 +233,19 @@ def test_a_cancel_ends_a_delivery_that_waits_for_its_receiver(tmp_path: Path, re
     assert ("task-1", "final_lora", "adapter") in world.files.pushed, "the server keeps what it has"
 
 
+def test_a_cancel_ends_a_delivery_that_is_not_answered(tmp_path: Path, receiver: Receiver) -> None:
+    world = World(tmp_path / "results")
+    receiver.answering.clear()
+    wanted = {"type": "http", "url": receiver.url, "timeoutSec": 600}
+    token = world.server.offer("task-1", spec={"output": {"destination": wanted}})
+    with allowing(world):
+        world.job().end(FakeEnd())
+        world.server.wait_for(lambda: receiver.seen)
+        world.server.want(token, "cancel")
+        assert world.server.finished(token).outcome == "cancelled"
+    assert not receiver.answering.is_set()
+
+
 def test_a_cancel_is_remembered_by_the_next_worker(tmp_path: Path, receiver: Receiver) -> None:
     world = World(tmp_path / "results")
     token = waiting(world, receiver)

@@ -79,6 +79,15 @@ def test_a_cancel_ends_a_delivery_that_waits(site: Site) -> None:
     assert site.end("one").outcome == "cancelled"
 
 
+def test_a_cancel_ends_a_delivery_that_is_not_answered(site: Site) -> None:
+    site.receiver.answering.clear()
+    site.run("one", delivers=True)
+    site.light.heed(Desired(token="one", action="cancel", generation=1))
+    assert site.end("one").outcome == "cancelled"
+    site.light._pool.shutdown(wait=True)  # its thread sits in no socket any more
+    assert not site.receiver.answering.is_set()
+
+
 def test_that_something_runs_on_is_said_of_what_is_held_alone(site: Site) -> None:
     site.run("one", delivers=True)
     site.light.heed(Desired(token="one", action="run", generation=2))

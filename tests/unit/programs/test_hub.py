@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,10 +29,11 @@ def online(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
     def answer(error: Exception | None) -> None:
-        def ask(self: HfApi, name: str, **options: Any) -> None:
+        def ask(self: HfApi, name: str, **options: Any) -> SimpleNamespace:
             assert options["timeout"] <= 10
             if error is not None:
                 raise error
+            return SimpleNamespace(sha="c" * 40)
 
         monkeypatch.setattr(HfApi, "model_info", ask)
         monkeypatch.setattr(HfApi, "dataset_info", ask)
@@ -39,9 +41,14 @@ def online(monkeypatch: pytest.MonkeyPatch) -> Any:
     return answer
 
 
-def test_a_name_that_the_hub_has_is_given_on(online: Any) -> None:
+@pytest.mark.parametrize("revision", [None, "main"])
+@pytest.mark.parametrize("kind", ["model", "dataset"])
+def test_a_name_that_the_hub_has_is_given_on_with_the_commit_of_now(
+    online: Any, kind: hub.Kind, revision: str | None
+) -> None:
+    """Its owner cannot change what is loaded after it was looked at."""
     online(None)
-    assert hub.resolve("owner/name", "model") == "owner/name"
+    assert hub.resolve("owner/name", kind, revision) == ("owner/name", "c" * 40)
 
 
 @pytest.mark.parametrize(
@@ -71,9 +78,9 @@ def test_a_hub_that_does_not_answer_is_a_fault_of_the_network(online: Any, error
 def test_without_the_hub_the_cache_is_used(online: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(hub, "snapshot_download", lambda name, **options: str(tmp_path))
     online(OSError("no route"))
-    assert hub.resolve("owner/name", "model") == str(tmp_path)
+    assert hub.resolve("owner/name", "model").path == str(tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert hub.resolve("owner/name", "model") == str(tmp_path)
+    assert hub.resolve("owner/name", "model").path == str(tmp_path)
 
 
 def test_switched_off_and_not_in_the_cache_names_both_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from tests.unit.services.federating import Party, keep, party
 from tests.unit.services.lab import Lab
-from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
+from tests.unit.services.test_federation_attempts import fail_for
+from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError
 from tunefleet.schemas.federated import ADAPTER_FILE, MemberChange, UpdateCreate
 from tunefleet.schemas.federated_chunks import ClaimChunk
 from tunefleet.services.core import Core
@@ -169,3 +170,40 @@ async def test_of_a_version_a_token_sees_what_its_worker_gave(
     assert {each.worker for each in found.contributions} == seen
     assert bool(found.report) == (len(seen) == 3)
     assert found.files == whole.files
+
+
+@pytest.mark.parametrize(
+    ("own_tokens", "worker", "told"),
+    [(True, "w1", False), (True, None, False), (False, "w1", False), (False, None, True)],
+)
+async def test_what_was_wrong_with_a_round_is_told_to_who_may_see_its_updates(
+    lab: Lab, tmp_path: Path, own_tokens: bool, worker: str | None, told: bool
+) -> None:
+    group = await party(lab, tmp_path / "files", min_workers=2, own_tokens=own_tokens)
+    who, error = FederationActor(group.id, worker=worker), "It is broken."
+    await group.upload("w1", 1.0)
+    await fail_for(group, await group.upload("w2", 2.0))
+    for asker, sees in ((who, told), (lab.admin, True)):
+        events = await news.after(lab.core, asker, group.id, 0)
+        (failed,) = [event.data for event in events if event.kind == "federation.round_failed"]
+        assert (failed["reason"], "error" in failed) == ("update_refused", sees)
+        views = (
+            (await jobs.list_rounds(lab.core, asker, group.id)).items,
+            (await jobs.get(lab.core, asker, group.id)).rounds,
+        )
+        for listed in views:
+            assert any(error in (each.why or "") for each in listed) == sees
+
+
+async def test_a_file_that_another_worker_sent_is_nobody_elses(lab: Lab, tmp_path: Path) -> None:
+    group = await started(lab, tmp_path / "files", own_tokens=True)
+    row = await group.row()
+    entry = await lab.upload(lab.admin, b"weights of w2")
+    file = entry.digest, entry.size_bytes
+    owners = {name: FederationActor(group.id, worker=name) for name in ("w1", "w2")}
+    await uploads.stored_file(lab.core, owners["w2"], row, *file)
+    sent = {name: (await uploads.expect_file(lab.core, who, group.id, *file))[1] for name, who in owners.items()}
+    assert sent == {"w1": False, "w2": True}
+    body = UpdateCreate(worker="w1", step=900, num_examples=1, config={}, sha256=entry.digest)
+    with pytest.raises(ArtifactError, match="was not uploaded"):
+        await uploads.take_update(lab.core, owners["w1"], group.id, body)

@@ -252,12 +252,12 @@ async def upload_file(
     if known:
         async for _ in request.stream():
             pass  # a client that still sends does not see an answer
-        await uploads.stored_file(core, federation, digest, upload_length)
+        await uploads.stored_file(core, who, federation, digest, upload_length)
         return request_bodies.answer(Reached(cursor=upload_length), 201)
     scope = scope_of(federation.project)
     reached, whole = await file_transfer.take(request, core.blobs, digest, upload_offset, upload_length, scope=scope)
     if whole:
-        await uploads.stored_file(core, federation, digest, upload_length)
+        await uploads.stored_file(core, who, federation, digest, upload_length)
     return request_bodies.answer(Reached(cursor=reached), 201 if whole else 202)
 
 

@@ -244,6 +244,16 @@ def refused_last(connection: Connection, federation_seq: int) -> dict[str, str]:
     return {worker: reason for worker, reason in connection.execute(query) if reason}
 
 
+def senders(federation_id: str, worker: str | None) -> list[str]:
+    """Return who may hold files that were sent for an update: whoever has a worker's own token, and who has another.
+
+    Args:
+        federation_id: To which.
+        worker: Whose own token it is; null for any other.
+    """
+    return [federation_id] if worker is None else [f"{federation_id}-from-{worker}", federation_id]
+
+
 def holders_of(connection: Connection, federation_seq: int) -> list[str]:
     """Return who pins files for the updates of a federation."""
     return [

@@ -113,27 +113,27 @@ def _slice(rows: Rows, split: str, name: str) -> Rows:
     return take(rows, range(instruction.from_ or 0, len(rows) if instruction.to is None else instruction.to))
 
 
-def _checked(name: str, wanted: HubSet) -> str:
+def _checked(name: str, wanted: HubSet) -> hub.Resolved:
     """Return what to give to `load_dataset`, if the dataset's card names nothing outside of it."""
-    place = hub.resolve(name, "dataset", wanted.revision)
-    cached = Path(place) if place != name else None
-    containment.check_dataset(cached or hub.few_files(name, wanted.revision, containment.CARDS, kind="dataset"))
-    return place
+    found = hub.resolve(name, "dataset", wanted.revision)
+    cached = Path(found.path) if found.path != name else None
+    containment.check_dataset(cached or hub.few_files(name, found.revision, containment.CARDS, kind="dataset"))
+    return found
 
 
 def _stream_from_hub(name: str, split: str, wanted: HubSet) -> Reader:
-    place = _checked(name, wanted)
+    path, revision = _checked(name, wanted)
     try:
-        stream = datasets.load_dataset(place, wanted.config, split=split, revision=wanted.revision, streaming=True)
+        stream = datasets.load_dataset(path, wanted.config, split=split, revision=revision, streaming=True)
     except (DatasetNotFoundError, ValueError, OSError) as error:
         raise DataError(f"The dataset {name} cannot be opened: {error}", detail=repr(error)) from error
     return HubReader(without_media(stream))
 
 
 def _from_hub(name: str, split: str, wanted: HubSet) -> Rows:
-    place = _checked(name, wanted)
+    path, revision = _checked(name, wanted)
     try:
-        loaded = datasets.load_dataset(place, wanted.config, split=split, revision=wanted.revision)
+        loaded = datasets.load_dataset(path, wanted.config, split=split, revision=revision)
     except (DatasetNotFoundError, ValueError, OSError) as error:
         raise DataError(f"The dataset {name} cannot be loaded: {error}", detail=repr(error)) from error
     rows: Rows = without_media(loaded)

@@ -10,7 +10,15 @@ import orjson
 
 from tunefleet.db import Connection
 from tunefleet.db.federations import federation_updates, federations, rounds
-from tunefleet.db.federations.federation_updates import COUNTED, DISCARDED, REJECTED, SUPERSEDED, WAITING, UpdateRow
+from tunefleet.db.federations.federation_updates import (
+    COUNTED,
+    DISCARDED,
+    REJECTED,
+    SUPERSEDED,
+    WAITING,
+    UpdateRow,
+    senders,
+)
 from tunefleet.db.federations.federations import FederationRow, MemberRow
 from tunefleet.db.federations.rounds import RoundRow
 from tunefleet.db.repositories import artifacts
@@ -220,7 +228,7 @@ def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: fl
     before = known(connection, row, arrived.worker, arrived.step, arrived.upload_digest or arrived.model_digest)
     if before is not None:
         if says_other_rows(before, arrived.num_examples, arrived.attempt):
-            artifacts.unpin_files(connection, [arrived.model_digest, arrived.upload_digest or ""], [row.id])
+            _let_go(connection, row, arrived)
             return _correct(connection, row, before, arrived.num_examples, now)
         return before
     refuse_upload(connection, row, arrived.worker, arrived.attempt)
@@ -238,7 +246,7 @@ def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: fl
     assert current is not None, "a federation that was started has a round"
     stored, replaced = _store(connection, row, current, arrived, doubt, now)
     # Whoever uploaded a file by itself held it until now.
-    artifacts.unpin_files(connection, [arrived.model_digest, arrived.upload_digest or ""], [row.id])
+    _let_go(connection, row, arrived)
     _remember(connection, member, stored, arrived, now)
     tell(
         connection, row, "federation.update", now, is_due=current.deadline_at is None, worker=stored.worker,
@@ -344,6 +352,11 @@ def _refuse_unstored(connection: Connection, row: FederationRow, arrived: Arrive
 def _member(connection: Connection, row: FederationRow, arrived: Arrived, now: float) -> MemberRow:
     known = federations.member(connection, row.seq, arrived.worker)
     return known or MemberRow(row.seq, arrived.worker, None, 0, 0, None, None, None, None, now, now)
+
+
+def _let_go(connection: Connection, row: FederationRow, arrived: Arrived) -> None:
+    sent = [arrived.model_digest, arrived.upload_digest or ""]
+    artifacts.unpin_files(connection, sent, senders(row.id, arrived.worker))
 
 
 def _store(

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, Self
 
 import orjson
 
@@ -66,20 +67,22 @@ async def cut(
         NotFoundError: If there is no such data.
         DataError: If it has a file of rows that are neither JSON lines nor CSV, a row that is no object, no row at all,
             or makes too many chunks.
+        QuotaError: If the project would keep more than it may.
     """
     files = await core.read(lambda connection: _files(connection, actor.project, dataset))
-    size_bytes = sum(file.size_bytes for file in files)  # pieces are kept as they are cut, before they are recorded
-    await core.read(lambda connection: quotas.refuse_storing(connection, actor.project, size_bytes, lock=False))
     if total is not None:
         rows = await asyncio.to_thread(_count, core.blobs, files)
         chunk_size = max(1, -(-rows // total))
-    pieces = await asyncio.to_thread(_cut, core.blobs, files, chunk_size)
+    room = await core.read(lambda connection: quotas.room_for(connection, actor.project))
+    if room is not None and room < sum(file.size_bytes for file in files):
+        # Pieces are kept as they are cut, before they are recorded: nothing shall stay of what a quota refuses.
+        planned = await asyncio.to_thread(_cut, files, chunk_size, core.blobs, _Measured)
+        await core.read(lambda connection: _refuse(connection, actor.project, planned))
+    pieces = await asyncio.to_thread(_cut, files, chunk_size, core.blobs, Intake)
 
     def operation(connection: Connection) -> None:
         now = core.clock.wall()
-        known = artifacts.known(connection, actor.project, [piece.digest for piece in pieces])
-        new = {piece.digest: piece.size_bytes for piece in pieces if piece.digest not in known}
-        quotas.refuse_storing(connection, actor.project, sum(new.values()))
+        _refuse(connection, actor.project, pieces)
         for piece in pieces:
             artifacts.add_blob(
                 connection, project=actor.project, digest=piece.digest, size_bytes=piece.size_bytes, at=now
@@ -88,6 +91,37 @@ async def cut(
 
     await core.write(operation)
     return pieces
+
+
+def _refuse(connection: Connection, project: str, pieces: Sequence[Piece]) -> None:
+    known = artifacts.known(connection, project, [piece.digest for piece in pieces])
+    new = {piece.digest: piece.size_bytes for piece in pieces if piece.digest not in known}
+    quotas.refuse_storing(connection, project, sum(new.values()))
+
+
+class _Measured:
+    """Takes a piece's bytes as `Intake` does, and keeps none.
+
+    Args:
+        store: Where an intake would put them.
+    """
+
+    def __init__(self, store: BlobStore) -> None:  # noqa: ARG002 - as an intake's
+        self._hash = hashlib.sha256()
+        self.size_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """There is nothing to let go."""
+
+    def write(self, data: bytes) -> None:
+        self._hash.update(data)
+        self.size_bytes += len(data)
+
+    def finish(self) -> str:
+        return self._hash.hexdigest()
 
 
 def _files(connection: Connection, project: str, name: str) -> list[FileEntry]:
@@ -122,10 +156,12 @@ def _count(blobs: BlobStore, files: Sequence[FileEntry]) -> int:
     return sum(1 for _ in _rows(blobs, files))
 
 
-def _cut(blobs: BlobStore, files: Sequence[FileEntry], chunk_size: int) -> tuple[Piece, ...]:
+def _cut(
+    files: Sequence[FileEntry], chunk_size: int, blobs: BlobStore, intake: type[Intake | _Measured]
+) -> tuple[Piece, ...]:
     rows = _rows(blobs, files)
     pieces: list[Piece] = []
-    while (piece := _one(blobs, islice(rows, chunk_size))) is not None:
+    while (piece := _one(islice(rows, chunk_size), intake(blobs))) is not None:
         pieces.append(piece)
         if len(pieces) > MAX_CHUNKS:
             raise DataError(f"The data makes more than {MAX_CHUNKS:,} chunks.", hint="Write a larger `chunk_size`.")
@@ -134,18 +170,17 @@ def _cut(blobs: BlobStore, files: Sequence[FileEntry], chunk_size: int) -> tuple
     return tuple(pieces)
 
 
-def _one(blobs: BlobStore, rows: Iterator[bytes]) -> Piece | None:
-    first = next(rows, None)
-    if first is None:
-        return None
-    count, batch = 1, bytearray(first + b"\n")
-    with Intake(blobs) as file:
+def _one(rows: Iterator[bytes], into: Intake | _Measured) -> Piece | None:
+    count, batch = 0, bytearray()
+    with into as file:
         for row in rows:
             count += 1
             batch += row + b"\n"
             if len(batch) >= _BATCH_BYTES:
                 file.write(bytes(batch))
                 batch.clear()
+        if not count:
+            return None
         file.write(bytes(batch))
         return Piece(file.finish(), file.size_bytes, count)
 

@@ -26,8 +26,10 @@ def forget(connection: Connection, row: FederationRow) -> None:
         connection: Of the operation.
         row: The federation, locked; it has ended, and nobody reads its versions.
     """
+    members = federations.members(connection, row.seq)
     holders = [
         row.id,
+        *(federation_updates.senders(row.id, each.worker)[0] for each in members),
         federation_chunks.holder(row.id),
         *federation_updates.holders_of(connection, row.seq),
         *federation_versions.holders_of(connection, row.seq, row.id),
@@ -35,7 +37,7 @@ def forget(connection: Connection, row: FederationRow) -> None:
     for start in range(0, len(holders), _AT_ONCE):
         artifacts.unpin(connection, holders[start : start + _AT_ONCE])
     artifacts.delete_rows(connection, federation_versions.of_artifacts(connection, row.seq))
-    for member in federations.members(connection, row.seq):
+    for member in members:
         lane = callbacks.lane(row.id, member.worker)
         notifications.give_up_channel(connection, lane, "The federation was removed.")
     events.delete_of_federation(connection, row.seq)

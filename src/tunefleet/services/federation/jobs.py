@@ -91,7 +91,7 @@ async def list_(
             connection, project=actor.project, limit=count + 1, before=start, statuses=statuses, owner=owner
         )
         rows, next_cursor = split(found, count)
-        items = tuple(views.federation_view(connection, row) for row in rows)
+        items = tuple(views.federation_view(connection, row, actor) for row in rows)
         return Page[FederationView](items=items, next_cursor=next_cursor)
 
     return await core.read(operation)
@@ -118,7 +118,7 @@ async def list_rounds(
     def operation(connection: Connection) -> Page[RoundView]:
         row = find(connection, who, reference)
         found = round_rows.newest(connection, row.seq, limit=count + 1, before=start)
-        shown = views.round_views(connection, row, found[:count])
+        shown = views.round_views(connection, row, found[:count], who)
         next_cursor = str(shown[-1].number) if len(found) > count else None
         return Page[RoundView](items=tuple(shown), next_cursor=next_cursor)
 

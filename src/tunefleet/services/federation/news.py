@@ -9,7 +9,7 @@ from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.repositories import events
 from tunefleet.schemas.api import EventView
 from tunefleet.services.core import Core
-from tunefleet.services.federation.status import find, sees
+from tunefleet.services.federation.status import find, sees, sees_all
 from tunefleet.services.federation.tokens import Who
 from tunefleet.services.views import event_view
 
@@ -37,9 +37,12 @@ async def after(core: Core, who: Who, reference: str, event_id: int) -> list[Eve
 def _for(who: Who, row: FederationRow, event: EventView) -> EventView:
     """Return an event as the caller may see it: without what a worker sent whose updates are none of its business."""
     worker = event.data.get("worker")
-    if worker is None or sees(who, row, worker):
-        return event
-    return event.model_copy(update={"data": {key: event.data[key] for key in _OF_ALL if key in event.data}})
+    if worker is not None and not sees(who, row, worker):
+        return event.model_copy(update={"data": {key: event.data[key] for key in _OF_ALL if key in event.data}})
+    if worker is None and not sees_all(who, row):
+        # What was wrong with a round is what was wrong with somebody's update.
+        return event.model_copy(update={"data": {key: value for key, value in event.data.items() if key != "error"}})
+    return event
 
 
 async def start(core: Core, who: Who, reference: str, event_id: int | None) -> tuple[str, int]:

@@ -124,6 +124,11 @@ def sees(who: Who, row: FederationRow, worker: str) -> bool:
     return mine == worker if mine is not None else not (spec_of(row).own_tokens and _is_shared(who))
 
 
+def sees_all(who: Who, row: FederationRow) -> bool:
+    """Whether somebody may read what each worker has sent."""
+    return only_worker(who) is None and sees(who, row, "")
+
+
 def _is_shared(who: Who) -> bool:
     """Whether several workers may have the same key or token."""
     return who.worker is None if isinstance(who, FederationActor) else who.role == "worker"

@@ -49,7 +49,7 @@ async def expect(core: Core, who: Who, reference: str, body: UpdateCreate, size_
         row = found.federation
         if row.task_seq is None:
             refuse_upload(connection, core=core, project=row.project, digest=body.sha256, size_bytes=size_bytes)
-        refuse_unsent_tokenizer(connection, found.federation, body)
+        refuse_unsent_tokenizer(connection, who, found.federation, body)
         return found
 
     return await core.read(operation)

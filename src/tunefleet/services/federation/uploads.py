@@ -16,6 +16,7 @@ import orjson
 
 from tunefleet.db import Connection
 from tunefleet.db.federations import federation_versions, federations
+from tunefleet.db.federations.federation_updates import senders
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.repositories import artifacts
 from tunefleet.errors import ArtifactError, GoneError, InputError, OffsetConflict
@@ -40,7 +41,7 @@ from tunefleet.services.federation.taking import (
     take,
     with_scratch,
 )
-from tunefleet.services.federation.tokens import Who, worker_name
+from tunefleet.services.federation.tokens import Who, only_worker, worker_name
 from tunefleet.spec.federating import FederationSpec
 
 PIN_S: Final = 24 * 3600.0
@@ -202,7 +203,7 @@ async def take_update(core: Core, who: Who, reference: str, body: UpdateCreate) 
 
     def look(connection: Connection) -> tuple[Ticket, int] | Accepted:
         found = expected(connection, who, reference, body)
-        return found if isinstance(found, Accepted) else (found, _sent_bytes(connection, found.federation, body))
+        return found if isinstance(found, Accepted) else (found, _sent_bytes(connection, who, found.federation, body))
 
     found = await core.read(look)
     if isinstance(found, Accepted):
@@ -220,13 +221,14 @@ async def take_update(core: Core, who: Who, reference: str, body: UpdateCreate) 
 async def _let_go(core: Core, seq: int, body: UpdateCreate) -> None:
     """Hold the files of an update no longer that were sent again after it was taken."""
 
-    def holder(connection: Connection) -> str | None:
+    def holders(connection: Connection) -> list[str]:
         row = federations.by_seq(connection, seq)
-        return row.id if row is not None and artifacts.pinned_by(connection, body.sha256, row.id) else None
+        found = [] if row is None else senders(row.id, body.worker)
+        return [each for each in found if artifacts.pinned_by(connection, body.sha256, each)]
 
-    held_by = await core.read(holder)
-    if held_by is not None:
-        await core.write(lambda connection: artifacts.unpin_files(connection, [body.sha256], [held_by]))
+    held_by = await core.read(holders)
+    if held_by:
+        await core.write(lambda connection: artifacts.unpin_files(connection, [body.sha256], held_by))
 
 
 def expected(connection: Connection, who: Who, reference: str, body: UpdateCreate) -> Ticket | Accepted:
@@ -261,14 +263,14 @@ def said_in(body: UpdateCreate) -> Said:
     return Said(body.num_examples, body.base_version, None, body.losses, body.attempt, body.rows_before)
 
 
-def _sent_bytes(connection: Connection, federation: FederationRow, body: UpdateCreate) -> int:
+def _sent_bytes(connection: Connection, who: Who, federation: FederationRow, body: UpdateCreate) -> int:
     """Return the length of an update's weights, if all of its files were sent to its federation."""
-    refuse_unsent(connection, federation, {ADAPTER_FILE: body.sha256})
-    refuse_unsent_tokenizer(connection, federation, body)
+    _refuse_unsent(connection, who, federation, {ADAPTER_FILE: body.sha256})
+    refuse_unsent_tokenizer(connection, who, federation, body)
     return artifacts.sizes(connection, federation.project, [body.sha256]).get(body.sha256, 0)
 
 
-def refuse_unsent_tokenizer(connection: Connection, federation: FederationRow, body: UpdateCreate) -> None:
+def refuse_unsent_tokenizer(connection: Connection, who: Who, federation: FederationRow, body: UpdateCreate) -> None:
     """Refuse an update with a tokenizer that was not sent to its federation, or that is none.
 
     Raises:
@@ -278,18 +280,19 @@ def refuse_unsent_tokenizer(connection: Connection, federation: FederationRow, b
     for name in body.tokenizer:
         if not is_tokenizer(name):
             raise InputError(f"{name[:200]!r} is no file of a tokenizer.", hint="Leave it out.")
-    refuse_unsent(connection, federation, body.tokenizer)
+    _refuse_unsent(connection, who, federation, body.tokenizer)
 
 
-def refuse_unsent(connection: Connection, federation: FederationRow, files_: Mapping[str, str]) -> None:
-    """Refuse files that were not sent to a federation.
+def _sender(who: Who, federation: FederationRow) -> str:
+    """Return who holds what somebody sends for an update; whoever has a token of its own holds alone."""
+    return senders(federation.id, only_worker(who))[0]
 
-    Raises:
-        ArtifactError: If there is one.
-    """
+
+def _refuse_unsent(connection: Connection, who: Who, federation: FederationRow, files_: Mapping[str, str]) -> None:
+    """Refuse files that were not sent to a federation, or by somebody else."""
     for name, digest in files_.items():
         # Who knows a digest does not know the file yet: nobody gets at what others have stored by naming it.
-        if not artifacts.pinned_by(connection, digest, federation.id):
+        if not artifacts.pinned_by(connection, digest, _sender(who, federation)):
             raise ArtifactError(
                 f"The file {name} ({digest[:12]}…) was not uploaded to this federation.", hint="Upload it first."
             )
@@ -333,7 +336,7 @@ async def expect_file(core: Core, who: Who, reference: str, digest: str, size_by
         size_bytes: Length of the whole file.
 
     Returns:
-        The federation, and whether the file was sent to it before and is still kept for it.
+        The federation, and whether the file was sent to it before by the same sender, and is still kept for it.
 
     Raises:
         NotFoundError: If there is no such federation.
@@ -352,12 +355,12 @@ async def expect_file(core: Core, who: Who, reference: str, digest: str, size_by
             raise too_large(most)
         if row.task_seq is None:
             refuse_upload(connection, core=core, project=row.project, digest=digest, size_bytes=size_bytes)
-        return row, artifacts.pinned_by(connection, digest, row.id)
+        return row, artifacts.pinned_by(connection, digest, _sender(who, row))
 
     return await core.read(operation)
 
 
-async def stored_file(core: Core, federation: FederationRow, digest: str, size_bytes: int) -> None:
+async def stored_file(core: Core, who: Who, federation: FederationRow, digest: str, size_bytes: int) -> None:
     """Record a file that the store has just verified; it is kept for the update that will name it.
 
     Raises:
@@ -372,6 +375,6 @@ async def stored_file(core: Core, federation: FederationRow, digest: str, size_b
         quotas.refuse_update(connection, federation, {digest: size_bytes})
         ration.add(connection, core.blobs, digest, size_bytes)
         artifacts.add_blob(connection, project=federation.project, digest=digest, size_bytes=size_bytes, at=now)
-        artifacts.pin(connection, [digest], holder=federation.id, until=now + PIN_S)
+        artifacts.pin(connection, [digest], holder=_sender(who, federation), until=now + PIN_S)
 
     await core.write(operation)

@@ -30,7 +30,7 @@ from tunefleet.schemas.federated import (
 )
 from tunefleet.services.federation.accepting import HARMLESS
 from tunefleet.services.federation.rounds import participants
-from tunefleet.services.federation.status import sees, spec_of
+from tunefleet.services.federation.status import sees, sees_all, spec_of
 from tunefleet.services.federation.tokens import Who
 from tunefleet.services.notify.channels import shown
 from tunefleet.services.views import maybe_moment, moment
@@ -39,24 +39,24 @@ NEWEST_ROUNDS = 10
 """How many rounds are shown with their federation."""
 
 
-def federation_view(connection: Connection, row: FederationRow) -> FederationView:
+def federation_view(connection: Connection, row: FederationRow, who: Who) -> FederationView:
     """Show a federation in a list."""
-    return FederationView(**_fields(connection, row))
+    return FederationView(**_fields(connection, row, who))
 
 
 def federation_detail(connection: Connection, row: FederationRow, who: Who) -> FederationDetail:
     """Show all that somebody may know of a federation."""
     newest = rounds.newest(connection, row.seq, limit=NEWEST_ROUNDS)
     return FederationDetail(
-        **_fields(connection, row),
+        **_fields(connection, row, who),
         spec=spec_of(row).model_dump(mode="json", exclude_none=True),
         contract=None if row.contract is None else orjson.loads(row.contract),
         member_list=member_views(connection, row, who),
-        rounds=tuple(round_views(connection, row, newest)),
+        rounds=tuple(round_views(connection, row, newest, who)),
     )
 
 
-def _fields(connection: Connection, row: FederationRow) -> dict[str, Any]:
+def _fields(connection: Connection, row: FederationRow, who: Who) -> dict[str, Any]:
     spec = spec_of(row)
     current = rounds.get(connection, row.seq, row.round)
     contract = {} if row.contract is None else orjson.loads(row.contract)
@@ -66,7 +66,7 @@ def _fields(connection: Connection, row: FederationRow) -> dict[str, Any]:
         "name": row.name,
         "owner": row.owner,
         "status": row.status,
-        "why": None if current is None else round_views(connection, row, [current])[0].why,
+        "why": None if current is None else round_views(connection, row, [current], who)[0].why,
         "base_model": spec.base_model or contract.get("base_model"),
         "strategy": spec.strategy.name,
         "task_id": _task_id(connection, row),
@@ -84,17 +84,18 @@ def _task_id(connection: Connection, row: FederationRow) -> str | None:
     return found[0].id if found else None
 
 
-def round_views(connection: Connection, row: FederationRow, found: Sequence[RoundRow]) -> list[RoundView]:
-    """Show rounds of a federation."""
+def round_views(connection: Connection, row: FederationRow, found: Sequence[RoundRow], who: Who) -> list[RoundView]:
+    """Show rounds of a federation; of what was wrong with others' updates, nothing to who may not see them."""
+    tells = sees_all(who, row)
     workers = federation_updates.workers_of_rounds(connection, row.seq, [each.number for each in found])
-    return [_round(row, each, workers.get(each.number, [])) for each in found]
+    return [_round(row, each, workers.get(each.number, []), tells=tells) for each in found]
 
 
-def _round(row: FederationRow, found: RoundRow, workers: Sequence[str]) -> RoundView:
+def _round(row: FederationRow, found: RoundRow, workers: Sequence[str], *, tells: bool) -> RoundView:
     return RoundView(
         number=found.number,
         status=cast(Any, found.status),
-        why=_why(row, found, workers),
+        why=_why(row, found, workers, tells=tells),
         participants=participants(found),
         uploaded=tuple(workers),
         version=found.version,
@@ -105,13 +106,14 @@ def _round(row: FederationRow, found: RoundRow, workers: Sequence[str]) -> Round
     )
 
 
-def _why(row: FederationRow, found: RoundRow, workers: Sequence[str]) -> str | None:
+def _why(row: FederationRow, found: RoundRow, workers: Sequence[str], *, tells: bool) -> str | None:
     status = RoundStatus(found.status)
     if status is RoundStatus.SAMPLING:
         return f"The federation is {row.status}."
     if status is not RoundStatus.COLLECTING:
         again = "It is tried again: " if found.error and not status.final else ""
-        return f"{again}{found.error}" if found.error else None
+        error = found.error if tells or not found.error else "The updates could not be aggregated."
+        return f"{again}{error}" if error else None
     names, spec = participants(found), spec_of(row)
     wanted = spec.min_workers if names is None else len(names)
     text = f"{len(workers)} of {wanted} updates are there."
