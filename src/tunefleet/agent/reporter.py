@@ -28,7 +28,7 @@ from tenacity.stop import stop_base
 
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.sink import BackendSink, skip
-from tunefleet.client.backend import BackendFault, JobClient
+from tunefleet.client.backend import BackendBusy, BackendFault, JobClient
 from tunefleet.errors import AuthError, TunefleetError, UnreachableError
 from tunefleet.runtime import JournalShipper
 from tunefleet.schemas.training import JobState, StatusPatch
@@ -55,7 +55,7 @@ class _FailsAtIt(stop_base):
 
     def __call__(self, retry_state: RetryCallState) -> bool:
         error = retry_state.outcome.exception() if retry_state.outcome is not None else None
-        self._faults = self._faults + 1 if isinstance(error, BackendFault) else 0
+        self._faults = self._faults + 1 if isinstance(error, BackendFault | BackendBusy) else 0
         return self._faults > _COMPLAIN_AT
 
 
@@ -182,8 +182,9 @@ class Reporter:
         what = f"status {state}"
         try:
             self._patiently(lambda: self._client.status(self._job.job_id, patch), what=what)
-        except BackendFault as error:
-            if state is not JobState.RUNNING:
+        except (BackendFault, BackendBusy) as error:
+            away = isinstance(error, BackendBusy) and not self._client.is_there(self._job.job_id, 0)
+            if state is not JobState.RUNNING or away:
                 raise
             # Points and log need not wait for it, nor does the end; it is tried again now and then.
             self._job.add_warning(f"The backend fails at {what}, which it is told again later: {error}")

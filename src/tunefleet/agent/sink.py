@@ -270,7 +270,9 @@ class BackendSink:
 
     def _is_about_it(self, error: UnreachableError | AuthError) -> bool:
         """Whether a refusal is about what was told: the backend is there, and takes the token with something else."""
-        if isinstance(error, BackendBusy | AuthError):
+        if isinstance(error, AuthError):
+            return self._client.takes_token(self._job.job_id, self._line)
+        if isinstance(error, BackendBusy):
             return self._client.is_there(self._job.job_id, self._line)
         return isinstance(error, BackendFault)
 

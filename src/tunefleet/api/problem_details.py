@@ -150,6 +150,13 @@ def from_validation(errors: Iterable[Mapping[str, Any]]) -> Response:
     return problem("request_invalid", f"The request cannot be read: {summary}.", faults=faults)
 
 
+async def _half_a_character(_: Request, __: Exception) -> Response:
+    # It came in just now: what is stored is whole.
+    return problem(
+        "request_invalid", "A text of the request has half of a character (a lone surrogate).", hint="Send UTF-8."
+    )
+
+
 def install(app: FastAPI, require_known: Callable[[Request], Awaitable[None]]) -> None:
     """Make every failure of the app a problem.
 
@@ -187,6 +194,8 @@ def install(app: FastAPI, require_known: Callable[[Request], Awaitable[None]]) -
     async def too_deep(request: Request, _: RecursionError) -> Response:
         told = problem("request_invalid", "The request is nested too deeply.", hint="Send it with fewer levels.")
         return await to_known(request, told)
+
+    app.add_exception_handler(UnicodeEncodeError, _half_a_character)
 
     @app.exception_handler(HTTPException)
     async def framework(request: Request, error: HTTPException) -> Response:

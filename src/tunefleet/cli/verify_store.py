@@ -37,8 +37,9 @@ def verify_store(
 
     Files that the database does not know, as after an older copy of it was put back, stay until --delete-unknown.
     """
-    from tunefleet.db.engine.offline import reading, target_of
+    from tunefleet.db.engine.offline import name_of, reading, target_of
     from tunefleet.db.repositories import artifacts
+    from tunefleet.services import filemark
     from tunefleet.services.blobs import open_blobs
     from tunefleet.services.garbage import unknown_files
 
@@ -48,6 +49,7 @@ def verify_store(
     blobs = open_blobs(settings)
     try:
         with reading(target) as connection:
+            filemark.require(connection, name_of(target), blobs, settings.data_dir)
             read, bad = _read(blobs, connection, quiet=as_json)
             unknown = unknown_files(blobs, connection)
         for digest in unknown if delete_unknown else ():

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import httpx
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from tunefleet.client.limit import Limit
-from tunefleet.client.reach import Reach, origin_of
+from tunefleet.client.reach import Reach, moved_to, origin_of
 from tunefleet.client.stopping import Stop, Trace
 from tunefleet.client.webhook import later_s
 from tunefleet.errors import ForbiddenError, InputError, UnreachableError
@@ -165,7 +165,7 @@ def _followed(client: httpx.Client, reach: Reach, question: Question, trace: Tra
         request.extensions["trace"] = trace
         response = client.send(request, stream=True)
         try:
-            if not (here.follow_redirects and response.is_redirect):
+            if not (here.follow_redirects and response.has_redirect_location):
                 return _read(here, response)
             here = _next(here, response)
         finally:
@@ -180,7 +180,7 @@ def _with_params(question: Question) -> str:
 
 
 def _next(here: Question, response: httpx.Response) -> Question:
-    url = urljoin(here.url, response.headers["location"])
+    url = moved_to(here.url, response)
     same = origin_of(url) == origin_of(here.url)
     keeps = response.status_code in (307, 308) or here.method in ("GET", "HEAD")
     if keeps and here.body and not same:

@@ -7,7 +7,8 @@ fast: who calls has the patience.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -85,14 +86,25 @@ class JobClient:
         self._send("POST", f"/api/training/local/{job_id}/logs", body.model_dump(mode="json"))
 
     def is_there(self, job_id: str, offset: int) -> bool:
-        """Whether the backend takes or refuses log lines, none in this case, behind so many, with this token."""
-        try:
-            self.logs(job_id, [], offset)
-        except (UnreachableError, AuthError):
-            return False
-        except TunefleetError:
-            return True
-        return True
+        """Whether the backend takes or refuses, with this token, no line of a log behind so many, or no points."""
+        return any(answer is not None for answer in self._answers(job_id, offset))
+
+    def takes_token(self, job_id: str, offset: int) -> bool:
+        """Whether the token is good for one of them; a backend may know no batches of points."""
+        return any(answer not in {None, "not found"} for answer in self._answers(job_id, offset))
+
+    def _answers(self, job_id: str, offset: int) -> Iterator[str | None]:
+        for ask in (partial(self.logs, job_id, [], offset), partial(self.metrics_batch, job_id, [])):
+            try:
+                ask()
+            except (UnreachableError, AuthError):
+                yield None
+            except NotFoundError:
+                yield "not found"
+            except TunefleetError:
+                yield "refused"
+            else:
+                yield "taken"
 
     def predictions(self, job_id: str, predictions: Sequence[dict[str, Any]]) -> None:
         """Report sample answers; raises as `metrics` does."""
@@ -208,15 +220,17 @@ def _client(url: str, token: str) -> httpx.Client:
 def _call(http: httpx.Client, method: str, path: str, body: dict[str, Any] | None, **options: Any) -> Any:
     try:
         response = http.request(method, path, json=body, **options)
-    except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError) as error:
+    except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError, httpx.DecodingError) as error:
         raise BackendBusy(f"{http.base_url} broke off {method} {path}.", detail=repr(error)) from error
+    except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
+        raise BackendBusy(f"{http.base_url} does not answer {method} {path} in time.", detail=repr(error)) from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         silent = UnreachableError(f"{http.base_url} does not answer.", detail=repr(error))
         raise trust.explained(str(http.base_url), error) or silent from error
     if response.is_success:
         try:
             return response.json() if response.content else {}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BackendFault(f"{http.base_url} did not answer {path} with JSON.") from error
     raise _refusal(response, f"{method} {path}")
 

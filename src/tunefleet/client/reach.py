@@ -77,11 +77,7 @@ class Reach:
                     if not response.is_redirect:
                         yield response
                         return
-                    if "location" not in response.headers:
-                        raise InputError(
-                            f"{shown(url)} answers {response.status_code} and does not say where to go on."
-                        )
-                    url = urljoin(url, response.headers["location"])
+                    url = moved_to(url, response)
                 finally:
                     response.close()
                 if origin_of(url) != first:
@@ -186,11 +182,25 @@ class Reach:
         return bool(end.is_global and not end.is_multicast)
 
 
+def moved_to(url: str, response: httpx.Response) -> str:
+    """Return where a redirect leads.
+
+    Raises:
+        InputError: If it does not say so, or in a way that nobody can follow.
+    """
+    try:
+        found = urljoin(url, response.headers["location"])
+        urlsplit(found)
+    except (KeyError, ValueError):
+        raise InputError(f"{shown(url)} answers {response.status_code} and does not say where to go on.") from None
+    return found
+
+
 def addresses_of(host: str, port: int) -> list[Address]:
     """Return the addresses of a host, as the system knows them now; none if it is unknown."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, ValueError):  # or no name of a host at all
         return []
     return [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
 
@@ -224,7 +234,10 @@ def same_server(one: str, other: str) -> bool:
 
 def shown(url: str) -> str:
     """Return an address without what may be secret in it."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "The address"
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
@@ -248,7 +261,7 @@ def _in_our_words(url: str, limit: Limit) -> Iterator[None]:
     try:
         yield
         limit.check(shown(url))  # what this end has cut off may read like a whole answer
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         limit.check(shown(url))
         raise UnreachableError(f"{shown(url)} cannot be reached: {error}.", detail=repr(error)) from error
 

@@ -13,21 +13,25 @@ from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
 from tunefleet.errors import DataError, ModelError
 
-READ: Final = (
-    "config.json", "tokenizer_config.json", "special_tokens_map.json", "adapter_config.json", "modules.json",
-    "*/tokenizer_config.json", "*/special_tokens_map.json", "*/config.json",
-)  # fmt: skip
-"""Files of a model whose texts become arguments, some of which a library opens; folders in it are models themselves."""
-_LEADS_OUT: Final = re.compile(r"(/|~|[A-Za-z]:[\\/]|\\\\|file:)[^\n]+|([^\n]*[\\/])?\.\.([\\/][^\n]*)?")
+READ: Final = ("*config.json", "*config_sentence_transformers.json", "*special_tokens_map.json", "*modules.json")
+"""Files of a model to fetch and look at; folders in it, at any depth, may be parts of it."""
+_ARGUMENTS: Final = re.compile(
+    r"(.*tokenizer_|adapter_|sentence_.*_|router_|wordembedding_|cnn_|lstm_|.*processor_)?config\.json"
+    r"|config_sentence_transformers\.json|special_tokens_map\.json|modules\.json"
+)
+"""Of these, those whose texts Transformers, PEFT and Sentence Transformers take as arguments; some are opened."""
+_LEADS_OUT: Final = re.compile(r"(/|~|[A-Za-z]:[\\/]|\\\\|file:).+|(.*[\\/])?\.\.([\\/].*)?", re.DOTALL)
 _TEXTS: Final = frozenset({
     "_name_or_path", "name_or_path", "chat_template", "content", "additional_special_tokens", "extra_special_tokens",
-    "architectures", "auto_map", "target_modules", "exclude_modules", "modules_to_save", "layers_pattern",
+    "architectures", "auto_map", "prompts", "target_modules", "exclude_modules", "modules_to_save", "layers_pattern",
 })  # fmt: skip
 """Keys that are notes of where something came from, text, or patterns; keys that end with `_token` are text as well."""
 _REPLACED: Final = frozenset({"tokenizer_file", "special_tokens_map_file", "vocab_file", "merges_file"})
 """Keys in `tokenizer_config.json` in whose place Transformers puts the folder's own file."""
-_OF_A_MODEL: Final = re.compile(r"(file|path|dir|folder|backbone)$")
+_OF_A_MODEL: Final = re.compile(r"(file|path|dir|folder|backbone|structure)$")
 """Ends of the keys in `config.json` that may name a file; the others are numbers, labels and prompts."""
+_FOLDERS: Final = "structure"
+"""All texts below this key are folders of parts."""
 CARDS: Final = ("README.md", ".huggingface.yaml")
 """Where a dataset of the hub says which files are its data."""
 _DATA: Final = frozenset({"data_files", "data_dir", "path"})
@@ -103,10 +107,11 @@ def opens_elsewhere(text: str) -> bool:
 def _check(folder: Path, *, opened_base: bool) -> None:
     for index in folder.glob("*.index.json"):
         _check_shards(index, folder)
-    for file in sorted({path for pattern in READ for path in folder.glob(pattern)}):
+    for file in sorted(path for path in folder.rglob("*.json") if _ARGUMENTS.fullmatch(path.name)):
+        body = file.read_bytes()
         try:
-            content = json.loads(file.read_bytes())
-        except ValueError as error:
+            content = json.loads(body) if body else None
+        except (ValueError, RecursionError) as error:
             raise ModelError(f"{file.name} of {folder.name} cannot be read: {error}") from None
         for key, text in _texts(content):
             if _is_opened(file.name, key, opened_base=opened_base) and (leads_out(text) or _there(text, key)):
@@ -144,4 +149,4 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     elif isinstance(value, Mapping):
         for name, each in value.items():
             if name not in _TEXTS and not name.endswith("_token"):
-                yield from _texts(each, name)
+                yield from _texts(each, key if key == _FOLDERS else name)

@@ -17,6 +17,8 @@ from tunefleet.schemas.worker_link import Capabilities, ResumeFrom
 
 MAX_COUNT: Final = 2**53
 """Steps and the like stay below what every reader of JSON holds exactly."""
+MAX_PATH: Final = 4096
+"""Characters of a checkpoint's path."""
 
 
 class JobState(StrEnum):
@@ -130,7 +132,7 @@ class StatusPatch(Open):
     status: str
     error: str | None = None
     step: int | None = Field(default=None, ge=0, lt=MAX_COUNT)
-    checkpoint: str | None = None
+    checkpoint: str | None = Field(default=None, max_length=MAX_PATH)
 
 
 class PolledJob(Message):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, Field
 
 from tunefleet.schemas.base import Line, Message
-from tunefleet.schemas.training import MAX_COUNT, Open
+from tunefleet.schemas.training import MAX_COUNT, MAX_PATH, Open
 
 JobId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
@@ -156,7 +156,7 @@ class ResumeJob(Open):
         config_adjustments: Parameters by their names in a job's configuration, such as `learning_rate`.
     """
 
-    checkpoint_path: str | None = None
+    checkpoint_path: str | None = Field(default=None, max_length=MAX_PATH)
     resume_from_best: bool = False
     config_adjustments: dict[str, Any] = Field(default_factory=dict)
 

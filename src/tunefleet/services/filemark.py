@@ -72,6 +72,26 @@ def check(database: Database, name: str, blobs: BlobStore, folder: Path, *, now:
         write_private(folder / _NAME, known + "\n")
 
 
+def require(connection: Connection, name: str, blobs: BlobStore, folder: Path) -> None:
+    """Refuse to look after files that were not paired with a database by a start of a server; changes nothing.
+
+    Args:
+        connection: To read with.
+        name: What messages call the database.
+        blobs: The files.
+        folder: The data folder; one without a mark may be another machine's.
+
+    Raises:
+        StoreError: If they do not belong together.
+    """
+    known, noted = keys.get_meta(connection, _META), _noted(folder)
+    if known is None or (noted is not None and noted != known) or not blobs.has(_named(known)[0]):
+        raise StoreError(
+            f"The files in {blobs.root} or the bucket named here are not those of {name}: nothing was looked at.",
+            hint="Check TUNEFLEET_DATABASE_URL, TUNEFLEET_ARTIFACTS and --data; a server pairs them when it starts.",
+        )
+
+
 def _pair(database: Database, name: str, blobs: BlobStore, known: str | None, *, adopt: bool) -> str:
     """Mark the file store as the database's, if it may be; returns the mark."""
     if known is not None and database.shared and _others_serve(database):

@@ -11,7 +11,7 @@ import orjson
 
 from tunefleet.artifacts import manifest_digest
 from tunefleet.db import Connection
-from tunefleet.db.repositories import artifacts, dependencies, tasks
+from tunefleet.db.repositories import artifacts, dependencies, tasks, workflows
 from tunefleet.db.rows import ArtifactRow, TaskRow
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.schemas.api import ArtifactCreate, FileEntry
@@ -26,9 +26,9 @@ from tunefleet.schemas.compat_results import (
     ResultStored,
 )
 from tunefleet.services import artifacts as artifact_service
-from tunefleet.services import links
+from tunefleet.services import links, quotas
 from tunefleet.services.core import Core
-from tunefleet.services.identity import Actor, AttemptActor, Who, may_change, may_read
+from tunefleet.services.identity import Actor, AttemptActor, Who, has_quota, may_change, may_read
 from tunefleet.services.links import Signature, Signer
 from tunefleet.services.manifests import manifest
 from tunefleet.services.metrics import refuse_ended
@@ -97,6 +97,7 @@ async def post(core: Core, who: Who, body: ResultEnvelope) -> ResultStored:
         NotFoundError: If there is no such task.
         ForbiddenError: If it is not the asker's to bring.
         ConflictError: If nobody runs the task, and this is not the result that it has.
+        QuotaError: If the project would keep more than it may.
     """
 
     def operation(connection: Connection) -> None:
@@ -109,8 +110,12 @@ async def post(core: Core, who: Who, body: ResultEnvelope) -> ResultStored:
             raise ConflictError(f"The task {task.id} is {task.status}; its result stays as it is.")
         at = body.received_at or moment(core.clock.wall())
         worker_id = who.worker_id if isinstance(who, AttemptActor) else body.worker_id or task.worker_id
-        made = body.model_copy(update={"worker_id": worker_id, "received_at": at})
-        tasks.set_outcomes(connection, [(task.seq, made.model_dump_json(), None)])
+        made = body.model_copy(update={"worker_id": worker_id, "received_at": at}).model_dump_json()
+        if has_quota(who):
+            grown = len(made) - len(stored or "")
+            quotas.refuse_storing(connection, task.project, max(0, grown))
+            workflows.grow(connection, task.workflow_seq, task.project, grown)
+        tasks.set_outcomes(connection, [(task.seq, made, None)])
 
     await core.write(operation)
     return ResultStored(path=links.path_of(body.task_id))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -38,6 +38,14 @@ from tunefleet.services.observing.tasks import attempt_traceparent
 from tunefleet.services.scrub import scrub
 from tunefleet.services.verdicts import reason_of, settle
 from tunefleet.services.views import moment
+
+_MAX_ERROR: Final = 4_000
+_MAX_DETAIL: Final = 64_000
+"""Characters that are kept of the end of what a job says of its failure; its log has all of it."""
+
+
+def _within(text: str, most: int) -> str:
+    return text if len(text) <= most else f"[{len(text) - most:,} characters were left out here] {text[-most:]}"
 
 
 def topic(worker_id: str) -> str:
@@ -285,14 +293,14 @@ def finish(
     for id_, finish in finishes.items():
         attempt = mine.pop(id_)
         task = rows[attempt.task_id]
-        error = None if finish.error is None else scrub(finish.error)
+        error = None if finish.error is None else scrub(_within(finish.error, _MAX_ERROR))
         reason = reason_of(finish.outcome, finish.reason)
         move = settle(task, reason, now, error=error, stopped=stopped.get(task.seq))
         told = str(move.data.get("after", move.reason.value))
         ended.append(attempt._replace(state="finished", reason=told, error=error, finished_at=now))
         move.data["attempt"] = attempt.number
         moves.append(move)
-        detail = None if finish.detail is None else scrub(finish.detail)
+        detail = None if finish.detail is None else scrub(_within(finish.detail, _MAX_DETAIL))
         computed = finish.outcome == "completed" or (reason is TaskReason.DELIVERY_FAILED and bool(finish.result))
         whole = computed and move.reason is reason
         result = brought.get(task.seq) or _envelope(task, attempt, finish, now) if whole else None

@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 from pydantic import Field, SecretStr, field_validator
 
 from tunefleet.settings.base import CommaList, SharedGpuSettings, TlsSettings, TracingSettings, variable
+from tunefleet.settings.environment import SECRET_PREFIX, SECRETS_DIR
 
 
 class AgentSettings(SharedGpuSettings, TlsSettings, TracingSettings):
     """Settings of the agent of one machine; the names are the document's, ours are `AGENT_KEY` and `TUNEFLEET_…`."""
 
-    addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {"BACKEND_URL": ("API_KEY",)}
+    addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {"BACKEND_URL": ("API_KEY", SECRET_PREFIX, SECRETS_DIR)}
 
     backend_url: str = Field(default="http://localhost:3000", validation_alias=variable("BACKEND_URL"))
     """Who is told of metrics, status and logs, and polled for jobs; `none` tells nobody."""

@@ -124,6 +124,11 @@ class TlsSettings(ProcessSettings):
 class TracingSettings(ProcessSettings):
     """Where a process sends what it has done."""
 
+    addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "TUNEFLEET_OTLP_ENDPOINT": ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"),
+        "OTEL_EXPORTER_OTLP_ENDPOINT": ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"),
+    }
+
     otlp_endpoint: str | None = Field(
         default=None,
         pattern=r"^https?://[^/]",

@@ -98,6 +98,20 @@ def is_set(name: str) -> bool:
     return bool(os.environ.get(name))
 
 
+def first_set(names: Sequence[str]) -> str | None:
+    """Return the first of these variables that `is_set`; a name that ends with `_` is all those that begin so."""
+    for name in names:
+        for each in sorted(os.environ) if name.endswith("_") else [name]:
+            if each.startswith(name) and is_set(each):
+                return each
+    return None
+
+
+def is_dotenvs(name: str) -> bool:
+    """Whether `.env` alone says what a variable is."""
+    return bool(dotenv().get(name)) and not is_set(name)
+
+
 def dotenv_is_read() -> bool:
     """Whether a file `.env` is read in this process."""
     return os.environ.get(_DOTENV_IS_READ, "").lower() not in {"false", "0"}

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from tunefleet.errors import MachineError
 from tunefleet.settings.agent import AgentSettings
 from tunefleet.settings.base import ProcessSettings
-from tunefleet.settings.environment import DOTENV, dotenv, dotenv_is_read, is_set
+from tunefleet.settings.environment import DOTENV, dotenv, dotenv_is_read, first_set, is_set
 from tunefleet.settings.worker import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -66,9 +66,10 @@ def _refuse_unsafe_dotenv(cls: type[ProcessSettings], said: Mapping[str, str | N
     run = next((name for name in cls.programs if said.get(name) and not is_set(name)), None)
     if run is not None:
         raise MachineError(f"{run} stands in .env, and names what is run.", hint=f"Set {run} in the environment.")
-    for address, secrets in cls.addresses.items():
-        taken = next((name for name in secrets if is_set(name)), None)
-        if taken is not None and said.get(address) and not is_set(address):
+    pairs = [pair for base in cls.__mro__ for pair in base.__dict__.get("addresses", {}).items()]
+    for address, secrets in pairs:
+        taken = first_set(secrets) if said.get(address) and not is_set(address) else None
+        if taken is not None:
             raise MachineError(
                 f"{address} stands in .env, and {taken}, which would be sent there, in the environment.",
                 hint="Set both in the same place.",

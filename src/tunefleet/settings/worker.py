@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from tunefleet.settings.base import CommaList, MeetingSettings, ProcessSettings, SharedGpuSettings, variable
 from tunefleet.settings.clusters import NodeSettings
+from tunefleet.settings.environment import SECRET_PREFIX, SECRETS_DIR
 
 
 class SecretSettings(ProcessSettings):
@@ -119,7 +120,9 @@ class WorkerSettings(
     """Settings of a worker."""
 
     addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "ORCHESTRATOR_BASE_URL": ("TUNEFLEET_WORKER_KEY", "ORCHESTRATOR_TOKEN"),
+        # Whoever gives a worker its tasks may have the secrets that they name.
+        "ORCHESTRATOR_BASE_URL": ("TUNEFLEET_WORKER_KEY", "ORCHESTRATOR_TOKEN", SECRET_PREFIX, SECRETS_DIR),
+        "REDIS_URL": (SECRET_PREFIX, SECRETS_DIR),
         "NEBULA_API_BASE_URL": ("NEBULA_API_TOKEN",),
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
@@ -23,10 +23,22 @@ from tunefleet.spec.room import Room
 from tunefleet.spec.shown import MAX_FAULTS, cut, more
 from tunefleet.spec.tasks import TaskSpec
 from tunefleet.spec.template_prompts import is_template
-from tunefleet.spec.text import Source
+from tunefleet.spec.text import Path, Source
 from tunefleet.spec.typed import read_spec
 
 _SHOWN: Final = 8
+_ANYTHING: Final = frozenset({("data", "items"), ("data", "template")})
+"""Below these, what a task gives is made what the next one takes."""
+_TYPES: Final = ("must be a text", "must be a number", "must be a whole number", "must be a list", "must be a mapping",
+                 "must be true or false", "must be an address")  # fmt: skip
+_NAMED: Final = {
+    str: "a text",
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    dict: "a mapping",
+    list: "a list",
+}
 _MAX_LOOKED_AT: Final = 1_000
 """Faults that are looked for; one in what all share is found again in each task."""
 
@@ -119,7 +131,54 @@ def _valueless(found: Sequence[Draft], looked: _Looked) -> list[Fault]:
                 told.append(fault_at((*SPEC, *each.where), wrong[0], draft.source, hint=wrong[1]))
             if len(told) == MAX_FAULTS:
                 return told
+    return told or _of_another_type(found, looked, specs)
+
+
+def _of_another_type(found: Sequence[Draft], looked: _Looked, specs: Mapping[str, Any]) -> list[Fault]:
+    """Tell the references whose value will have a type that its key does not take."""
+    told: list[Fault] = []
+    seen: set[Any] = set()
+    for draft in found:
+        standing = looked.placeholders.get(draft.name, ())
+        examples = {
+            each.where: example
+            for each in standing
+            if each.alone
+            and isinstance(each.piece, Reference)
+            and each.piece.node in specs
+            and each.where[:2] not in _ANYTHING
+            and (example := result_keys.example_of(each.piece, specs[each.piece.node])) is not None
+        }
+        shape = (specs[draft.name].get("taskType"), tuple((where, str(value)) for where, value in examples.items()))
+        if not examples or shape in seen:
+            continue
+        seen.add(shape)  # many tasks refer to values of the same types
+        tried = draft.source.part({"spec": _with(specs[draft.name], examples)}, draft.source.origins)
+        faults: list[Fault] = []
+        read_spec(tried, faults, _unknown([each for each in standing if each.where not in examples]))
+        texts = {each.where: each.piece.text for each in standing if isinstance(each.piece, Reference)}
+        for fault in faults:
+            where = next(
+                (each for each in examples if fault_at((*SPEC, *each), "", draft.source).path == fault.path), None
+            )
+            if where is not None and fault.message.startswith(_TYPES):
+                must = fault.message.partition(", not ")[0]
+                message = f"{texts[where]} is {_NAMED[type(examples[where])]}, and this {must}"
+                told.append(replace(fault, message=message, hint="refer to another key"))
+        if len(told) >= MAX_FAULTS:
+            break
     return told
+
+
+def _with(data: Any, values: Mapping[Path, Any], at: Path = ()) -> Any:
+    """Return data with other values at some paths."""
+    if at in values:
+        return values[at]
+    if isinstance(data, Mapping):
+        return {key: _with(value, values, (*at, key)) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_with(value, values, (*at, index)) for index, value in enumerate(data)]
+    return data
 
 
 @dataclass(slots=True)

@@ -82,6 +82,20 @@ _SINGLE: Final = frozenset({
     "epochs", *_PRODUCTS,
 })  # fmt: skip
 """Keys whose value has nothing below it, whatever the kind."""
+_EXAMPLES: Final[Mapping[str, Any]] = {
+    "task_id": "task-000000000000", "model_name": "name", "output_dir": "/folder", "checkpoints_dir": "/folder",
+    "count": 1, "dataset_size": 1, "training_time_seconds": 1.0, "losses": {}, "timings": {}, "usage": {},
+    "metrics": {}, "items": [],
+    **{
+        f"{name}{end}": value
+        for name in ("final_lora", "final_model")
+        for end, value in (
+            ("_path", "/folder"), ("_archive", "https://host/x.tar.gz"), ("_archive_url", "https://host/x.tar.gz"),
+            ("_archive_path", "/folder/x.tar.gz"), ("_archive_bytes", 1), ("_archive_uploaded", True),
+        )
+    },
+}  # fmt: skip
+"""Keys whose value has one type in whatever kind has them, with such a value."""
 _LOSSES: Final = frozenset({"train_first", "train_last", "held_out_before", "held_out_after", "held_out_best"})
 _BELOW: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("echo", "items"): frozenset({"index", "output"}),
@@ -96,6 +110,9 @@ _BELOW: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     }),
 }  # fmt: skip
 """Kind and key → the keys below it, of each entry where it is a list."""
+_LOADS: Final = frozenset({("checkpoint", "load"), ("model", "adapters"), ("reward_model", "taskId")})
+_PATHS: Final = frozenset({("data", "path"), ("model", "source", "identifier"), ("training", "resume_from_path")})
+"""Keys below `spec` that take a path or a name."""
 _SAVES: Final = frozenset({"sft", "lora_sft", "dpo", "kto", "orpo", "reward", "grpo", "rloo", "ppo"})
 
 
@@ -140,6 +157,18 @@ def _fault_below(reference: Reference, kind: str) -> tuple[str, str] | None:
     return f"{reference.text} has no value: {key} of {_article(kind)} {kind} task has no {show(below)}", hint
 
 
+def example_of(reference: Reference, upstream: Mapping[str, Any]) -> Any:
+    """Return a value of the type that a reference will have; None if that is not known here.
+
+    Args:
+        reference: Into the result of `upstream`.
+        upstream: The mapping below `spec` of that task, as written.
+    """
+    path = reference.path
+    own = path == ("task_id",) or (len(path) == 2 and path[0] == "result")
+    return _EXAMPLES.get(path[-1]) if own and upstream.get("taskType") in RESULT_KEYS else None
+
+
 def misplaced(
     where: Sequence[str | int], reference: Reference, before: str, upstream: Mapping[str, Any]
 ) -> tuple[str, str] | None:
@@ -152,18 +181,18 @@ def misplaced(
         upstream: The mapping below `spec` of that task, as written.
     """
     kind = upstream.get("taskType")
-    loads = tuple(where[:2]) == ("checkpoint", "load") or tuple(where[:2]) == ("model", "adapters")
+    loads = tuple(where[:2]) in _LOADS or tuple(where) in _PATHS
     named = reference.path == ("task_id",) or (len(reference.path) == 2 and reference.path[0] == "result")
     if not loads or not named or kind not in RESULT_KEYS:
         return None
     key, product = reference.path[-1], _made(str(kind), upstream) or "final_model"
     is_address = key.endswith(("_archive", "_archive_url"))
-    match str(where[-1]):
-        case "url" if before.startswith(("http://", "https://")):
+    match "path" if tuple(where) in _PATHS else str(where[-1]):
+        case "url" | "uri" if before.startswith(("http://", "https://")):
             return None
-        case "url" if before or not is_address:
+        case "url" | "uri" if before or not is_address:
             return (
-                f"{before}{reference.text} is no address: url must be one that starts with http:// or https://",
+                f"{before}{reference.text} is no address: {where[-1]} must be one that starts with http:// or https://",
                 f"write ${{{reference.node}.{product}_archive}}, or load it with taskId: ${{{reference.node}.task_id}}",
             )
         case "taskId" | "task_id" if key != "task_id" or kind not in {*_SAVES, "merge", "verify"}:

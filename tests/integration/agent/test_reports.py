@@ -201,6 +201,28 @@ def test_a_record_that_the_backend_fails_at_keeps_no_other_waiting(
     assert written.job.record.refused == {"metrics put aside": 1, "logs put aside": 1, **gone}
 
 
+@pytest.mark.parametrize("refused", ["logs", "running", "metrics"])
+@pytest.mark.parametrize("status", [503, 302])
+def test_a_route_that_a_gateway_never_lets_through_keeps_no_other_waiting(
+    written: Written, stub: StubBackend, refused: str, status: int
+) -> None:
+    def gateway(call: Call) -> tuple[int, dict[str, Any]]:
+        running = call.path.endswith("status") and call.body["status"] == "running"
+        return (status, {}) if (running if refused == "running" else call.path.endswith(refused)) else (200, {})
+
+    stub.answer = gateway
+    written.steps(1, 3)
+    written.say("one\n")
+    written.report()
+    if refused != "metrics":
+        until(lambda: len(stub.taken("job-1", "metrics")) == 3, "the points are told", 60)
+    if refused != "logs":
+        until(lambda: len(stub.log("job-1")) == 1, "the log is told", 60)
+    written.end()
+    until(lambda: stub.statuses("job-1")[-1:] == ["completed"], "the end is told", 90)
+    assert written.job.record.warnings
+
+
 @pytest.mark.parametrize("status", [500, 400])
 def test_a_line_that_is_refused_takes_no_other_with_it(written: Written, stub: StubBackend, status: int) -> None:
     def fails(call: Call) -> tuple[int, dict[str, Any]]:

@@ -97,6 +97,13 @@ LEADING_OUT = [
     ("special_tokens_map.json", {"vocab_file": "SECRET"}),
     ("special_tokens_map.json", {"vocab": "C:\\secret"}),
     ("0_Transformer/tokenizer_config.json", {"vocab": "SECRET"}),
+    ("parts/0_Transformer/special_tokens_map.json", {"vocab_file": "SECRET"}),
+    ("sentence_bert_config.json", {"processor_kwargs": {"vocab_file": "SECRET"}}),
+    ("0_Transformer/sentence_xlm-roberta_config.json", {"tokenizer_args": {"vocab_file": "SECRET"}}),
+    ("sentence_bert_config.json", {"tokenizer_name_or_path": "SECRET"}),
+    ("router_config.json", {"structure": {"query": ["../../other"]}}),
+    ("config.json", {"structure": {"query": ["SECRET"]}}),
+    ("a/whitespacetokenizer_config.json", {"vocab": "a\n/../../secret"}),
     ("tokenizer_config.json", {"vocab": "/dev/zero"}),
     ("adapter_config.json", {"corda_config": {"cache_file": "SECRET"}}),
     ("modules.json", [{"idx": 0, "path": "../other", "type": "x"}]),
@@ -113,7 +120,7 @@ def test_a_model_that_names_a_file_elsewhere_is_refused(
     folder = tmp_path / "m"
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "bert"}')
-    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).parent.mkdir(exist_ok=True, parents=True)
     (folder / name).write_text(json.dumps(content).replace("SECRET", str(secret)))
     name = Path(name).name
     with pytest.raises(ModelError, match=f"{name} of m names .* leads out of the folder"):
@@ -170,6 +177,8 @@ def test_a_name_of_the_hub_is_no_folder_of_where_a_job_runs(
         "../rows.jsonl",
         "[{split: train, path: [a.jsonl, /srv/rows.jsonl]}]",
         "file:///srv/rows.jsonl",
+        '"/srv/rows.json[l\\n]"',
+        '"\\n/../../rows.jsonl"',
         "'zip://a.jsonl::/srv/a.zip'",
         "'https://10.0.0.1/rows.jsonl'",
     ],

@@ -191,6 +191,22 @@ async def test_an_older_copy_of_the_database_deletes_no_newer_file(
 
 
 @pytest.mark.usefixtures("sqlite_only")
+async def test_the_files_of_another_database_are_not_looked_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of its files that database knows none: each would be deleted."""
+    for name in ("data", "other"):
+        await filled(tmp_path / name)
+        age(tmp_path / name)
+    stored = {path: path.read_bytes() for path in (tmp_path / "data" / "artifacts").rglob("*") if path.is_file()}
+    monkeypatch.setenv("TUNEFLEET_DATABASE_URL", f"sqlite:///{tmp_path / 'other' / 'tunefleet.db'}")
+    for options in ([], ["--delete-unknown"]):
+        assert run(["verify-store", "--data", str(tmp_path / "data"), *options]) != 0
+        assert "are not those of" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in stored} == stored
+
+
+@pytest.mark.usefixtures("sqlite_only")
 async def test_files_that_are_newer_than_a_restored_backup_stay(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     await filled(folder)

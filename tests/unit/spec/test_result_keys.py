@@ -194,6 +194,36 @@ def test_a_value_that_its_key_does_not_take_is_refused(task: str, load: str, sai
     assert (said in found[0]) if said else not found, found
 
 
+MODEL = "model: {source: {identifier: m}}"
+TRAINS = f"taskType: sft, {MODEL}"
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (f"{TRAINS}, data: {{prompts: [a]}}, training: {{num_train_epochs: '${{one.losses}}'}}", "must be a number"),
+        (f"{TRAINS}, data: {{prompts: [a]}}, training: {{learning_rate: '${{one.model_name}}'}}", "must be a number"),
+        (f"{TRAINS}, data: {{prompts: [a]}}, training: {{num_train_epochs: '${{one.dataset_size}}'}}", None),
+        (f"{TRAINS}, data: {{prompts: [a]}}, training: {{learning_rate: '${{one.losses.train_last}}'}}", None),
+        (f"{TRAINS}, data: {{prompts: [a]}}, training: {{learning_rate: '1e-${{one.dataset_size}}'}}", None),
+        (f"{TRAINS}, data: {{jsonl: {{url: '${{one.model_name}}'}}}}", "must be an address"),
+        (f"{TRAINS}, data: {{jsonl: {{url: '${{one.dataset_size}}'}}}}", "must be a text"),
+        (f"{TRAINS}, data: {{jsonl: {{url: '${{one.final_lora_archive}}'}}}}", None),
+        (f"{TRAINS}, data: {{path: '${{one.dataset_size}}'}}", "must be a text"),
+        (f"{TRAINS}, data: {{path: '${{one.final_lora_archive}}'}}", "is no path"),
+        (f"{TRAINS}, data: {{path: '${{one.output_dir}}'}}", None),
+        ("taskType: sft, model: {source: {identifier: '${one.task_id}'}}, data: {prompts: [a]}", "is no path"),
+        ("taskType: sft, model: {source: {identifier: '${one.model_name}'}}, data: {prompts: [a]}", None),
+        (f"taskType: ppo, {MODEL}, data: {{prompts: [a]}}, reward_model: {{taskId: '${{one.losses}}'}}", "is no id"),
+        ("taskType: api, api: {url: '${one.model_name}', method: GET}", "must be an address"),
+        ("taskType: echo, data: {type: list, items: ['${one.losses}', '${one.dataset_size}']}", None),
+    ],
+)
+def test_a_value_of_another_type_is_refused(task: str, said: str | None) -> None:
+    found = second(f"{LORA}, {PACKED}", task)
+    assert (said in found[0]) if said else not found, found
+
+
 @pytest.mark.parametrize("task", [LOADS, ADAPTS])
 def test_a_task_that_leaves_no_model_is_not_loaded(task: str) -> None:
     (said,) = second(KINDS["echo"], task.replace("LOAD", "taskId: '${one.task_id}'"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.errors import MachineError, NotFoundError, UnreachableError, is_disk_full
-from tunefleet.settings import PublishSettings
+from tunefleet.settings import PublishSettings, is_dotenvs
 
 _ADAPTER: Final = "adapter_config.json"
 _MODEL: Final = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
@@ -158,5 +158,8 @@ def fetch(repo: str, commit: str | None, folder: Path, settings: PublishSettings
     shutil.rmtree(folder / ".cache", ignore_errors=True)  # what the download remembers of itself
 
 
-def _token(settings: PublishSettings) -> str | None:
-    return None if settings.hf_token is None else settings.hf_token.get_secret_value()
+def _token(settings: PublishSettings) -> str | bool | None:
+    if settings.hf_token is not None:
+        return settings.hf_token.get_secret_value()
+    # Null is the token that somebody has saved by logging in, which no file of a folder chooses an address for.
+    return False if is_dotenvs("HF_ENDPOINT") else None

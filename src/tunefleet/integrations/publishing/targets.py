@@ -21,7 +21,7 @@ from tunefleet.errors import (
 )
 from tunefleet.integrations.publishing.hub import packages
 from tunefleet.integrations.publishing.stale import stale
-from tunefleet.settings import PublishSettings
+from tunefleet.settings import PublishSettings, is_dotenvs
 from tunefleet.spec.base import BUCKET_URL
 
 _HUB: Final = re.compile(r"hf://([\w.-]+/[\w.-]+)/?")
@@ -194,7 +194,8 @@ class HubTarget(Target):
         api, _ = packages()
         from huggingface_hub import get_token
 
-        token = settings.hf_token.get_secret_value() if settings.hf_token is not None else get_token()
+        saved = None if settings.hf_token is not None or is_dotenvs("HF_ENDPOINT") else get_token()
+        token = saved if settings.hf_token is None else settings.hf_token.get_secret_value()
         if not token:
             raise ForbiddenError(
                 f"There is no token to write to hf://{repo} with.",
