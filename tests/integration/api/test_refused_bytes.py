@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,8 +21,9 @@ SIZE = 3 * ROOM
 @pytest.fixture
 def small(running: Running, admin: httpx.Client) -> Iterator[httpx.Client]:
     """A member of a project with room for a megabyte."""
-    admin.post("/projects", json={"name": "small", "storage_bytes": ROOM})
-    key = admin.post("/keys", json={"name": "m", "role": "member", "project": "small"}).json()["secret"]
+    name = f"small-{secrets.token_hex(4)}"
+    admin.post("/projects", json={"name": name, "storage_bytes": ROOM})
+    key = admin.post("/keys", json={"name": "m", "role": "member", "project": name}).json()["secret"]
     with running.client(key) as client:
         yield client
 
@@ -73,3 +75,31 @@ def test_what_is_over_the_quota_leaves_nothing_behind(
         assert (reply.status_code, reply.json()["type"]) == (507, "urn:tunefleet:error:over_quota"), reply.text
     assert running.core.blobs.kept_before(float("inf")) == before
     assert sum(part.stat().st_size for part in running.core.blobs.uploads.glob("*.part")) < ROOM
+
+
+def test_what_a_job_says_of_its_end_is_bounded_and_its_result_counts(running: Running, small: httpx.Client) -> None:
+    root, long = str(small.base_url).removesuffix("/api/v1/"), 7 * ROOM // 10
+    mine = {"Authorization": small.headers["Authorization"]}
+    where = f"{root}/api/training/local"
+    brought = []
+    for name in ("one", "two"):
+        registered = httpx.post(f"{where}/jobs", json={"job_id": name}, headers=mine)
+        job = {"Authorization": f"Bearer {registered.json()['job_token']}"}
+        status = f"{where}/{name}/status"
+        assert httpx.patch(status, json={"status": "running"}, headers=job).status_code == 200
+        far = httpx.patch(status, json={"status": "paused", "checkpoint": "c" * long}, headers=job)
+        assert far.status_code == 400, far.text
+        result = {"task_id": name, "result": {"x": "x" * long}}
+        brought.append(httpx.post(f"{root}/api/v1/results", json=result, headers=job).status_code)
+        failed = httpx.patch(status, json={"status": "failed", "error": "T\n" + "e" * long}, headers=job)
+        assert failed.status_code == 200, failed.text
+        assert len(small.get(f"/tasks/{name}").text) < 100_000
+        resumed = httpx.post(f"{where}/{name}/resume", json={"checkpoint_path": "c" * long}, headers=mine)
+        assert resumed.status_code == 400, resumed.text
+    assert brought == [200, 507]
+
+
+def test_half_a_character_is_the_senders_fault(admin: httpx.Client) -> None:
+    body = b'{"action": "cancel", "task_ids": ["\\ud800"]}'
+    reply = admin.post("/tasks/bulk", content=body, headers={"Content-Type": "application/json"})
+    assert (reply.status_code, "half of a character" in reply.text) == (422, True), reply.text

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.fakes.listening import listening
+from tunefleet.client.asking import Question, ask
 from tunefleet.client.reach import Reach
 from tunefleet.errors import ForbiddenError, InputError, UnreachableError
 
@@ -46,13 +47,30 @@ def test_credentials_stay_with_their_host_when_it_sends_one_on() -> None:
         assert seen[0]["range"] == "bytes=5-"
 
 
-def test_a_redirect_that_leads_nowhere_is_an_answer_of_the_host() -> None:
+@pytest.mark.parametrize("location", ["nowhere", "http://[", "//["])
+def test_a_redirect_that_leads_nowhere_is_an_answer_of_the_host(location: str) -> None:
     with (
-        host("nowhere") as (first, _),
+        host(location) as (first, _),
         pytest.raises(InputError, match="answers 302 and does not say where to go on"),
         Reach(LOOPBACK).get(first),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    "location", ["http://a..b/", f"http://{'a' * 70}.com/", "http://xn--/", "http://h:x/", "mailto:x"]
+)
+def test_a_redirect_to_what_is_no_host_is_said(location: str) -> None:
+    with host(location) as (first, _):
+        with pytest.raises(UnreachableError), Reach(LOOPBACK).get(first):
+            pass
+        with pytest.raises(UnreachableError):
+            ask(Question("GET", first), allowed=LOOPBACK)
+
+
+def test_a_question_whose_answer_is_a_redirect_that_leads_nowhere_has_that_answer() -> None:
+    with host("nowhere") as (first, _):
+        assert ask(Question("GET", first), allowed=LOOPBACK).status == 302
 
 
 def test_where_one_is_sent_on_is_checked_again() -> None:

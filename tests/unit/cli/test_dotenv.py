@@ -11,12 +11,14 @@ from tunefleet import settings
 from tunefleet.cli.main import Root, app, root
 from tunefleet.client import trust
 from tunefleet.errors import MachineError
+from tunefleet.integrations.publishing import hub
 from tunefleet.settings import (
     AgentSettings,
     CampaignSettings,
     ProcessSettings,
     PublishSettings,
     ServerSettings,
+    TracingSettings,
     TrackingSettings,
     WorkerSettings,
     load,
@@ -80,7 +82,9 @@ def test_a_dotenv_does_not_say_where_a_secret_of_the_environment_goes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for cls in (AgentSettings, CampaignSettings, PublishSettings, ServerSettings, TrackingSettings, WorkerSettings):
-        for address, secrets in cls.addresses.items():
+        for address, secrets in {**TracingSettings.addresses, **cls.addresses}.items():
+            if not issubclass(cls, TracingSettings) and address not in cls.addresses:
+                continue
             for secret in secrets:
                 with monkeypatch.context() as change:
                     for name in (address, *secrets):
@@ -92,6 +96,31 @@ def test_a_dotenv_does_not_say_where_a_secret_of_the_environment_goes(
                         load(cls)
                     change.setenv(address, "http://mine.example")
                     load(cls)
+
+
+def test_a_dotenv_chooses_no_server_for_the_secrets_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tasks could name them all."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("REDIS_URL", "ORCHESTRATOR_BASE_URL", "TUNEFLEET_SECRET_WANDB", "TUNEFLEET_SECRETS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    for address in ("REDIS_URL=redis://stranger", "ORCHESTRATOR_BASE_URL=http://stranger"):
+        (tmp_path / ".env").write_text(address + "\n")
+        load(WorkerSettings)
+        with monkeypatch.context() as change:
+            change.setenv("TUNEFLEET_SECRET_WANDB", "mine")
+            with pytest.raises(MachineError, match=r"stands in \.env, and TUNEFLEET_SECRET_WANDB"):
+                load(WorkerSettings)
+
+
+def test_the_token_of_a_login_is_sent_to_no_hub_of_a_dotenv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("HF_ENDPOINT", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    assert hub._token(load(PublishSettings)) is None
+    (tmp_path / ".env").write_text("HF_ENDPOINT=http://stranger\n")
+    assert hub._token(load(PublishSettings)) is False
+    (tmp_path / ".env").write_text("HF_ENDPOINT=http://mirror\nHF_TOKEN=of-the-mirror\n")
+    assert hub._token(load(PublishSettings)) == "of-the-mirror"
 
 
 @pytest.mark.parametrize("name", ProcessSettings.programs)
