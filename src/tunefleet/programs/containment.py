@@ -112,7 +112,7 @@ def _check(folder: Path, *, opened_base: bool) -> None:
         try:
             content = json.loads(body) if body else None
         except (ValueError, RecursionError) as error:
-            raise ModelError(f"{file.name} of {folder.name} cannot be read: {error}") from None
+            raise ModelError(f"{file.name} cannot be read: {error}") from None
         for key, text in _texts(content):
             if _is_opened(file.name, key, opened_base=opened_base) and (leads_out(text) or _there(text, key)):
                 raise ModelError(

@@ -14,7 +14,7 @@ from tunefleet.db import Connection
 from tunefleet.db.access import projects, usage
 from tunefleet.db.access.projects import ProjectRow, RunningRow
 from tunefleet.db.federations.federations import FederationRow
-from tunefleet.db.repositories import artifacts
+from tunefleet.db.repositories import artifacts, workflows
 from tunefleet.errors import QuotaError
 
 if TYPE_CHECKING:
@@ -155,6 +155,16 @@ def refuse_storing(
             hint=f"Remove artifacts or workflows, or let an admin raise it: "
             f"tunefleet projects set {project} --storage N.",
         )
+
+
+def store_document(connection: Connection, project: str, grown_bytes: int) -> None:
+    """Count a document, or its change, for a project; less is never refused.
+
+    Raises:
+        QuotaError: If the project would keep more than it may.
+    """
+    refuse_storing(connection, project, max(0, grown_bytes))
+    workflows.count_documents(connection, project, grown_bytes)
 
 
 def room_for(connection: Connection, project: str) -> int | None:

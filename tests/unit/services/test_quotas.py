@@ -8,6 +8,7 @@ import os
 
 import pytest
 
+from tests.unit.services.campaigns.desk import spec as campaign
 from tests.unit.services.lab import ECHO, TRAIN, FakeWorker, Lab
 from tunefleet.artifacts import blobs
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, NotFoundError, QuotaError
@@ -28,8 +29,11 @@ from tunefleet.services import (
     workers,
     workflows,
 )
+from tunefleet.services.campaigns import jobs as campaign_jobs
+from tunefleet.services.federation import jobs as federation_jobs
 from tunefleet.services.identity import Actor
 from tunefleet.services.training import jobs
+from tunefleet.spec.federating import FederationSpec
 
 GPUS = tuple(Gpu(index=number, uuid=f"GPU-{number}", name="L40", memory_total_bytes=48 << 30) for number in range(2))
 ON_GPU = TRAIN.replace("spec:\n", "spec:\n  resources: {hardware: {gpu: {count: 2}}}\n")
@@ -142,6 +146,29 @@ async def test_documents_count_with_what_their_tasks_have_of_them_until_they_are
     assert await used() == one
     await submit(lab, lab.admin, long)
     assert await used() == one, "each project has its own"
+
+
+async def test_documents_of_campaigns_and_federations_count_too(lab: Lab) -> None:
+    red = await member(lab, "red", storage_bytes=4_000)
+
+    async def used() -> int:
+        return (await projects.get(lab.core, red, "red")).uses.storage_bytes
+
+    async def apply(length: int) -> None:
+        await campaign_jobs.apply(lab.core, red, {"c": campaign(model_repo="org/" + "m" * length)})
+
+    await apply(500)
+    short = await used()
+    await apply(1_500)
+    assert await used() == short + 1_000
+    with pytest.raises(QuotaError):
+        await apply(4_000)
+    before = await used()
+    made = await federation_jobs.create(lab.core, red, FederationSpec.model_validate({"name": "f", "base_model": "m"}))
+    assert await used() > before
+    await federation_jobs.cancel(lab.core, red, made.id)
+    await federation_jobs.remove(lab.core, red, made.id)
+    assert await used() == before
 
 
 async def test_what_a_registered_job_is_told_anew_counts_as_it_is_now(lab: Lab) -> None:

@@ -29,7 +29,7 @@ def insert_one(connection: Connection, row: Mapping[str, Any], *, document: str,
     seq: int = connection.execute(_INSERT, dict(row)).scalar_one()
     told = {"workflow_seq": seq, "document": document, "warnings": warnings, "size_bytes": size_bytes}
     connection.execute(_INSERT_DOCUMENT, told)
-    _count(connection, row["project"], size_bytes)
+    count_documents(connection, row["project"], size_bytes)
     return seq
 
 
@@ -38,7 +38,7 @@ def grow(connection: Connection, seq: int, project: str, size_bytes: int) -> Non
     here = workflow_documents.c.workflow_seq == seq
     grown = workflow_documents.c.size_bytes + size_bytes
     connection.execute(update(workflow_documents).where(here).values(size_bytes=grown))
-    _count(connection, project, size_bytes)
+    count_documents(connection, project, size_bytes)
 
 
 def document(connection: Connection, seq: int) -> str:
@@ -135,12 +135,13 @@ def delete_rows(connection: Connection, seqs: Sequence[int]) -> None:
         .group_by(workflows.c.project)
     )
     for project, size_bytes in connection.execute(sizes).all():
-        _count(connection, project, -int(size_bytes))
+        count_documents(connection, project, -int(size_bytes))
     connection.execute(delete(workflows).where(workflows.c.seq.in_(list(seqs))))
     connection.execute(delete(workflow_documents).where(workflow_documents.c.workflow_seq.in_(list(seqs))))
 
 
-def _count(connection: Connection, project: str, size_bytes: int) -> None:
+def count_documents(connection: Connection, project: str, size_bytes: int) -> None:
+    """Count more bytes of documents for a project, or less."""
     # Counted, not summed up at each submit: a project may have very many workflows.
     counted = projects.c.document_bytes + size_bytes
     connection.execute(update(projects).where(projects.c.name == project).values(document_bytes=counted))

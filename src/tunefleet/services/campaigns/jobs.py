@@ -15,6 +15,7 @@ from tunefleet.errors import ConflictError, InputError
 from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.campaign import CampaignApplied, CampaignDetail, CampaignView
+from tunefleet.services import quotas
 from tunefleet.services.campaigns import backwards, views
 from tunefleet.services.campaigns.status import find, mine, move, readable, stored, tell
 from tunefleet.services.core import Core
@@ -46,6 +47,7 @@ async def apply(
     Raises:
         InputError: If one names a channel that its owner does not have.
         ForbiddenError: If the actor may not make rows.
+        QuotaError: If the project would keep more than it may.
     """
     may_submit(actor)
 
@@ -212,6 +214,7 @@ def _apply(
         row = campaigns.by_id(connection, own[0].id, lock=True) or own[0]
         if row.spec != stored(spec) and readable(row.spec) != spec:
             change = "changed"
+            quotas.store_document(connection, row.project, len(stored(spec).encode()) - len(row.spec.encode()))
             row = campaigns.change(connection, row, {"spec": stored(spec), "changed_at": now})
             tell(connection, row, "campaign.changed", now)
         row = _as_configured(connection, row, spec, now, start_=start)
@@ -227,6 +230,7 @@ def _create(connection: Connection, actor: Actor, name: str, spec: CampaignSpec,
         "cycles": 0, "next_at": 0.0, "failures": 0, "holder": None, "lease_until": 0.0, "created_at": now,
         "changed_at": now,
     }  # fmt: skip
+    quotas.store_document(connection, actor.project, len(values["spec"].encode()))
     row = campaigns.insert_one(connection, values)
     tell(connection, row, "campaign.created", now)
     return row

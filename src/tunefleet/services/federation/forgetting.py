@@ -14,6 +14,7 @@ from tunefleet.db.federations import (
 )
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.repositories import artifacts, events, notifications
+from tunefleet.services import quotas
 from tunefleet.services.federation import callbacks
 
 _AT_ONCE: Final = 500
@@ -42,4 +43,5 @@ def forget(connection: Connection, row: FederationRow) -> None:
         notifications.give_up_channel(connection, lane, "The federation was removed.")
     events.delete_of_federation(connection, row.seq)
     federation_tokens.forget(connection, row.id)
+    quotas.store_document(connection, row.project, -len(row.spec.encode()))
     federations.delete_one(connection, row.seq)

@@ -45,6 +45,7 @@ async def create(
     Raises:
         InputError: If the secret for callbacks cannot be used.
         ForbiddenError: If the actor may not make rows.
+        QuotaError: If the project would keep more than it may.
     """
     may_submit(actor)
     now = core.clock.wall()

@@ -8,6 +8,7 @@ from tunefleet.db import Connection
 from tunefleet.db.federations import federations
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.rows import TaskRow
+from tunefleet.services import quotas
 from tunefleet.services.federation.status import tell
 from tunefleet.services.ids import new_id
 from tunefleet.services.notify import formats
@@ -26,6 +27,9 @@ def make(
         project: Where it is.
         owner: Whose it is.
         task: The training whose parts take part, if it is one's.
+
+    Raises:
+        QuotaError: If the project would keep more than it may.
     """
     id_ = new_id("fed")
     values: dict[str, Any] = {
@@ -34,6 +38,7 @@ def make(
         "callback_secret": spec.callback_secret or formats.new_secret(), "version": 0, "round": 0, "created_at": now,
         "task_seq": None if task is None else task.seq,
     }  # fmt: skip
+    quotas.store_document(connection, project, len(values["spec"].encode()))
     row = federations.insert_one(connection, values)
     about: dict[str, Any] = {} if task is None else {"task": task.id}
     tell(connection, row, "federation.created", now, name=row.name, **about)
