@@ -17,7 +17,7 @@ import transformers
 from torch.utils.data import Dataset
 from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-from tunefleet.programs import assets
+from tunefleet.workloads import assets
 
 STEP_BUDGET_S = 0.020
 SHARE_BUDGET = 0.01

@@ -280,7 +280,7 @@ def pause_and_resume(root: Path, *, warm: bool, rounds: int) -> dict[str, Any]:
             handle = jobs.launch(
                 Job(
                     job_id="bench", task_id="bench", attempt=1, launch=launch, kind="lora_sft", name="bench",
-                    program="tunefleet.programs.train:main", spec=spec,
+                    program="tunefleet.workloads.training:main", spec=spec,
                 )
             )  # fmt: skip
             journal = handle.folder.journal_dir / f"{launch}.jsonl"

@@ -29,8 +29,8 @@ from _common import BROKEN_STATUS
 from _limit import end_after
 from _report import BUDGETS, Figure, Peer, Report, kept_if, version_here
 
-from tunefleet.programs import assets
-from tunefleet.programs.data.readers import read_path
+from tunefleet.workloads import assets
+from tunefleet.workloads.data.readers import read_path
 
 STEPS, SAVE_EVERY = 60, 7
 KINDS = ("map", "stream")
@@ -58,9 +58,9 @@ def start_ours(kind: str, folder: Path, launch: int, rows: Path) -> list[str]:
         },
     }  # fmt: skip
     job = {"job_id": "j", "task_id": "j", "attempt": 1, "launch": f"launch-{launch}", "kind": "lora_sft", "name": "t"}
-    job |= {"program": "tunefleet.programs.train:main", "spec": spec, "inputs": {}}
+    job |= {"program": "tunefleet.workloads.training:main", "spec": spec, "inputs": {}}
     (folder / "job.json").write_text(json.dumps(job))
-    return [sys.executable, "-m", "tunefleet.programs.run", str(folder)]
+    return [sys.executable, "-m", "tunefleet.workloads.entrypoint", str(folder)]
 
 
 def losses_of(who: str, folder: Path, launch: int) -> Series:

@@ -43,10 +43,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 from tunefleet import FederatedCallback
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client.routes_federations import create_federation
-from tunefleet.programs.federated import hot_reload
-from tunefleet.programs.federated.adapter import LiveAdapter
-from tunefleet.programs.federated.reload import blend
 from tunefleet.spec.federating import FederationSpec
+from tunefleet.workloads.federated import hot_reload
+from tunefleet.workloads.federated.live_adapter import LiveAdapter
+from tunefleet.workloads.federated.weight_reload import blend
 
 BUDGET_S = 0.020
 SYNC_EVERY_STEPS = 6

@@ -38,12 +38,13 @@ from _common import interval, status, verdict
 from _report import Figure, Peer, Ratio, Report, version_here
 from transformers import AutoModelForCausalLM
 
-from tunefleet.programs import assets, base_model, infer
-from tunefleet.programs.engine.loading import open_engine
-from tunefleet.programs.engine.protocol import Engine, EngineModel, Request, Sampling
 from tunefleet.runtime.warm import engine_registry as warm
 from tunefleet.settings import EngineSettings, load
 from tunefleet.trainer_control import session
+from tunefleet.workloads import assets, inference
+from tunefleet.workloads.common import base_model
+from tunefleet.workloads.engine.load_options import open_engine
+from tunefleet.workloads.engine.protocol import Engine, EngineModel, Request, Sampling
 
 MODEL = "builtin:gsm8k-llama-2m"
 BUDGET = 1.10
@@ -62,9 +63,9 @@ def ours(root: Path, number: int, prompts: Sequence[str]) -> dict[str, Any]:
         "inference": {"temperature": 0, "max_tokens": MAX_TOKENS},
     }
     job = {"job_id": folder.name, "task_id": folder.name, "attempt": 1, "launch": "launch", "kind": "inference"}
-    job |= {"name": "bench", "program": "tunefleet.programs.infer:main", "spec": spec}
+    job |= {"name": "bench", "program": "tunefleet.workloads.inference:main", "spec": spec}
     (folder / "job.json").write_text(json.dumps(job))
-    infer.main(folder)
+    inference.main(folder)
     session.open_session(folder).close()
     found: dict[str, Any] = json.loads((folder / "responses.json").read_bytes())
     return found

@@ -31,14 +31,15 @@ from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader, RandomSampler
 
 from tunefleet.analysis.dataset.shapes import Recognized
-from tunefleet.programs import assets, base_model
-from tunefleet.programs.data.kept import KeptTokens
-from tunefleet.programs.data.readers import read_path
-from tunefleet.programs.data.shapes import Shape
-from tunefleet.programs.data.streams import open_file
-from tunefleet.programs.data.tokens import Encoder
-from tunefleet.programs.train.packing import pack
-from tunefleet.programs.train.streaming import Place, SampleStream, StreamShare, loader
+from tunefleet.workloads import assets
+from tunefleet.workloads.common import base_model
+from tunefleet.workloads.data.formats import Shape
+from tunefleet.workloads.data.readers import read_path
+from tunefleet.workloads.data.streams import open_file
+from tunefleet.workloads.data.token_cache import KeptTokens
+from tunefleet.workloads.data.tokenization import Encoder
+from tunefleet.workloads.training.packing import pack
+from tunefleet.workloads.training.streaming import Place, SampleStream, StreamShare, loader
 
 BATCH = 4
 EARLY, LATE = 2_000, 200_000

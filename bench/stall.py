@@ -34,8 +34,8 @@ from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from tunefleet import trainer_control
-from tunefleet.programs.train.background import BackgroundWriter
-from tunefleet.programs.train.exact import ExactTrainer
+from tunefleet.workloads.training.async_checkpoint import BackgroundWriter
+from tunefleet.workloads.training.exact_trainer import ExactTrainer
 
 WIDTH, WARM_UP = 512, 3
 LIMIT_S = 900

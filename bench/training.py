@@ -83,7 +83,7 @@ def _trainer(name: str, model: Any, tokenizer: Any, lora: Any, data: Any, steps:
     from transformers import TrainerCallback
     from trl import SFTConfig, SFTTrainer
 
-    from tunefleet.programs.train.trainer import Trainer
+    from tunefleet.workloads.training.trainer import Trainer
 
     took: list[float] = []
 
@@ -185,8 +185,8 @@ class Case:
 def cases(options: argparse.Namespace) -> list[Case]:
     """Return what the options ask for: by default the built-in model and SmolLM2, idle and busy."""
     from tunefleet.cli import smollm2
-    from tunefleet.programs import assets
     from tunefleet.settings import ClientSettings, load
+    from tunefleet.workloads import assets
 
     shipped = str(assets.locate(f"builtin:{_SHIPPED}", "model"))
     if options.quick or options.model:

@@ -40,8 +40,8 @@ KNOWN: Final[dict[str, int]] = {
     "files that are too short": 81,
     "files that are too long": 0,
     "functions that are too long": 0,
-    "names that are no things": 151,
-    "stems that repeat": 38,
+    "names that are no things": 121,
+    "stems that repeat": 33,
     "modules in circles": 0,
 }
 """How many faults of each kind there are still: `make check` fails where there are more, and where there are fewer, so

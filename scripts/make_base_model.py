@@ -5,7 +5,7 @@ on any of these shows within a minute on two cores: the eval loss falls by nats,
 row has are copied from the prompt. A model of this size does not learn to copy from 7,473 questions alone, so it is
 also trained on random tokens and words that occur twice, the second time with quotation marks around each word.
 
-    python scripts/make_base_model.py --questions gsm8k_train.jsonl --output src/tunefleet/programs/assets/models/...
+    python scripts/make_base_model.py --questions gsm8k_train.jsonl --output src/tunefleet/workloads/assets/models/...
 
 Needs the whole training set (7,473 rows; https://github.com/openai/grade-school-math, MIT), and an hour and a half.
 """

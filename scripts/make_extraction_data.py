@@ -3,7 +3,7 @@
 The demo trains on it. Names and things of the test rows occur in no training row, so a model that is right has read
 them in the sentence. Training rows have many more things (words of GSM8K's questions), too many to memorize.
 
-    python scripts/make_extraction_data.py --questions gsm8k_train.jsonl --output src/tunefleet/programs/assets/data/...
+    python scripts/make_extraction_data.py --questions gsm8k_train.jsonl --output FOLDER
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "tests/integration/engine",
         "tests/integration/kinds",
         "tests/integration/merge",
-        "tests/integration/programs",
+        "tests/integration/workloads",
     ),
 }
 """Beginnings of paths; the longest one that fits a file decides."""

@@ -20,7 +20,7 @@ SHARED: Final = {
     "S3 server": re.compile(r"\bs3_server\b"),
 }
 """What files of one test worker share, and how a file shows that it needs it."""
-LIBRARIES_BY_CONFTEST: Final = ("tests/integration/merge/", "tests/integration/programs/", "tests/unit/programs/")
+LIBRARIES_BY_CONFTEST: Final = ("tests/integration/merge/", "tests/integration/workloads/", "tests/unit/workloads/")
 """Folders whose conftests have fixtures that import the training libraries."""
 
 

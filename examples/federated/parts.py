@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tunefleet.programs import assets
+from tunefleet.workloads import assets
 
 OPERATIONS = {"ada": "+", "ben": "-", "cleo": "*", "dan": "/"}
 """The workers, and the operation that their problems begin with."""

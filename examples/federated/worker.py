@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
 from tunefleet import FederatedCallback
-from tunefleet.programs import assets
+from tunefleet.workloads import assets
 
 MODEL = str(assets.locate("builtin:gsm8k-llama-2m", "model"))
 

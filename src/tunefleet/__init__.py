@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from tunefleet.client import AsyncClient as AsyncClient
     from tunefleet.client import Client as Client
     from tunefleet.client.federated import FederatedClient as FederatedClient
-    from tunefleet.programs.federated.callback import FederatedCallback as FederatedCallback
     from tunefleet.trainer_control.callbacks.standalone_callback import TrainerControlCallback as TrainerControlCallback
     from tunefleet.trainer_control.loop import control as control
+    from tunefleet.workloads.federated.callback import FederatedCallback as FederatedCallback
 
     __version__: str
 
@@ -42,7 +42,7 @@ def __getattr__(name: str) -> Any:
         return FederatedClient
     if name == "FederatedCallback":
         # The only public name that needs torch.
-        from tunefleet.programs.federated.callback import FederatedCallback  # noqa: PLC0415
+        from tunefleet.workloads.federated.callback import FederatedCallback  # noqa: PLC0415
 
         return FederatedCallback
     if name == "TrainerControlCallback":

@@ -25,7 +25,7 @@ PATIENCE_S = 240.0
 NODES_COMMAND = shlex.join([
     "env", f"PYTHONPATH={Path(tunefleet.__file__).parents[1]}", str(Path(sys.executable).with_name("tunefleet"))
 ])  # fmt: skip
-_PROGRAM = "tunefleet.programs.run"
+_PROGRAM = "tunefleet.workloads.entrypoint"
 _SETTINGS = {
     "ENABLE_ELASTIC_SCALING": "false",
     "HF_HUB_OFFLINE": "1",

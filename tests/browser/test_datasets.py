@@ -157,7 +157,7 @@ def test_the_mask_is_that_of_the_training_and_a_training_is_made_of_it(
 
 def _masks(path: Path, *, rows: int, max_seq_length: int) -> list[list[dict[str, str]]]:
     """Return what the program says that a training of the same rows learns."""
-    from tunefleet.programs.preview import preview
+    from tunefleet.workloads.data.preview import preview
 
     document = {
         "apiVersion": "tunefleet/v1",

@@ -131,9 +131,9 @@ class TestRag(JobContract):
 
     def inputs_of(self, tmp_path: Path) -> Mapping[str, str]:
         required("qdrant_client")
-        from tunefleet.programs.infer.items import Item
-        from tunefleet.programs.rag.chunks import chunks
-        from tunefleet.programs.rag.database import open_folder
+        from tunefleet.workloads.inference.items import Item
+        from tunefleet.workloads.rag.chunking import chunks
+        from tunefleet.workloads.rag.vector_db import open_folder
 
         path = tmp_path / "notes"
         if not path.exists():

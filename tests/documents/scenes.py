@@ -83,9 +83,9 @@ def _server_key(name: str) -> Callable[[Reader], str]:
 def hub_model(reader: Reader) -> None:
     """Put a small model with a chat template where the page names one of a hub, which is not asked in tests."""
     folder = reader.here / HUB_MODEL
-    reader.have("src/tunefleet/programs/assets/models/gsm8k-llama-2m")
+    reader.have("src/tunefleet/workloads/assets/models/gsm8k-llama-2m")
     folder.parent.mkdir(parents=True)
-    (reader.here / "src/tunefleet/programs/assets/models/gsm8k-llama-2m").rename(folder)
+    (reader.here / "src/tunefleet/workloads/assets/models/gsm8k-llama-2m").rename(folder)
     (folder / "chat_template.jinja").write_text(CHAT, encoding="utf-8")
 
 

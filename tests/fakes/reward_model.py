@@ -20,7 +20,7 @@ def make(folder: Path, labels: tuple[str, ...] = ("NEGATIVE", "POSITIVE"), steps
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForSequenceClassification
 
-    from tunefleet.programs import assets
+    from tunefleet.workloads import assets
 
     tokenizer = AutoTokenizer.from_pretrained(assets.locate(BUILTIN, "model"))
     padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id

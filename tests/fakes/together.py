@@ -14,11 +14,11 @@ from tunefleet import trainer_control
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.executors.registry import Registry
-from tunefleet.programs.together import batch
 from tunefleet.schemas.job_folder import Job, JobFolder
 from tunefleet.settings import WorkerSettings, load
 from tunefleet.worker.__main__ import log_to_stderr
 from tunefleet.worker.main import run
+from tunefleet.workloads.inference.deduplication import batch
 
 
 class Together(JobExecutor):

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.gpu.conftest import SPEC
-from tests.integration.programs.conftest import merge
-from tests.integration.programs.test_exact_resume import Run
+from tests.integration.workloads.conftest import merge
+from tests.integration.workloads.test_exact_resume import Run
 from tests.libraries import required
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import JobHandle, Supervisor, new_launch_id
@@ -72,7 +72,7 @@ def begin(supervisor: Supervisor, model: Path, card: GpuFigures, request: pytest
         return supervisor.launch(
             Job(
                 job_id=job_id, task_id=job_id, attempt=1, launch=new_launch_id(), kind="lora_sft", name="gpu",
-                program="tunefleet.programs.train:main", spec=spec, **{"gpus": (card.uuid,), **more},
+                program="tunefleet.workloads.training:main", spec=spec, **{"gpus": (card.uuid,), **more},
             )
         )  # fmt: skip
 

@@ -37,11 +37,11 @@ def test_a_trainer_trains_reports_and_leaves_its_adapter(trainer: str, tmp_path:
         pytest.skip(reason)
     job = Job(
         job_id="task-1", task_id="task-1", attempt=1, launch="first", kind="lora_sft", name="theirs",
-        program="tunefleet.programs.trainers:main", spec=SPEC | {"trainer": trainer},
+        program="tunefleet.workloads.external_trainers:main", spec=SPEC | {"trainer": trainer},
     )  # fmt: skip
     (tmp_path / "job.json").write_text(job.model_dump_json())
     with (tmp_path / "train.log").open("wb") as log:
-        command = [sys.executable, "-m", "tunefleet.programs.run", str(tmp_path)]
+        command = [sys.executable, "-m", "tunefleet.workloads.entrypoint", str(tmp_path)]
         code = subprocess.run(command, stdout=log, stderr=log, env=dict(os.environ), check=False).returncode
     said = (tmp_path / "train.log").read_text(errors="replace")[-8000:]
     assert code == 0, said

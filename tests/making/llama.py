@@ -20,7 +20,8 @@ def make(folder: Path, *, hidden: int, intermediate: int, layers: int, heads: in
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from tunefleet.programs import assets, base_model
+    from tunefleet.workloads import assets
+    from tunefleet.workloads.common import base_model
 
     torch.manual_seed(0)
     source = base_model.Source(folder.name, str(assets.locate("builtin:gsm8k-llama-2m", "model")))

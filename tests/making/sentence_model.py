@@ -20,7 +20,7 @@ def make(folder: Path, *, dimension: int = DIMENSION, seed: int = 0) -> Path:
     from safetensors.numpy import save_file
     from tokenizers import Tokenizer
 
-    from tunefleet.programs import assets
+    from tunefleet.workloads import assets
 
     folder.mkdir(parents=True, exist_ok=True)
     words = assets.locate("builtin:gsm8k-llama-2m", "model") / "tokenizer.json"

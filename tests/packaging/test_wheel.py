@@ -22,8 +22,8 @@ def archive(wheel: Path) -> Iterator[zipfile.ZipFile]:
 
 def test_the_wheel_brings_its_data(archive: zipfile.ZipFile) -> None:
     names = set(archive.namelist())
-    data = "tunefleet/programs/assets/data/gsm8k"
-    model = "tunefleet/programs/assets/models/gsm8k-llama-2m"
+    data = "tunefleet/workloads/assets/data/gsm8k"
+    model = "tunefleet/workloads/assets/models/gsm8k-llama-2m"
     wanted = {f"{data}/{name}" for name in ("train.jsonl", "test.jsonl", "LICENSE", "SOURCE.md")}
     wanted |= {f"{model}/{name}" for name in ("config.json", "model.safetensors", "tokenizer.json")}
     wanted |= {"tunefleet/py.typed", "tunefleet/db/migrations/env.py"}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet import programs
+from tunefleet import workloads
 from tunefleet.errors import TunefleetError
 
 
@@ -21,11 +21,11 @@ def libraries() -> None:
     global Source, torch, weights
     import torch
 
-    from tunefleet.programs.base_model import Source
-    from tunefleet.programs.engine import weights
+    from tunefleet.workloads.common.base_model import Source
+    from tunefleet.workloads.engine import weights
 
 
-SHIPPED = Path(programs.__file__).parent / "assets" / "models" / "gsm8k-llama-2m"
+SHIPPED = Path(workloads.__file__).parent / "assets" / "models" / "gsm8k-llama-2m"
 
 
 class Call:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tunefleet.errors import InputError
-from tunefleet.programs.trainers import Plan, Request
+from tunefleet.workloads.external_trainers import Plan, Request
 
 
 def plan(request: Request) -> Plan:

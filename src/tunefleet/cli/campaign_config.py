@@ -72,7 +72,7 @@ def _faults(specs: Mapping[str, CampaignSpec], text: str, config: Path, *, here:
 
 def built_in(spec: CampaignSpec) -> dict[int, Path]:
     """Return the files of datasets that ship with the package, by the number of the dataset."""
-    from tunefleet.programs import assets
+    from tunefleet.workloads import assets
 
     return {
         number: assets.locate(each.path, "dataset") / f"{each.split}.jsonl"

@@ -28,9 +28,9 @@ from tunefleet.cli.results import executor_result
 from tunefleet.client import Client
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.programs import assets
 from tunefleet.schemas.api import TaskDetail
 from tunefleet.settings import ClientSettings, load
+from tunefleet.workloads import assets
 
 _MODEL, _DATASET = "builtin:gsm8k-llama-2m", "builtin:extraction"
 _ANSWERS_SHOWN = 3
@@ -139,10 +139,10 @@ def _located(model: str) -> str:
         return str(Path(model).resolve())
     if assets.is_builtin(model):
         return str(assets.locate(model, "model"))
-    from tunefleet.programs import hub
+    from tunefleet.workloads.common import hub_files
 
     try:
-        hub.resolve(model, "model")
+        hub_files.resolve(model, "model")
     except TunefleetError as error:
         if model != smollm2.NAME:
             raise

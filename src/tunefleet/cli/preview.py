@@ -49,7 +49,7 @@ def preview(
     node = parse_workflow(text, filename=file).task(task)
     with _fetched(node.spec) as inputs:
         arguments = [file, "--rows", str(rows), "--json", *inputs, f"--task={node.name}"]
-        found = ask("tunefleet.programs.preview", arguments)
+        found = ask("tunefleet.workloads.data.preview", arguments)
     if as_json:
         print_json(found)
         return

@@ -34,7 +34,7 @@ def try_(
     # Its faults are shown with their lines, as by `validate`; the other process could only name them.
     parse_workflow(read_document(Path(file))[0], filename=file)
     more = [f"--task={task}"] if task is not None else []
-    found = ask("tunefleet.programs.prepare_data.trial", [file, "--rows", str(rows), *more])
+    found = ask("tunefleet.workloads.data_pipeline.trial", [file, "--rows", str(rows), *more])
     if as_json:
         print_json(found)
         return

@@ -176,7 +176,7 @@ def stop_task(task_id: str, *, save: bool = True) -> Call[CommandView]:
 def command_task(
     task_id: str, command: str, data: Mapping[str, Any] | None = None, *, command_id: str | None = None
 ) -> Call[CommandView]:
-    """Give a running task a command (`wire.control.ControlCommand`); an id of your own makes a repetition harmless."""
+    """Give a running task a command (`ControlCommand`); an id of your own makes a repetition harmless."""
     known_as = command_id or f"cmd-{uuid.uuid4().hex[:12]}"
     body = CommandRequest(command=command, data=dict(data or {}), command_id=known_as)
     return Call("POST", path("tasks", task_id, "commands"), model(CommandView), body=body)

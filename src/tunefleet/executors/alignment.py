@@ -8,7 +8,7 @@ from tunefleet.executors.sft import TrainingExecutor
 class AlignmentExecutor(TrainingExecutor):
     """Aligns a model; leaves an adapter if the spec has a `lora` block, else a model."""
 
-    program = "tunefleet.programs.align:main"
+    program = "tunefleet.workloads.preference:main"
 
 
 class DpoExecutor(AlignmentExecutor):

@@ -48,8 +48,9 @@ class Executor(ABC):
     entry by its task id under `children` of the result. Who is missing there has failed."""
     heeds: ClassVar[frozenset[ControlCommand]] = frozenset()
     """Commands that its jobs take, such as a pause; any other is refused when it is asked for. By default none: a
-    cancel needs nobody to listen. `TRAINING_COMMANDS` if a Trainer with `attach.callbacks_for_job` trains in the
-    program, `BETWEEN_ITEMS` if it goes through items within `programs.heeding.Heeding` (both of `wire.control`)."""
+    cancel needs nobody to listen. `TRAINING_COMMANDS` if a Trainer with `trainer_control.callbacks_for_job` trains in
+    the program, `BETWEEN_ITEMS` if it goes through items within `workloads.common.item_control.Heeding` (both of
+    `schemas.control`)."""
 
     brings_code: ClassVar[bool] = False
     """Whether every task of the kind runs code that comes with the document: only a worker with `--allow-code` does."""
@@ -111,7 +112,7 @@ class JobExecutor(Executor):
     """Whether its jobs ask the warm engine of their GPUs, so that it need not end for them."""
 
     talks: ClassVar[bool] = False
-    """Whether people talk with its jobs; the worker brings them the turns (`jobs.talking`)."""
+    """Whether people talk with its jobs; the worker brings them the turns (`runtime.conversation`)."""
 
     def unavailable_reason(self) -> str | None:
         """Return why this machine cannot run the kind: here, that its environment is not ready."""

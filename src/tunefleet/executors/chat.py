@@ -11,7 +11,7 @@ class ChatExecutor(JobExecutor):
     """Holds a model ready and answers turns."""
 
     kind = "chat"
-    program = "tunefleet.programs.chat:main"
+    program = "tunefleet.workloads.chat:main"
     engine = True
     talks = True
 

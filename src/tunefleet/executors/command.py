@@ -16,7 +16,7 @@ class CommandExecutor(JobExecutor):
 
     kind = "command"
     brings_code = True
-    program = "tunefleet.programs.command:main"
+    program = "tunefleet.workloads.command:main"
     heeds = TRAINING_COMMANDS
 
     def outputs(self, folder: JobFolder) -> list[Output]:

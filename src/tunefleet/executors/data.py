@@ -13,7 +13,7 @@ class DataExecutor(JobExecutor):
     """Reads rows, changes them step by step, and delivers the files that were written."""
 
     kind = "data"
-    program = "tunefleet.programs.prepare_data:main"
+    program = "tunefleet.workloads.data_pipeline:main"
 
     def unavailable_reason(self) -> str | None:
         """Name the libraries that read data and are missing."""

@@ -13,7 +13,7 @@ class EmbeddingExecutor(JobExecutor):
     """Makes vectors; leaves them in one file."""
 
     kind = "embedding"
-    program = "tunefleet.programs.embed:main"
+    program = "tunefleet.workloads.embedding:main"
     heeds = BETWEEN_ITEMS
 
     def unavailable_reason(self) -> str | None:

@@ -19,7 +19,7 @@ class EvaluateExecutor(JobExecutor):
     """Measures; leaves what came out for each row."""
 
     kind = "evaluate"
-    program = "tunefleet.programs.evaluate:main"
+    program = "tunefleet.workloads.evaluation:main"
     heeds = BETWEEN_ITEMS
 
     def unavailable_reason(self) -> str | None:

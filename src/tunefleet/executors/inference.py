@@ -14,7 +14,7 @@ class InferenceExecutor(JobExecutor):
     """Puts items through a language model; leaves its answers in the result."""
 
     kind = "inference"
-    program = "tunefleet.programs.infer:main"
+    program = "tunefleet.workloads.inference:main"
     merges: ClassVar[bool] = True
     engine: ClassVar[bool] = True
     heeds = BETWEEN_ITEMS

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from tunefleet.errors import MachineError
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.needs import missing
-from tunefleet.programs.merge import gguf
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec.merging import GGUF, QUANTIZE, GgufSpec
+from tunefleet.workloads.merging import gguf
 
 _NEEDED = ("torch", "transformers", "peft", "safetensors")
 _DIRECT = GgufSpec(type="f16")
@@ -21,7 +21,7 @@ class MergeExecutor(JobExecutor):
     """Merges adapters; leaves a model, an adapter, a GGUF file."""
 
     kind = "merge"
-    program = "tunefleet.programs.merge:main"
+    program = "tunefleet.workloads.merging:main"
 
     def unavailable_reason(self) -> str | None:
         """Name the libraries that are missing, without importing those that are there."""

@@ -10,7 +10,7 @@ class PpoExecutor(TrainingExecutor):
     """Proximal policy optimisation; leaves an adapter if the spec has a `lora` block, else a model."""
 
     kind = "ppo"
-    program = "tunefleet.programs.ppo:main"
+    program = "tunefleet.workloads.ppo:main"
     environment = "ppo"
 
     def unavailable_reason(self) -> str | None:

@@ -12,7 +12,7 @@ class PythonExecutor(JobExecutor):
 
     kind = "python"
     brings_code = True
-    program = "tunefleet.programs.python_task:main"
+    program = "tunefleet.workloads.python_function:main"
 
     def outputs(self, folder: JobFolder) -> list[Output]:
         """Return what the function has left."""

@@ -32,7 +32,7 @@ class RagExecutor(QdrantExecutor):
     """Searches; equal tasks share one model and one connection, and a query that two of them ask is asked once."""
 
     kind = "rag"
-    program = "tunefleet.programs.rag:search"
+    program = "tunefleet.workloads.rag:search"
     merges: ClassVar[bool] = True
 
     def outputs(self, folder: JobFolder) -> list[Output]:
@@ -45,7 +45,7 @@ class RagIndexExecutor(QdrantExecutor):
     """Indexes; leaves the database where no server was named."""
 
     kind = "rag_index"
-    program = "tunefleet.programs.rag:index"
+    program = "tunefleet.workloads.rag:index"
     heeds = BETWEEN_ITEMS
 
     def outputs(self, folder: JobFolder) -> list[Output]:

@@ -7,16 +7,16 @@ from typing import Any, ClassVar, Final
 
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.needs import missing
-from tunefleet.programs.trainers import known
 from tunefleet.schemas.control import TRAINING_COMMANDS
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec import load_task_spec
 from tunefleet.spec.trainer import OURS, feature_of
+from tunefleet.workloads.external_trainers import registry
 
 NEEDED: Final = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
 
-OTHERS: Final = "tunefleet.programs.trainers:main"
+OTHERS: Final = "tunefleet.workloads.external_trainers:main"
 """The program of a training that `spec.trainer` gives to somebody else's code."""
 
 
@@ -53,13 +53,13 @@ class SftExecutor(TrainingExecutor):
     """Full fine-tuning; leaves a model."""
 
     kind = "sft"
-    program = "tunefleet.programs.train:main"
+    program = "tunefleet.workloads.training:main"
     products = (("final_model", "model"),)
 
     def features(self, environment: Mapping[str, str]) -> dict[str, str | None]:
         """Name the trainers that other packages bring."""
         del environment  # what is installed is found without
-        return {feature_of(name): None for name in known.plugins()}
+        return {feature_of(name): None for name in registry.plugins()}
 
 
 class LoraSftExecutor(SftExecutor):

@@ -13,7 +13,7 @@ class VerifyExecutor(JobExecutor):
     """Verifies a model; leaves it with another tokenizer if that was asked for."""
 
     kind = "verify"
-    program = "tunefleet.programs.verify:main"
+    program = "tunefleet.workloads.verification:main"
 
     def unavailable_reason(self) -> str | None:
         """Name the libraries that are missing, without importing those that are there."""

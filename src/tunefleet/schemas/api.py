@@ -381,8 +381,8 @@ class CommandRequest(Body):
     """Body of `POST /tasks/{id}/commands`: ask a running task for something.
 
     Args:
-        command: A `wire.control.ControlCommand` value.
-        data: What it needs; only `set` needs something (`wire.control.SetData`).
+        command: A `schemas.control.ControlCommand` value.
+        data: What it needs; only `set` needs something (`schemas.control.SetData`).
         command_id: Makes a repetition harmless; by default a new one.
     """
 

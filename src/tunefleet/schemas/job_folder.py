@@ -63,7 +63,7 @@ class JobFolder:
 
     @property
     def log(self) -> Path:
-        """Standard output and standard error of all launches; over its limit it is cut (`jobs.joblog`)."""
+        """Standard output and standard error of all launches; over its limit it is cut (`runtime.job_log`)."""
         return self.root / "train.log"
 
     @property

@@ -54,8 +54,8 @@ class ExecutorOffer(Message):
     merges: bool = False
     """Whether it takes several equal tasks as one offer (`Offer.merged`)."""
     heeds: tuple[str, ...] | None = None
-    """Commands (`wire.control.ControlCommand`) that its jobs take; None if the worker does not say, so that any may be
-    asked for."""
+    """Commands (`schemas.control.ControlCommand`) that its jobs take; None if the worker does not say, so that any may
+    be asked for."""
     features: dict[str, str | None] | None = None
     """What only some of its tasks ask for: name → why it is not there, or None if it is. None if the worker does not
     say, so that any may be asked for."""

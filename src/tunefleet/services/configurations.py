@@ -17,7 +17,7 @@ from tunefleet.errors import TunefleetError
 from tunefleet.settings.server import ServerSettings
 from tunefleet.spec.builtin import BUILTIN_PREFIX
 
-_BUILTIN: Final = "programs/assets/models"
+_BUILTIN: Final = "workloads/assets/models"
 _NAME: Final = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 _REVISION: Final = re.compile(r"[\w.-]{1,96}")
 _KEPT_S: Final = 600.0

@@ -1,7 +1,7 @@
 """Change the status of tasks, and of all that follows from it, in one transaction.
 
 Every service moves tasks through `switch`: whoever ends a task, and however, those that wait for it are judged at
-once. `store.task_moves` changes rows and knows no pipelines.
+once. `db.repositories.task_moves` changes rows and knows no pipelines.
 """
 
 from __future__ import annotations

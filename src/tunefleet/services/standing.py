@@ -38,7 +38,7 @@ class About(NamedTuple):
         online: Whether it is registered as working.
         pulls: It takes tasks by itself.
         limits: Slot class → how many attempts it takes in all; null if it does not answer.
-        held: Its open attempts, as `store.attempts.held` reads them.
+        held: Its open attempts, as `db.repositories.attempts.held` reads them.
         cordoned: Kinds that it was offered in vain too often.
         decided: What people, and the elastic scaling, have decided about it.
         load: How busy it is, where that is known and still true.

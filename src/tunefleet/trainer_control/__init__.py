@@ -2,12 +2,12 @@
 
 Uses the standard library and, for the callbacks, `transformers.TrainerCallback`; it imports nothing else of ours, so
 that it can be loaded by file location in an environment that has no Tunefleet. What it writes is described by
-`tunefleet.schemas.journal`, `wire.control` and `wire.jobfolder`; a contract test holds the two together.
+`tunefleet.schemas.journal`, `schemas.control` and `schemas.job_folder`; a contract test holds the two together.
 
 A program that runs in a job process does this::
 
-    session = attach.open_session(folder)       # one journal and one status file for the process
-    trainer = Trainer(..., callbacks=attach.callbacks_for_job(folder))
+    session = trainer_control.open_session(folder)       # one journal and one status file for the process
+    trainer = Trainer(..., callbacks=trainer_control.callbacks_for_job(folder))
     trainer.train(resume_from_checkpoint=str(session.resume.path) if session.resume else None)
     session.finish()                            # or session.fail(...)
 """

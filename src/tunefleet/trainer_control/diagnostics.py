@@ -43,7 +43,7 @@ def watch(watcher: Watcher) -> None:
 
 
 def kind_of(error: BaseException) -> str:
-    """Return the kind of a failure, as `wire.jobfolder.JobStatus.error_kind` has it."""
+    """Return the kind of a failure, as `schemas.job_folder.JobStatus.error_kind` has it."""
     if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
         return "oom"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -107,7 +107,7 @@ def record_failure(folder: Path, rank: int, error: str, kind: str, traceback: st
         folder: The job folder.
         rank: Which process.
         error: One sentence for the user.
-        kind: `wire.jobfolder.JobStatus.error_kind`.
+        kind: `schemas.job_folder.JobStatus.error_kind`.
         traceback: The last traceback.
     """
     fields = {"rank": rank, "at": time.time(), "error": error, "kind": kind, "traceback": traceback}

@@ -95,7 +95,7 @@ class JobSession:
             wait()
 
     def fail(self, error: str, kind: str, traceback: str | None = None) -> None:
-        """Record a failure: what the user reads, its kind (`wire.jobfolder.JobStatus.error_kind`), the traceback."""
+        """Record a failure: what the user reads, its kind (`JobStatus.error_kind`), the traceback."""
         self.settle()
         try:
             self.journal.sync()

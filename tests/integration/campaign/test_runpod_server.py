@@ -22,8 +22,8 @@ from tests.integration.merge.conftest import BUILTIN, lora
 from tunefleet.campaign.contract import StepFailed
 from tunefleet.campaign.merging.runpod import Merged, Merging, RunPod, Waiting
 from tunefleet.client.service import Patience
-from tunefleet.programs import assets
 from tunefleet.settings import CampaignSettings
+from tunefleet.workloads import assets
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -112,7 +112,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
             "HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "hf"), "TMPDIR": str(folder / "tmp"),
             "HF_HUB_DISABLE_XET": "1", "OMP_NUM_THREADS": "1", "RUNPOD_API_KEY": KEY,
         }  # fmt: skip
-        command = [str(PYTHON), "-m", "tunefleet.programs.runpod", "--rp_serve_api", "--rp_api_port", str(port)]
+        command = [str(PYTHON), "-m", "tunefleet.workloads.runpod", "--rp_serve_api", "--rp_api_port", str(port)]
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder)
         jobs.behind = f"http://localhost:{port}"
         made = Place(jobs, hub, folder)

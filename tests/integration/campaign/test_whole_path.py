@@ -25,10 +25,10 @@ from tests.libraries import required
 from tunefleet.campaign.uploading import PREFIX
 from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.programs import assets
 from tunefleet.schemas.api import SubmitRequest
 from tunefleet.schemas.campaign import CycleView, ModelVersionView
 from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.workloads import assets
 
 required("trl")
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(900)]

@@ -10,7 +10,7 @@ import yaml
 
 from tunefleet.cli import demo
 from tunefleet.cli.main import run
-from tunefleet.programs import assets
+from tunefleet.workloads import assets
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch]
 

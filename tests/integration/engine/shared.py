@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.programs import assets
-from tunefleet.programs.engine.faults import RequestError
-from tunefleet.programs.engine.protocol import Choice, Engine, Request, Sampling
+from tunefleet.workloads import assets
+from tunefleet.workloads.engine.engine_errors import RequestError
+from tunefleet.workloads.engine.protocol import Choice, Engine, Request, Sampling
 
 MODEL = "builtin:gsm8k-llama-2m"
 PROMPTS = ("A train has 12 cars and", "How", "Anna buys 3 apples for 2 dollars each. Then she sells one of them to")

@@ -23,9 +23,9 @@ from tests.integration.engine.shared import (
     who_leaves_ends_his_own_answer_alone,
 )
 from tunefleet.errors import ModelError
-from tunefleet.programs import assets
-from tunefleet.programs.engine.faults import GoneError
-from tunefleet.programs.engine.protocol import Choice, EngineAdapter, EngineModel, Request, Sampling
+from tunefleet.workloads import assets
+from tunefleet.workloads.engine.engine_errors import GoneError
+from tunefleet.workloads.engine.protocol import Choice, EngineAdapter, EngineModel, Request, Sampling
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,8 +38,8 @@ def libraries() -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from tunefleet.programs.engine.loading import open_engine
-    from tunefleet.programs.engine.transformers import TransformersEngine
+    from tunefleet.workloads.engine.load_options import open_engine
+    from tunefleet.workloads.engine.transformers_backend import TransformersEngine
 
 
 # PEFT asks the model for a name that Transformers has deprecated.

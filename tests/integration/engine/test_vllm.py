@@ -23,11 +23,11 @@ from tests.integration.engine.shared import (
     who_leaves_ends_his_own_answer_alone,
 )
 from tests.libraries import required
-from tunefleet.programs.engine import warm
-from tunefleet.programs.engine.protocol import EngineAdapter, EngineModel, Request, Sampling
-from tunefleet.programs.engine.warm import WarmEngine, connect
 from tunefleet.runtime import envs
 from tunefleet.runtime.warm import engine_registry
+from tunefleet.workloads.engine import client
+from tunefleet.workloads.engine.client import WarmEngine, connect
+from tunefleet.workloads.engine.protocol import EngineAdapter, EngineModel, Request, Sampling
 
 required("torch", "peft")
 
@@ -47,8 +47,8 @@ def site(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], None
     name = str(tmp_path_factory.mktemp("site"))
     with pytest.MonkeyPatch.context() as patch:
         for module, wait in (
-            (warm, "_BIND_S"),
-            (warm, "_PARTING_S"),
+            (client, "_BIND_S"),
+            (client, "_PARTING_S"),
             (engine_registry, "_ANSWER_S"),
             (engine_registry, "_END_S"),
         ):

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.libraries import required
-from tunefleet.programs.engine import warm
-from tunefleet.programs.engine.protocol import EngineModel, Request, Sampling
-from tunefleet.programs.engine.warm import WarmEngine, connect
 from tunefleet.runtime.warm import engine_registry
+from tunefleet.workloads.engine import client
+from tunefleet.workloads.engine.client import WarmEngine, connect
+from tunefleet.workloads.engine.protocol import EngineModel, Request, Sampling
 
 required("torch", "peft")
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
@@ -29,8 +29,8 @@ SECOND = EngineModel(MODEL, "second", options={"dtype": "bfloat16"})
 GPU = "GPU-there-is-none"
 LEAVER = """
 import sys
-from tunefleet.programs.engine.protocol import EngineModel, Request, Sampling
-from tunefleet.programs.engine.warm import connect
+from tunefleet.workloads.engine.protocol import EngineModel, Request, Sampling
+from tunefleet.workloads.engine.client import connect
 engine = connect(EngineModel(sys.argv[1], "first"), name=sys.argv[2])
 for piece in engine.stream(Request(0, "Tell me all.", Sampling(max_tokens=480, min_tokens=480, seed=1))):
     print(engine.pid, flush=True)
@@ -46,8 +46,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("TUNEFLEET_SECRET_WORD", "a-secret-word")
     # On a busy machine an engine may take long to start, to answer, to see that somebody has left, and to end.
     for module, name in (
-        (warm, "_BIND_S"),
-        (warm, "_PARTING_S"),
+        (client, "_BIND_S"),
+        (client, "_PARTING_S"),
         (engine_registry, "_ANSWER_S"),
         (engine_registry, "_END_S"),
     ):
@@ -113,7 +113,7 @@ def test_an_engine_stays_warm_for_its_model_and_for_no_other(site: str, monkeypa
     assert list(live(site)) == ["second"]
     assert not other.was_loaded
     # One that is in use is left alone: on a CPU both live.
-    monkeypatch.setattr(warm, "_PARTING_S", 0.0)
+    monkeypatch.setattr(client, "_PARTING_S", 0.0)
     beside = connect(FIRST, idle_s=0.2, name=site)
     assert set(live(site)) == {"first", "second"}
     assert greedy(beside, *texts) == before

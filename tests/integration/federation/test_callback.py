@@ -42,8 +42,8 @@ def libraries() -> None:
         until,
     )
     from tunefleet import FederatedCallback
-    from tunefleet.programs.federated import FederationWarning
-    from tunefleet.programs.federated.adapter import LiveAdapter, read_adapter
+    from tunefleet.workloads.federated import FederationWarning
+    from tunefleet.workloads.federated.live_adapter import LiveAdapter, read_adapter
 
 
 # PEFT asks Transformers by a name that will go.

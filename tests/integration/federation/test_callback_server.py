@@ -40,8 +40,8 @@ def libraries() -> None:
         until,
     )
     from tunefleet import FederatedCallback
-    from tunefleet.programs.federated import RowCounter, hot_reload
-    from tunefleet.programs.federated.adapter import LiveAdapter, read_adapter
+    from tunefleet.workloads.federated import RowCounter, hot_reload
+    from tunefleet.workloads.federated.live_adapter import LiveAdapter, read_adapter
 
 
 pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.filterwarnings("ignore::FutureWarning")]

@@ -28,8 +28,8 @@ def libraries() -> None:
 
     from tests.integration.federation.training import MODEL, At, Watch, arrived, until
     from tunefleet import FederatedCallback
-    from tunefleet.programs import base_model
-    from tunefleet.programs.federated.adapter import LiveAdapter
+    from tunefleet.workloads.common import base_model
+    from tunefleet.workloads.federated.live_adapter import LiveAdapter
 
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.proof]

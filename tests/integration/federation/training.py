@@ -13,8 +13,8 @@ from peft import LoraConfig, TaskType, get_peft_model
 from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from tunefleet import FederatedCallback
-from tunefleet.programs import assets
-from tunefleet.programs.federated.adapter import LiveAdapter
+from tunefleet.workloads import assets
+from tunefleet.workloads.federated.live_adapter import LiveAdapter
 
 MODEL = str(assets.locate("builtin:gsm8k-llama-2m", "model"))
 LIMIT_S = 60.0

@@ -186,7 +186,7 @@ class Cluster:
     def kill_ranks(self, name: str, task_id: str) -> None:
         """Kill what computes on one machine, as its kernel would without memory."""
         for process in self.processes(name, task_id):
-            if "tunefleet.programs.run" in process.cmdline():
+            if "tunefleet.workloads.entrypoint" in process.cmdline():
                 process.kill()
 
     def kill_machine(self, name: str, task_id: str) -> None:

@@ -47,7 +47,9 @@ def test_a_node_that_has_the_result_already_does_not_let_the_others_wait(machine
     machines.reached(task_id, 2)
     killed = other(machines, task_id)
     (launcher,) = (
-        each for each in machines.processes(killed, task_id) if "tunefleet.programs.torchrun" in each.cmdline()
+        each
+        for each in machines.processes(killed, task_id)
+        if "tunefleet.workloads.distributed.torchrun" in each.cmdline()
     )
     launcher.suspend()
     first = machines.folder / (machines.task(task_id).worker_id or "") / task_id

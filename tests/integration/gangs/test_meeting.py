@@ -9,10 +9,10 @@ import pytest
 from tests.integration.ranks.conftest import job
 from tests.libraries import required
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.programs.torchrun_nodes import interface_of
 from tunefleet.runtime import Supervisor
 from tunefleet.schemas.job_folder import GangJob
 from tunefleet.settings import inherited_environment
+from tunefleet.workloads.distributed.torchrun_nodes import interface_of
 
 required("torch")
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(120)]
@@ -26,7 +26,7 @@ def test_nodes_that_do_not_meet_name_the_address_and_the_port(tmp_path: Path) ->
     handles = {}
     for rank, port in ((0, 29_871), (1, 29_872)):
         gang = GangJob(id="g", rank=rank, nodes=2, host="127.0.0.1", port=port, address="127.0.0.1", join_s=2)
-        given = job("tunefleet.programs.train:main", processes=1, job_id=f"node-{rank}")
+        given = job("tunefleet.workloads.training:main", processes=1, job_id=f"node-{rank}")
         handles[rank] = supervisor.launch(given.model_copy(update={"gang": gang}))
     ends = {rank: handle.wait(90) for rank, handle in handles.items()}
     for rank, port in ((0, 29_871), (1, 29_872)):

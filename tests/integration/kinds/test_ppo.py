@@ -108,7 +108,7 @@ def adapter(tmp_path: Path) -> Path:
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    from tunefleet.programs import assets
+    from tunefleet.workloads import assets
 
     base = AutoModelForCausalLM.from_pretrained(assets.locate("builtin:gsm8k-llama-2m", "model"))
     config = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", init_lora_weights=False)

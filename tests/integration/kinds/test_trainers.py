@@ -26,7 +26,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 # Somebody's package: it knows the seam, and trains with a script of its own.
 PLUGIN = '''
 from tunefleet.errors import InputError
-from tunefleet.programs.trainers import Plan, Request
+from tunefleet.workloads.external_trainers import Plan, Request
 
 SCRIPT = """
 import json, os, sys, time

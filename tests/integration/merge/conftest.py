@@ -14,9 +14,9 @@ import pytest
 from tests.integration.ended import EndedJob
 from tests.integration.merge.hubs import Served, asked
 from tests.libraries import required
-from tunefleet.programs import assets, run
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.trainer_control import session
+from tunefleet.workloads import assets, entrypoint
 
 if TYPE_CHECKING:
     import torch
@@ -74,9 +74,9 @@ def merge(tmp_path: Path) -> Merge:
         # Each launch is a process of its own; here it is the same one, so it must forget the launch before.
         session._sessions.clear()
         job = {"job_id": "j", "task_id": "j", "attempt": 1, "launch": launch, "kind": "merge", "name": "t"}
-        job |= {"program": "tunefleet.programs.merge:main", "spec": spec, "inputs": inputs}
+        job |= {"program": "tunefleet.workloads.merging:main", "spec": spec, "inputs": inputs}
         folder.job_json.write_text(json.dumps(job))
-        return Ended(run.main(folder.root), folder, launch)
+        return Ended(entrypoint.main(folder.root), folder, launch)
 
     return go
 

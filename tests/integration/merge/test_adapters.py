@@ -15,13 +15,13 @@ from tests.integration.merge.conftest import Merge, llama, lora
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global load_file, save_file, torch, verify
+    global load_file, save_file, torch, check
     pytest.importorskip("peft")
 
     import torch
     from safetensors.torch import load_file, save_file
 
-    from tunefleet.programs.merge import verify
+    from tunefleet.workloads.merging import check
 
 
 pytestmark = [
@@ -110,6 +110,6 @@ def test_a_proof_that_does_not_fit_into_memory_is_not_begun(
     merge: Merge, three: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base, first, second = three
-    monkeypatch.setattr(verify.psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 10))
+    monkeypatch.setattr(check.psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 10))
     ended = merge(base, first, second, into="adapter", method="cat")
     assert "merge.verify: false" in (ended.status.error or "")

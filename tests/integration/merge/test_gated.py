@@ -10,10 +10,10 @@ from tests.fakes.hub import Hub, Repo
 from tests.integration.merge.conftest import Merge, llama, lora
 from tests.integration.merge.hubs import Served
 from tunefleet.errors import DataError, ModelError
-from tunefleet.programs import hub as programs_hub
 from tunefleet.runtime.environment import job_environment
 from tunefleet.settings import WorkerSettings, inherited_environment, load
 from tunefleet.spec import InferenceTaskSpec, load_task_spec
+from tunefleet.workloads.common import hub_files as programs_hub
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,7 +22,7 @@ def libraries() -> None:
     global engine_model
     pytest.importorskip("huggingface_hub")
 
-    from tunefleet.programs.infer.weights import engine_model
+    from tunefleet.workloads.inference.weights import engine_model
 
 
 pytestmark = [

@@ -12,10 +12,10 @@ from tests.fakes import llama_cpp as double
 from tests.integration.merge.conftest import BUILTIN, Merge, lora
 from tests.libraries import required
 from tunefleet.errors import MachineError, ModelError
-from tunefleet.programs import assets
-from tunefleet.programs.merge import gguf
-from tunefleet.programs.merge.gguf_run import splitting
 from tunefleet.spec.merging import GgufSpec
+from tunefleet.workloads import assets
+from tunefleet.workloads.merging import gguf
+from tunefleet.workloads.merging.gguf_run import splitting
 
 required("peft")
 pytestmark = [

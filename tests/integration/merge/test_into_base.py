@@ -115,7 +115,7 @@ def test_a_vocabulary_that_grew_goes_into_the_model_and_its_config(merge: Merge,
 
 
 def test_the_tokenizer_and_the_template_of_the_adapter_are_carried(merge: Merge, tmp_path: Path) -> None:
-    from tunefleet.programs import assets
+    from tunefleet.workloads import assets
 
     adapter = lora(BUILTIN, tmp_path / "adapter")
     plain = merge(BUILTIN, adapter)

@@ -84,11 +84,12 @@ def _start(folder: Path, base: Path, adapter: Path, launch: str) -> subprocess.P
     spec: dict[str, Any] = {"taskType": "merge", "merge": {"verify": False}}
     spec["model"] = {"source": {"identifier": str(base)}, "adapters": [{"path": str(adapter)}]}
     job = {"job_id": "j", "task_id": "j", "attempt": 1, "launch": launch, "kind": "merge", "name": "t"}
-    job |= {"program": "tunefleet.programs.merge:main", "spec": spec}
+    job |= {"program": "tunefleet.workloads.merging:main", "spec": spec}
     job |= {"inputs": {"model.adapters.0.path": str(adapter)}}
     (folder / "job.json").write_text(json.dumps(job))
     with (folder / "said.log").open("ab") as log:
-        return subprocess.Popen([sys.executable, "-m", "tunefleet.programs.run", str(folder)], stdout=log, stderr=log)
+        command = [sys.executable, "-m", "tunefleet.workloads.entrypoint", str(folder)]
+        return subprocess.Popen(command, stdout=log, stderr=log)
 
 
 def _anonymous_bytes(pid: int) -> int:

@@ -16,9 +16,9 @@ import pytest
 from tests.integration.ended import EndedJob
 from tests.integration.merge.conftest import BUILTIN, llama
 from tests.integration.merge.hubs import Served
-from tunefleet.programs import assets, run
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.trainer_control import session
+from tunefleet.workloads import assets, entrypoint
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,9 +51,10 @@ def verify(tmp_path: Path) -> Verify:
         session._sessions.clear()
         named = {"source": {"identifier": str(model)}} | ({} if tokenizer is None else {"tokenizer": str(tokenizer)})
         job = {"job_id": "j", "task_id": "j", "attempt": 1, "launch": launch, "kind": "verify", "name": "t"}
-        job |= {"program": "tunefleet.programs.verify:main", "spec": {"taskType": "verify", "model": named, **spec}}
+        job["program"] = "tunefleet.workloads.verification:main"
+        job["spec"] = {"taskType": "verify", "model": named, **spec}
         folder.job_json.write_text(json.dumps(job))
-        return EndedJob(run.main(folder.root), folder, launch)
+        return EndedJob(entrypoint.main(folder.root), folder, launch)
 
     return go
 

@@ -31,7 +31,7 @@ def test_two_ranks_train_on_pairs_and_one_delivers(supervisor: Supervisor) -> No
         },
         "resources": {"processes": 2, "hardware": {"gpu": {"count": 0}}},
     }
-    handle = supervisor.launch(job("tunefleet.programs.align:main", **spec))
+    handle = supervisor.launch(job("tunefleet.workloads.preference:main", **spec))
     assert end(handle, 400).reason is TaskReason.FINISHED
     result = json.loads(handle.folder.responses_json.read_text())
     assert (result["used"]["processes"], result["used"]["batch_size"], result["steps"]) == (2, 4, 2)

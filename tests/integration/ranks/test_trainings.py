@@ -25,9 +25,9 @@ def libraries() -> None:
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
-    from tunefleet.programs import base_model
-    from tunefleet.programs.data.sources import open_portions
-    from tunefleet.programs.data.tokens import Encoder, tokenize
+    from tunefleet.workloads.common import base_model
+    from tunefleet.workloads.data.sources import open_portions
+    from tunefleet.workloads.data.tokenization import Encoder, tokenize
 
 
 pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.timeout(600)]
@@ -80,7 +80,7 @@ def test_the_recipe_trains_on_two_ranks_and_measures_every_row_once(supervisor: 
         },
         "resources": {"processes": 2, "hardware": {"gpu": {"count": 0}}},
     }
-    handle = supervisor.launch(job("tunefleet.programs.train:main", **spec))
+    handle = supervisor.launch(job("tunefleet.workloads.training:main", **spec))
     assert end(handle, 240).reason is TaskReason.FINISHED
     result = json.loads(handle.folder.responses_json.read_text())
     assert (result["used"]["processes"], result["used"]["parallelism"], result["used"]["batch_size"]) == (2, "fsdp", 4)

@@ -41,7 +41,7 @@ def test_the_order_lies_in_a_package_and_the_job_shows_nothing_of_it(jobs: Jobs,
     assert unpack(jobs.packages[package]) == ASK
     assert jobs.pinned == [package], "Ray is told to throw it away in time"
     job = jobs.jobs["t-1"]
-    assert job["entrypoint"] == f"exec '/a folder/python' -m tunefleet.programs.ray_nodes gcs://{package}"
+    assert job["entrypoint"] == f"exec '/a folder/python' -m tunefleet.workloads.ray_nodes gcs://{package}"
     assert job["runtime_env"] == {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "51"}}, "Ray kills after the grace"
     assert "secret" not in str(job)
 

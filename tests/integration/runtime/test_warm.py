@@ -31,7 +31,7 @@ pytestmark = pytest.mark.proof
 LIGHT = """
 import sys
 from tunefleet.runtime.warm import fork_server
-fork_server.PRELOAD = ("tunefleet.programs.run", "fake_trainer")
+fork_server.PRELOAD = ("tunefleet.workloads.entrypoint", "fake_trainer")
 fork_server.ORPHAN_S = float(sys.argv[4])
 sys.exit(fork_server.main(sys.argv[1:4]))
 """

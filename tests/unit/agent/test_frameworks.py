@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.programs.trainers.test_plans import request
+from tests.unit.workloads.external_trainers.test_plans import request
 from tunefleet.agent import poller
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.translate import Defaults, Translation, translate
 from tunefleet.errors import InputError, SpecError
 from tunefleet.executors.sft import OTHERS, LoraSftExecutor
-from tunefleet.programs.trainers import known
 from tunefleet.runtime import envs
 from tunefleet.runtime.envs import registry
 from tunefleet.runtime.envs.catalog import digest
@@ -26,6 +25,7 @@ from tunefleet.runtime.monitor.system import SystemReader
 from tunefleet.schemas.training import Heartbeat, HeartbeatReply
 from tunefleet.settings import AgentSettings
 from tunefleet.trainer_control.files import write_json
+from tunefleet.workloads.external_trainers import registry as known
 
 OTHER_TRAINERS = ("unsloth", "axolotl", "llamafactory")
 
@@ -102,7 +102,7 @@ def test_a_framework_that_needs_a_gpu_is_refused_where_there_is_none(
 def test_a_name_of_the_agents_own_way_trains_without_an_environment(name: str | None, envs_folder: Path) -> None:
     meant = translated(name)
     assert "trainer" not in meant.spec
-    assert LoraSftExecutor().program_of(meant.spec) == "tunefleet.programs.train:main"
+    assert LoraSftExecutor().program_of(meant.spec) == "tunefleet.workloads.training:main"
     admit(meant)
 
 

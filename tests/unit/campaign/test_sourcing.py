@@ -117,7 +117,7 @@ def test_chats_of_another_kind(tmp_path: Path) -> None:
 def standardised(campaign: CampaignSpec, rows: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """Play the first task of the document on rows, in the place of the dataset."""
     required("datasets")
-    from tests.unit.programs.test_prepare_data import Made
+    from tests.unit.workloads.test_prepare_data import Made
 
     body, _ = sourcing.rows_document(campaign, {})
     first = body["spec"]["graph"]["nodes"][0]["spec"]

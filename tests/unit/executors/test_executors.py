@@ -15,11 +15,11 @@ from tunefleet.executors import needs, sft
 from tunefleet.executors.base import JobExecutor, LightExecutor, ResultError
 from tunefleet.executors.registry import GROUP, installed
 from tunefleet.placement import LIGHT_KINDS
-from tunefleet.programs.trainers import known
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.services import requirements
 from tunefleet.spec import load_task_spec
+from tunefleet.workloads.external_trainers import registry as known
 
 
 def _offer(kind: str, spec: dict[str, Any] | None = None) -> Offer:
@@ -139,7 +139,7 @@ def test_a_training_runs_the_program_and_leaves_one_output(
     assert (job.job_id, job.attempt, job.kind, job.launch) == ("task-1", 2, kind, "launch-1")
     assert job.processes == 2
     assert job.inputs == {"data.path": "/in/rows.jsonl"}
-    assert job.program == "tunefleet.programs.train:main"
+    assert job.program == "tunefleet.workloads.training:main"
     assert executor.outputs(folder) == []
     (folder.root / output[0]).mkdir()
     assert [(o.name, o.kind, o.path.name) for o in executor.outputs(folder)] == [(*output, output[0])]

@@ -53,7 +53,7 @@ def test_only_settings_and_few_modules_of_trainer_control_read_the_environment(r
     readers = {str(path.relative_to(package)) for path in package.rglob("*.py") if _reads_environment(path)}
     attached = {name for name in readers if name.startswith("trainer_control/")}
     # A trainer process sets variables for the libraries that it is about to import.
-    programs = {name for name in readers if name.startswith("programs/")}
+    programs = {name for name in readers if name.startswith("workloads/")}
     assert readers - attached - programs <= READERS
     assert len(attached) <= MOST_READERS
 
@@ -66,7 +66,7 @@ def test_programs_read_no_variable_of_ours(repository: Path) -> None:
     names -= {"TUNEFLEET_NODE", "TUNEFLEET_NODES_IDLE_S"}  # written for the workers that Ray's nodes start
     names -= {"TUNEFLEET_ALLOW_CODE", "WORKER_TAGS"}  # theirs: demand is asked for workers that are started so
     names -= {"HF_USERNAME"}  # of the container at RunPod, where none of our settings are
-    for path in (repository / "src/tunefleet/programs").rglob("*.py"):
+    for path in (repository / "src/tunefleet/workloads").rglob("*.py"):
         assert not names & set(re.findall(r"[A-Z][A-Z_]{3,}", path.read_text(encoding="utf-8"))), path
 
 

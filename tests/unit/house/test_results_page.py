@@ -16,7 +16,7 @@ from tunefleet.testing.running import offer_of
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "reference" / "results.md").read_text(encoding="utf-8")
-PROGRAMS = ROOT / "src" / "tunefleet" / "programs"
+WORKLOADS = ROOT / "src" / "tunefleet" / "workloads"
 LIBRARIES = {"torch", "transformers", "trl"}
 """Of which `used` has the versions."""
 
@@ -46,7 +46,7 @@ def test_every_key_of_a_training_is_listed(kind: str) -> None:
     written = {
         key.value
         for file in WRITERS[kind]
-        for function in ast.walk(ast.parse((PROGRAMS / file).read_text(encoding="utf-8")))
+        for function in ast.walk(ast.parse((WORKLOADS / file).read_text(encoding="utf-8")))
         if isinstance(function, ast.FunctionDef)
         for each in ast.walk(function)
         if isinstance(each, ast.Dict)

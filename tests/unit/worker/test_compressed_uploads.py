@@ -26,11 +26,11 @@ from tunefleet.worker.uploads import CheckpointUploads
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global InUseError, compress, compression
+    global InUseError, compress, checkpoint_compression
     pytest.importorskip("transformers")
 
-    from tunefleet.programs.train import compression
-    from tunefleet.programs.train.compression import InUseError, compress
+    from tunefleet.workloads.training import checkpoint_compression
+    from tunefleet.workloads.training.checkpoint_compression import InUseError, compress
 
 
 FILES, SIZE = 12, 200_000
@@ -162,9 +162,9 @@ def test_a_checkpoint_that_is_being_sent_is_compressed_later(folder: JobFolder) 
 def test_the_thread_comes_back_to_it(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-    monkeypatch.setattr(compression, "_BUSY_PAUSE_S", 0.01)
+    monkeypatch.setattr(checkpoint_compression, "_BUSY_PAUSE_S", 0.01)
     busy = {"checkpoint-4": True}
-    callback = compression.Compress(lambda name: busy[name])
+    callback = checkpoint_compression.Compress(lambda name: busy[name])
     args = TrainingArguments(output_dir=str(folder.checkpoints_dir), use_cpu=True, report_to=[])
     callback.on_save(args, TrainerState(global_step=4, is_world_process_zero=True), TrainerControl())
     manifest = folder.checkpoints_dir / "checkpoint-4" / "manifest.json"

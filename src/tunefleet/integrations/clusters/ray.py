@@ -1,6 +1,6 @@
 """Nodes of a Ray cluster: a job of its Jobs API holds a placement group, and starts a command in each bundle.
 
-The job runs `tunefleet.programs.ray_nodes` in Ray's environment. What it is told holds a key, so it does not go
+The job runs `tunefleet.workloads.ray_nodes` in Ray's environment. What it is told holds a key, so it does not go
 the way of a job's variables, which Ray shows to everybody who may look, and writes into logs: it lies in the head's
 memory until the program takes it.
 """
@@ -19,7 +19,7 @@ from tunefleet.integrations.clusters.base import Ask, Cluster, Seen
 from tunefleet.integrations.clusters.ray_http import RayJobs
 from tunefleet.integrations.clusters.ray_order import ENDED, HOPELESS, KEY, LASTING, RUNNING, SERVER, WAITING, pack
 
-PROGRAM: Final = "tunefleet.programs.ray_nodes"
+PROGRAM: Final = "tunefleet.workloads.ray_nodes"
 _OVER: Final = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 _AFTER_GRACE_S: Final = 20
 """The program ends what runs on the nodes after the grace, and then itself; Ray kills it after this."""

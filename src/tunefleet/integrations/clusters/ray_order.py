@@ -1,6 +1,6 @@
 """What the server tells the program that it starts on a Ray cluster, and what that says in return.
 
-Both sides import this module: the server's adapter, and `tunefleet.programs.ray_nodes` in Ray's environment.
+Both sides import this module: the server's adapter, and `tunefleet.workloads.ray_nodes` in Ray's environment.
 """
 
 from __future__ import annotations

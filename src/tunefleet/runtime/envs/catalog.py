@@ -58,7 +58,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
             "PPO: the last TRL that has it",
             layer=True,
             locks=_both("ppo.txt"),
-            modules=("trl.experimental.ppo", "trl", "tunefleet.programs.run"),
+            modules=("trl.experimental.ppo", "trl", "tunefleet.workloads.entrypoint"),
             needs=_TRAINING,
         ),
         Family(
@@ -66,7 +66,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
             "benchmarks of EleutherAI's harness",
             layer=True,
             locks=_both("lm-eval.txt"),
-            modules=("lm_eval", "lm_eval.models.huggingface", "tunefleet.programs.run"),
+            modules=("lm_eval", "lm_eval.models.huggingface", "tunefleet.workloads.entrypoint"),
             needs=_TRAINING,
         ),
         Family(
@@ -74,7 +74,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
             "fast inference; its CPU build where there is no GPU",
             layer=False,
             locks={"cpu": "vllm-cpu.txt", "gpu": "vllm-gpu.txt"},
-            modules=("vllm", "vllm.entrypoints.openai.api_server", "tunefleet.programs.run"),
+            modules=("vllm", "vllm.entrypoints.openai.api_server", "tunefleet.workloads.entrypoint"),
             left_out=("torchvision", "torchaudio", "torchcodec"),
         ),
         Family(
@@ -82,28 +82,28 @@ FAMILIES: Final[Mapping[str, Family]] = {
             "merging of whole models",
             layer=False,
             locks=_both("mergekit.txt"),
-            modules=("mergekit", "tunefleet.programs.run"),
+            modules=("mergekit", "tunefleet.workloads.entrypoint"),
         ),
         Family(
             "axolotl",
             "trainings with Axolotl; needs a GPU",
             layer=False,
             locks={"gpu": "axolotl.txt"},
-            modules=("axolotl", "axolotl.cli.main", "tunefleet.programs.run"),
+            modules=("axolotl", "axolotl.cli.main", "tunefleet.workloads.entrypoint"),
         ),
         Family(
             "unsloth",
             "trainings with Unsloth; needs a GPU",
             layer=False,
             locks={"gpu": "unsloth.txt"},
-            modules=("unsloth", "tunefleet.programs.run"),
+            modules=("unsloth", "tunefleet.workloads.entrypoint"),
         ),
         Family(
             "llamafactory",
             "trainings with LLaMA-Factory",
             layer=False,
             locks={"cpu": "llamafactory-cpu.txt", "gpu": "llamafactory-gpu.txt"},
-            modules=("llamafactory", "llamafactory.train.tuner", "tunefleet.programs.run"),
+            modules=("llamafactory", "llamafactory.train.tuner", "tunefleet.workloads.entrypoint"),
         ),
     )
 }

@@ -28,8 +28,8 @@ from tunefleet.runtime.gpu import gpus
 from tunefleet.trainer_control import process_identity
 from tunefleet.trainer_control.files import read_json, write_json
 
-PROGRAM = "tunefleet.programs.run"
-LAUNCHER = "tunefleet.programs.torchrun"
+PROGRAM = "tunefleet.workloads.entrypoint"
+LAUNCHER = "tunefleet.workloads.distributed.torchrun"
 _PATIENCE_S = 5.0
 _LOG_LOOK_S = 0.25
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

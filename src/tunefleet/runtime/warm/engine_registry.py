@@ -2,7 +2,7 @@
 
 An engine lies in the user's folder for sockets: `engine-<key>.sock`, `.json` (who it is), `.lock` (held as long as it
 lives), `.log`. Whoever needs its GPUs or its memory asks it to end: one that nobody uses does so at once. What an
-engine computes is `programs.engine`'s business.
+engine computes is `workloads.engine`'s business.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ PRELOAD = (
     "peft",
     "trl.trainer.sft_trainer",
     PROGRAM,
-    "tunefleet.programs.train",
+    "tunefleet.workloads.training",
     # Nearly all that bitsandbytes takes seconds for when a trainer executes it.
     "torch._inductor.compile_fx",
 )

@@ -100,7 +100,7 @@ class StatusFile:
 
         Args:
             values: Last logged values by name; merged into those of before.
-            fields: Fields of `wire.jobfolder.JobStatus`.
+            fields: Fields of `schemas.job_folder.JobStatus`.
         """
         with self._lock:
             if self.final and "state" in fields:

@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 from tests.integration.federation.training import At, Unhurried, Watch, arrived, digest, rows, sent, trainer, until
 from tunefleet import FederatedCallback
-from tunefleet.programs.federated.adapter import LiveAdapter
+from tunefleet.workloads.federated.live_adapter import LiveAdapter
 
 STEPS = 20
 

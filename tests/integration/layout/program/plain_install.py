@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 MISSING = ("torch", "transformers", "peft", "safetensors", "pytest")
-OTHERS = {"trainer_control", "programs"}
+OTHERS = {"trainer_control", "workloads"}
 """They run in a trainer's process, where the libraries are."""
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tunefleet.programs import train
+from tunefleet.workloads import training
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
@@ -27,5 +27,5 @@ def main(folder: Path) -> None:
             touched.add(str(path).removeprefix(f"{folder}/"))
 
     sys.addaudithook(watch)
-    train.main(folder)
+    training.main(folder)
     (folder.parent / f"touched-{os.environ['RANK']}.json").write_text(json.dumps(sorted(touched)))

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet import errors, trainer_control
-from tunefleet.programs import secrets
 from tunefleet.runtime.warm.lazy_imports import executed
 from tunefleet.trainer_control.control.command_queue import CommandBoard
 from tunefleet.trainer_control.control.server import ControlServer
+from tunefleet.workloads.common import job_secrets
 
 
 def main(folder: Path) -> None:
@@ -179,7 +179,7 @@ def compute(session: trainer_control.JobSession) -> None:
 
 def reveal(session: trainer_control.JobSession, **options: str) -> None:
     """Put the secrets of the spec in, say them wherever a program says something, and fail with them."""
-    filled = secrets.filled({**session.job["spec"], **options})
+    filled = job_secrets.filled({**session.job["spec"], **options})
     found = {"token": filled["token"], "left": [name for name in os.environ if name.startswith("TUNEFLEET_SECRET_")]}
     Path(os.environ["TEST_FOLDER"], "revealed.json").write_text(json.dumps(found), encoding="utf-8")
     print("printed", filled["token"])

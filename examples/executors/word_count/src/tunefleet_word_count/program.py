@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.errors import InputError
-from tunefleet.programs.heeding import Heeding
-from tunefleet.programs.opening import checked, open_task
-from tunefleet.programs.together import batch
 from tunefleet.trainer_control.files import write_json
+from tunefleet.workloads.common.item_control import Heeding
+from tunefleet.workloads.common.job import checked, open_task
+from tunefleet.workloads.inference.deduplication import batch
 from tunefleet_word_count.spec import REPORT, WordCountSpec, WordsSpec
 
 _WORD = re.compile(r"\w+")

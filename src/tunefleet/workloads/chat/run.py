@@ -1,0 +1,188 @@
+"""A chat from beginning to end: model → line → turns → result."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from tunefleet.errors import TunefleetError
+from tunefleet.runtime.chat_channel import address
+from tunefleet.runtime.warm.engine_registry import peer_uid
+from tunefleet.schemas.chat import ChatPiece, ChatRequest
+from tunefleet.spec import ChatTaskSpec
+from tunefleet.trainer_control import JobSession
+from tunefleet.workloads.chat.generation import answer
+from tunefleet.workloads.chat.models import Models
+from tunefleet.workloads.common.job import open_task
+from tunefleet.workloads.common.job_secrets import hidden
+from tunefleet.workloads.common.outputs import write_file
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.2
+_STATE: Final = "chat.json"
+
+
+def run(folder: Path) -> None:
+    """Hold the chat of a job folder.
+
+    Raises:
+        InputError: If model or options cannot be used.
+    """
+    task = open_task(folder, ChatTaskSpec)
+    spec, session, journal = task.spec, task.session, task.journal
+    session.status.write(state="running", phase="loading")
+    models = Models(
+        task.job,
+        spec,
+        task.workspace,
+        say=lambda text: journal.event("engine.said", text, "warning"),
+        note=lambda text: journal.event("chat.loading", text),
+    )
+    try:
+        chat = Chat(folder, spec, models, session)
+        session.status.write(phase="ready")
+        journal.event("chat.ready", f"The chat is ready: {', '.join(models.names)}.", data={"models": models.names})
+        why = chat.hold()
+        journal.event("chat.ended", f"The chat has ended: {why}.", data=dict(chat.counts))
+    finally:
+        models.close()
+    result = {"ok": True, "model": spec.model.source.identifier, "models": list(models.names), "ended": why}
+    usage = {name: chat.counts[name] for name in ("prompt_tokens", "completion_tokens")}
+    whole = {**result, "turns": chat.counts["turns"], "usage": usage}
+    write_file(task.folder.responses_json, json.dumps(whole, indent=1).encode())
+
+
+class Chat:
+    """Listens on the line and answers.
+
+    Args:
+        folder: The job folder; what was counted survives a launch.
+        spec: What the user wants.
+        models: Those of the session.
+        session: Told how it goes.
+    """
+
+    def __init__(self, folder: Path, spec: ChatTaskSpec, models: Models, session: JobSession) -> None:
+        self._address = address(folder)
+        self._state = folder / _STATE
+        self._spec = spec
+        self._models = models
+        self._session = session
+        self._lock = threading.Lock()
+        self._answering = 0
+        self._asked_at = time.monotonic()
+        self._ended = threading.Event()
+        self.counts = self._counted()
+
+    def hold(self) -> str:
+        """Answer until the end; returns why it came."""
+        self._address.unlink(missing_ok=True)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+                listener.bind(str(self._address))
+                listener.listen(64)
+                threading.Thread(target=self._accept, args=(listener,), name="accept", daemon=True).start()
+                return self._wait()
+        finally:
+            self._address.unlink(missing_ok=True)
+
+    def _wait(self) -> str:
+        while not self._ended.wait(_LOOK_S):
+            with self._lock:
+                quiet_s = 0.0 if self._answering else time.monotonic() - self._asked_at
+            if quiet_s > self._spec.idle_s:
+                return "idle"
+        return "asked"
+
+    def _accept(self, listener: socket.socket) -> None:
+        while not self._ended.is_set():
+            try:
+                connection = listener.accept()[0]
+            except OSError:
+                return  # the session is over
+            threading.Thread(target=self._talk, args=(connection,), name="turn", daemon=True).start()
+
+    def _talk(self, connection: socket.socket) -> None:
+        try:
+            with connection, connection.makefile("rb") as lines:
+                if peer_uid(connection) != os.geteuid():
+                    logger.warning("A connection of another user is refused")
+                    return
+                question = lines.readline()
+                if question.endswith(b"\n"):
+                    self._heed(connection, json.loads(question))
+        except (OSError, ValueError) as error:
+            logger.info("A connection broke off: %s", error)
+
+    def _heed(self, connection: socket.socket, question: dict[str, Any]) -> None:
+        op = question.get("op")
+        if op == "hello":
+            _send(connection, {"models": list(self._models.names)})
+        elif op == "end":
+            _send(connection, {})
+            self._ended.set()
+        elif op == "turn":
+            self._turn(connection, question["request"])
+
+    def _turn(self, connection: socket.socket, asked: dict[str, Any]) -> None:
+        with self._lock:
+            self._answering += 1
+        try:
+            pieces = answer(self._models, self._spec.inference, ChatRequest.model_validate(asked))
+            for piece in pieces:
+                if _gone(connection):
+                    pieces.close()  # type: ignore[attr-defined]
+                    return
+                if piece.usage is not None:
+                    self._count(piece)  # before it is sent: who has the last piece may end the session at once
+                _send(connection, piece.model_dump(mode="json", exclude_none=True))
+        except TunefleetError as error:
+            failed = ChatPiece(error=hidden(error.message), hint=error.hint)
+            _send(connection, failed.model_dump(mode="json"))
+        except OSError:
+            raise
+        except Exception as error:
+            # The edge of the thread: whatever it is, who asked is told.
+            logger.exception("A turn failed")
+            message = hidden(f"{type(error).__name__}: {error}")
+            _send(connection, ChatPiece(error=message[:5000]).model_dump(mode="json"))
+        finally:
+            with self._lock:
+                self._answering -= 1
+                self._asked_at = time.monotonic()
+
+    def _count(self, piece: ChatPiece) -> None:
+        usage = piece.usage
+        assert usage is not None
+        with self._lock:
+            self.counts["turns"] += 1
+            self.counts["prompt_tokens"] += usage.prompt_tokens
+            self.counts["completion_tokens"] += usage.completion_tokens
+            write_file(self._state, json.dumps(self.counts).encode())
+            self._session.status.write(step=self.counts["turns"])
+
+    def _counted(self) -> dict[str, int]:
+        try:
+            found = json.loads(self._state.read_bytes())
+        except FileNotFoundError:
+            found = {}
+        return {name: int(found.get(name, 0)) for name in ("turns", "prompt_tokens", "completion_tokens")}
+
+
+def _send(connection: socket.socket, message: dict[str, Any]) -> None:
+    connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _gone(connection: socket.socket) -> bool:
+    # Not `select`: it cannot watch a descriptor beyond 1023.
+    watched = select.poll()
+    watched.register(connection, select.POLLIN)
+    return bool(watched.poll(0)) and not connection.recv(1, socket.MSG_PEEK)

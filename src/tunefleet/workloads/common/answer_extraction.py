@@ -1,0 +1,94 @@
+"""What of an answer is compared: the final number of a worked solution, what a pattern finds, or all of its text."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tunefleet.spec.matching import MatchSpec
+from tunefleet.workloads.common.numeric_answers import NUMBER, last_number, number
+
+_MARK: Final = "####"
+_NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of one answer.
+
+    Args:
+        found: What of the answer is compared; None if there is nothing of the kind in it.
+        wanted: The same of the row's answer.
+        right: Whether they are equal.
+    """
+
+    found: str | None
+    wanted: str
+    right: bool
+
+
+def final_number(text: str) -> str | None:
+    """Return the number behind the first `####` that has one, as the answers of GSM8K; without a mark, the last number.
+
+    The first, as lm-eval's strict match has it: behind its answer a model that was not taught to stop goes on with
+    another question, and answers that, too.
+    """
+    _, *marked = text.split(_MARK)
+    if not marked:
+        return last_number(text)
+    found = (NUMBER.search(rest.split("\n", 1)[0]) for rest in marked)
+    return next((number(each[0]) for each in found if each), None)
+
+
+def extractor(match: MatchSpec) -> Callable[[str], str | None]:
+    """Return what takes out of an answer what is compared; None if that is nothing, and nothing is never right.
+
+    What a reasoning model thinks first (up to `</think>`) is left out: chat templates put an empty thought before
+    answers that have none.
+    """
+    take = _extractor(match)
+    return lambda text: take(text.rpartition("</think>")[2])
+
+
+def _extractor(match: MatchSpec) -> Callable[[str], str | None]:
+    if match.extract == "gsm8k":
+        return final_number
+    if match.extract == "number":
+        return last_number
+    if match.extract == "text":
+        return lambda text: plain(text, match) or None
+    pattern = re.compile(match.pattern or "", re.DOTALL)
+
+    def by_pattern(text: str) -> str | None:
+        found: list[str] = pattern.findall(text)
+        if not found:
+            return None
+        return number(found[-1]) or plain(found[-1], match) or None
+
+    return by_pattern
+
+
+def plain(text: str, match: MatchSpec) -> str:
+    """Return a text without what shall make no difference."""
+    if match.ignore_case:
+        text = text.casefold()
+    if match.ignore_punctuation:
+        text = text.translate(_NO_PUNCTUATION)
+    return " ".join(text.split()) if match.ignore_space else text
+
+
+def judge(answer: str, reference: str, match: MatchSpec) -> Verdict | None:
+    """Compare an answer with the row's.
+
+    Returns:
+        The verdict; `None` if the row's own answer has nothing of the kind, so that none could be right.
+    """
+    take = extractor(match)
+    wanted = take(reference)
+    if wanted is None:
+        return None
+    found = take(answer)
+    return Verdict(found, wanted, found == wanted)

@@ -1,0 +1,195 @@
+"""Find a base model, its tokenizer and the length of its context; weights are `training.model_loading`'s business."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, Final
+
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+
+from tunefleet.errors import ModelError
+from tunefleet.spec.base import is_written_as_path
+from tunefleet.spec.model import ModelSource
+from tunefleet.workloads import assets
+from tunefleet.workloads.common import containment, hub_files
+from tunefleet.workloads.common.archives import inner, opened
+
+_EMBEDDINGS: Final = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
+POINTER: Final = "model.source.identifier"
+"""Under which what travelled in the place of a model is given to a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a model lies.
+
+    Args:
+        identifier: What the user called it; for messages and for the adapter's config.
+        path: What to give to `from_pretrained`.
+        revision: Of the hub.
+        trust_remote_code: Run code that comes with the model.
+    """
+
+    identifier: str
+    path: str
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+
+def locate(
+    identifier: str, local: str | None, *, revision: str | None = None, trust_remote_code: bool = False
+) -> Source:
+    """Find a model: built in, a local folder, or on the hub.
+
+    Args:
+        identifier: As in the spec.
+        local: The folder that stands for it on this machine, if it was uploaded.
+        revision: Of the hub.
+        trust_remote_code: Passed on.
+
+    Raises:
+        ModelError: If there is no such model.
+        UnreachableError: If the hub does not answer and the model is not in the cache.
+    """
+    if assets.is_builtin(identifier):
+        path = str(assets.locate(identifier, "model"))
+    elif local is not None or is_written_as_path(identifier):
+        folder = Path(local or identifier).expanduser()
+        if not (folder / "config.json").is_file():
+            raise ModelError(
+                f"The model folder {identifier} has no config.json.",
+                hint="Name a folder as `save_pretrained` writes it.",
+            )
+        containment.check_model(folder)
+        path = str(folder)
+    else:
+        path, revision = hub_files.resolve(identifier, "model", revision)
+        cached = Path(path) if path != identifier else None
+        containment.check_model(cached or hub_files.few_files(identifier, revision, containment.READ))
+    return Source(identifier, path, revision, trust_remote_code)
+
+
+def named(
+    source: ModelSource,
+    inputs: Mapping[str, str],
+    workspace: Path,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> Source:
+    """Find the model that a spec names, or what has travelled in its place.
+
+    Args:
+        source: As in the spec.
+        inputs: For each pointer into the spec, the local path that stands for it.
+        workspace: Where archives may be unpacked.
+        revision: Of the hub, where the source names none.
+        trust_remote_code: Passed on.
+
+    Raises:
+        ModelError: If there is no such model.
+        UnreachableError: If the hub does not answer and the model is not in the cache.
+    """
+    local = inputs.get(POINTER)
+    folder = None if local is None else str(inner(opened(Path(local), workspace)))
+    wanted = source.revision or revision
+    return locate(source.identifier, folder, revision=wanted, trust_remote_code=trust_remote_code)
+
+
+def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
+    """Load the tokenizer, padding on the right and with a padding token.
+
+    Raises:
+        ModelError: If there is none, or it has neither a padding nor an end token.
+    """
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            source.path, revision=source.revision, trust_remote_code=source.trust_remote_code
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise unloadable("tokenizer", source, error) from error
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise ModelError(f"The tokenizer of {source.identifier} has neither a padding token nor an end token.")
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = "right"
+    return tokenizer
+
+
+def context_length(source: Source) -> int | None:
+    """Return the longest sequence that the model knows positions for; `None` if its config does not say.
+
+    Raises:
+        ModelError: If its config cannot be read.
+    """
+    length = getattr(_config(source), "max_position_embeddings", None)
+    return length if isinstance(length, int) else None
+
+
+def embedding_rows(source: Source) -> int | None:
+    """Return the number of tokens that the model has embeddings for; `None` if its config does not say.
+
+    Raises:
+        ModelError: If its config cannot be read.
+    """
+    size = getattr(_config(source), "vocab_size", None)
+    return size if isinstance(size, int) else None
+
+
+def require_same_vocabulary(adapter: Path, rows: int, label: str) -> None:
+    """Refuse an adapter that brings embeddings for another number of tokens: PEFT cannot put it on the model.
+
+    Args:
+        adapter: Its folder.
+        rows: Tokens that the model has embeddings for.
+        label: What errors call the adapter.
+
+    Raises:
+        ModelError: If it does, or its weights cannot be read.
+    """
+    weights = adapter / "adapter_model.safetensors"
+    if not weights.is_file():
+        return
+    try:
+        with safe_open(str(weights), framework="numpy") as file:
+            names = [name for name in file.keys() if name.endswith(_EMBEDDINGS)]  # noqa: SIM118 - it is no mapping
+            own = {file.get_slice(name).get_shape()[0] for name in names}
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            f"The weights of the adapter {label} cannot be read: {error}", hint="Fetch or make it again."
+        ) from error
+    if own - {rows}:
+        raise ModelError(
+            f"The adapter {label} brings embeddings for {max(own):,} tokens, and the model has {rows:,}.",
+            hint="Merge it into the base with a task of kind `merge`, and use the merged model.",
+        )
+
+
+def _config(source: Source) -> Any:
+    try:
+        config = AutoConfig.from_pretrained(
+            source.path, revision=source.revision, trust_remote_code=source.trust_remote_code
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise unloadable("model", source, error) from error
+    return config.get_text_config()
+
+
+def unloadable(what: str, source: Source, error: Exception) -> ModelError:
+    """Say that a part of a model cannot be loaded, with the first line of the library's reason."""
+    if isinstance(error, UnpicklingError):
+        # The library's own words tell how to run the code all the same.
+        return ModelError(
+            f"The weights of {source.identifier} are a pickle that wants to run code, and was not opened.",
+            hint="Have them saved as safetensors by somebody whom you trust.",
+        )
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return ModelError(
+        f"The {what} of {source.identifier} cannot be loaded: {reason}",
+        hint="Check that the folder or hub name holds a causal language model with its tokenizer.",
+        detail=str(error),
+    )

@@ -1,0 +1,195 @@
+"""Find a model or dataset of the Hugging Face hub, and say quickly and clearly if that is impossible.
+
+Left to themselves the libraries try an unreachable hub for most of a minute. One short question tells whether the name
+exists and the hub answers; if it does not answer, what was downloaded before is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from huggingface_hub import HfApi, constants, errors, get_token, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from tunefleet.errors import DataError, ModelError, UnreachableError
+from tunefleet.spec.base import hub_id_error, is_revision
+from tunefleet.workloads.common import download_progress
+
+Kind = Literal["model", "dataset"]
+_ASK_S = 10.0
+_PAGES: Final = "https://huggingface.co"
+"""Where a person accepts a licence, whatever mirror the files come from."""
+
+
+class Resolved(NamedTuple):
+    """What to give to `from_pretrained` or `load_dataset`.
+
+    Args:
+        path: The name itself if the hub has it, or the folder of the local cache if the hub cannot be asked.
+        revision: The commit that the hub has now: what is looked at first and what is loaded then are the same.
+    """
+
+    path: str
+    revision: str | None
+
+
+def resolve(name: str, kind: Kind, revision: str | None = None) -> Resolved:
+    """Return what to give to `from_pretrained` or `load_dataset` for a name of the hub.
+
+    Args:
+        name: `owner/name`.
+        kind: What it is.
+        revision: Branch, tag or commit.
+
+    Raises:
+        ModelError: If no such model exists or may be read.
+        DataError: If no such dataset exists or may be read.
+        UnreachableError: If the hub does not answer and nothing is in the cache.
+    """
+    wrong = ModelError if kind == "model" else DataError
+    if (error := hub_id_error(name)) is not None:
+        # Before any look at the disk: a path that climbs would tell what lies where it leads.
+        raise wrong(
+            f"There is no {kind} {name!r}: it is neither a path that was given to the task nor a name of the hub, "
+            f"since it {error}.",
+            hint="Mend the path, or write the name as owner/name.",
+        )
+    if revision is not None and not is_revision(revision):
+        raise wrong(f"The {kind} {name!r} has no revision {revision!r}.", hint="Mend `revision`.")
+    if Path(name).exists():
+        # The libraries would take the folder, wherever this process happens to run.
+        raise wrong(
+            f"The {kind} {name!r} is looked for on the hub, and something of that name lies where this runs as well.",
+            hint=f"Write ./{name} if you mean the folder.",
+        )
+    if constants.HF_HUB_OFFLINE:
+        cached = _cached(name, kind, revision)
+        if cached is None:
+            raise wrong(
+                f"There is no {kind} {name!r}: no such folder, not in the local cache, and the hub is switched off.",
+                hint="Mend the path or name, or unset HF_HUB_OFFLINE on the worker so that it may be downloaded.",
+            )
+        return Resolved(cached, revision)
+    try:
+        with explained(name, kind, revision):
+            about = _ask(name, kind, revision)
+    except UnreachableError:
+        cached = _cached(name, kind, revision)
+        if cached is None:
+            raise
+        return Resolved(cached, revision)
+    if kind == "model":
+        sizes = {file.rfilename: file.size or 0 for file in getattr(about, "siblings", None) or ()}
+        download_progress.watch(name, sizes, Path(constants.HF_HUB_CACHE))
+    return Resolved(name, getattr(about, "sha", None) or revision)
+
+
+def fetched(name: str, revision: str | None = None, patterns: Sequence[str] | None = None) -> Path:
+    """Return the folder of a model's or adapter's repository, fetched whole unless it is here already.
+
+    Args:
+        name: `owner/name`.
+        revision: Branch, tag or commit.
+        patterns: Only such files.
+
+    Raises:
+        ModelError: If it does not exist or may not be read.
+        UnreachableError: If the hub does not answer and it is not in the cache.
+    """
+    found = resolve(name, "model", revision)
+    return few_files(name, found.revision, patterns) if found.path == name else Path(found.path)
+
+
+def few_files(
+    name: str, revision: str | None = None, patterns: Sequence[str] | None = None, *, kind: Kind = "model"
+) -> Path:
+    """Return the folder of a repository that `resolve` has found on the hub, with the files of these patterns."""
+    wanted = None if patterns is None else [*patterns]
+    with explained(name, kind, revision):
+        return Path(snapshot_download(name, repo_type=kind, revision=revision, allow_patterns=wanted))
+
+
+@contextmanager
+def explained(name: str, kind: Kind, revision: str | None = None) -> Iterator[None]:
+    """Say what the hub's refusals mean, and what to do.
+
+    Args:
+        name: `owner/name`.
+        kind: What it is.
+        revision: Branch, tag or commit.
+
+    Raises:
+        ModelError: If no such model exists or may be read.
+        DataError: If no such dataset exists or may be read.
+        UnreachableError: If the hub does not answer.
+    """
+    wrong = ModelError if kind == "model" else DataError
+    try:
+        yield
+    except HFValidationError:
+        raise wrong(
+            f"There is no {kind} {name!r}: it is neither an existing path nor a name of the hub.",
+            hint="Mend the path, or write the name as owner/name.",
+        ) from None
+    except GatedRepoError:
+        raise wrong(f"The {kind} {name!r} is gated.", hint=_licence_hint(name, kind)) from None
+    except RevisionNotFoundError:
+        raise wrong(f"The {kind} {name!r} has no revision {revision!r}.", hint="Mend `revision`.") from None
+    except RepositoryNotFoundError:
+        raise wrong(
+            f"There is no {kind} {name!r} on the hub, or it is private.",
+            hint="Mend the name, or set HF_TOKEN on the worker to a token that may read it.",
+        ) from None
+    except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # the client's own, not re-exported
+        if _status(error) in {401, 403}:
+            raise wrong(
+                f"The hub refuses the {kind} {name!r}: the token is not valid, or may not read it.",
+                hint=_licence_hint(name, kind),
+            ) from None
+        raise UnreachableError(
+            f"The hub cannot be reached for the {kind} {name!r} ({error}), and it is not in the local cache.",
+            hint="Check the worker's network, name a local folder, or set HF_HUB_OFFLINE=1 to use the cache only.",
+        ) from error
+
+
+def _ask(name: str, kind: Kind, revision: str | None) -> Any:
+    hub = HfApi()
+    about: Any
+    if kind == "model":
+        about = hub.model_info(name, revision=revision, timeout=_ASK_S, files_metadata=download_progress.wanted())
+    else:
+        about = hub.dataset_info(name, revision=revision, timeout=_ASK_S)
+    if getattr(about, "gated", False):
+        # Everybody may read what a gated repository is; only its files are refused, and that much later.
+        hub.auth_check(name, repo_type=kind)
+    return about
+
+
+def _licence_hint(name: str, kind: Kind) -> str:
+    page = f"{_PAGES}/{name}" if kind == "model" else f"{_PAGES}/datasets/{name}"
+    if get_token() is None:
+        return f"Accept its licence at {page} and set HF_TOKEN on the worker to a token of that account."
+    return (
+        f"Accept its licence at {page} with the account of the worker's HF_TOKEN (and give that token the right to "
+        "read gated repositories), or set another HF_TOKEN."
+    )
+
+
+def _status(error: Exception) -> int | None:
+    return getattr(getattr(error, "response", None), "status_code", None)
+
+
+def _cached(name: str, kind: Kind, revision: str | None) -> str | None:
+    try:
+        return str(snapshot_download(name, repo_type=kind, revision=revision, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        return None

@@ -1,0 +1,260 @@
+"""Render a conversation with a tokenizer's chat template and say which characters the assistant wrote.
+
+Three ways, in this order: the template marks the assistant's turns itself (`{% generation %}`); TRL knows the same
+template with markers; or the conversation is rendered turn by turn, which works whenever a longer conversation starts
+with the text of a shorter one. If none works the template is refused: training on everything would be silent and wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from tunefleet.analysis.dataset.messages import Message
+from tunefleet.errors import DataError, ModelError
+from tunefleet.workloads.data.call_content import CallContent
+from tunefleet.workloads.data.formats import Chat, answers
+
+Span = tuple[int, int]
+_MARKERS = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_WORD = re.compile(r"\w+")
+_PROBE = "zqxprobe"
+_ANSWER = ("content", "tool_calls")
+"""Keys without which an answer is not the one in the row; reasoning is left out by many templates on purpose."""
+
+
+class ChatRenderer:
+    """Renders conversations for one tokenizer.
+
+    A tokenizer with several templates uses `tool_use` for conversations with tools and `default` for the others.
+
+    Args:
+        tokenizer: Has the chat template.
+
+    Raises:
+        ModelError: If the tokenizer has no chat template.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        if not tokenizer.chat_template:
+            raise ModelError(
+                f"The tokenizer of {tokenizer.name_or_path} has no chat template, so conversations cannot be rendered.",
+                hint="Use an instruct model, or columns of prompts and responses.",
+            )
+        self._tokenizer = tokenizer
+        self._templates: dict[bool, str] = {}
+        self._describes_tools: bool | None = None
+        self._calls = CallContent(self.render)
+        self._probed: set[tuple[str, str, bool, bool]] = set()
+
+    def template(self, tools: Sequence[Any] | None = None) -> str:
+        """Return the template for conversations with these tools, with markers if any are known.
+
+        Raises:
+            ModelError: If the tokenizer has several templates and none for them.
+        """
+        found = self._templates.get(bool(tools))
+        if found is None:
+            try:
+                own: str = self._tokenizer.get_chat_template(tools=list(tools) if tools else None)
+            except ValueError as error:
+                raise ModelError(f"The tokenizer of {self._tokenizer.name_or_path}: {error}") from error
+            known = None if _MARKERS.search(own) else _known_to_trl(self._tokenizer, own)
+            found = self._templates[bool(tools)] = known or own
+        return found
+
+    @property
+    def marks_turns(self) -> bool:
+        """Whether the template for conversations without tools marks the assistant's turns."""
+        return _MARKERS.search(self.template()) is not None
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any] | None = None,
+        *,
+        ask: bool = False,
+        where: str = "",
+        **options: Any,
+    ) -> str:
+        """Render a conversation as text.
+
+        Args:
+            messages: The messages.
+            tools: Schemas of the tools that the template may describe.
+            ask: End with the header of the assistant's next turn.
+            where: Names the row in errors.
+            options: Passed on to the template.
+
+        Raises:
+            DataError: If the template refuses the conversation.
+        """
+        return self._render(messages, tools, where, ask=ask, **options)[0]
+
+    def render_with_spans(self, chat: Chat) -> tuple[str, list[Span]]:
+        """Render a conversation and say which characters (start, end) are to be trained.
+
+        Raises:
+            ModelError: If the template does not tell and turn-by-turn rendering does not either.
+            DataError: If the template refuses the conversation.
+        """
+        assistants = sorted(answers(chat.messages))
+        if _MARKERS.search(self.template(chat.tools)):
+            text, spans = self._render(chat.messages, chat.tools, str(chat.place), spans=True)
+            if not chat.untrained:
+                return text, spans
+            if len(spans) == len(assistants):
+                pairs = zip(assistants, spans, strict=True)
+                return text, [span for at, span in pairs if at not in chat.untrained]
+            context = [self._turn(chat, at, text) for at in sorted(chat.untrained)]
+            return text, [span for span in spans if not any(begin <= span[0] < end for begin, end in context)]
+        text = self.render(chat.messages, chat.tools, where=str(chat.place))
+        return text, [self._turn(chat, at, text) for at in assistants if at not in chat.untrained]
+
+    def unrendered(self, chat: Chat, text: str) -> list[str]:
+        """Say what of a conversation the template leaves out.
+
+        Args:
+            chat: The conversation.
+            text: As it was rendered.
+
+        Raises:
+            DataError: If it leaves out an answer, which then could not be trained.
+        """
+        found = []
+        for at, message in enumerate(chat.messages):
+            missing = list(self._lost(chat, at, message, text))
+            for lost in missing:
+                if message["role"] == "assistant" and at not in chat.untrained and lost in _ANSWER:
+                    raise DataError(
+                        f"{chat.place}: the chat template of {self._tokenizer.name_or_path} does not write the "
+                        f"{lost} of an answer, so it could not be trained.",
+                        hint="Use a model whose template knows them, or convert the rows to messages with text.",
+                    )
+                found.append(f"The chat template does not write the {lost} of messages of the {message['role']}")
+            if "content" not in missing and not _writes(text, message["content"]):
+                found.append(f"The chat template rewrites the content of messages of the {message['role']}")
+        if chat.tools:
+            if self._describes_tools is None:
+                self._describes_tools = self.render(chat.messages, None, where=str(chat.place)) != text
+            if not self._describes_tools:
+                found.append("The chat template does not describe tools: the column 'tools' has no effect")
+        return found
+
+    def _lost(self, chat: Chat, at: int, message: Message, text: str) -> Iterator[str]:
+        """Yield the keys of a message that the template does not write.
+
+        The first message of a role with a key is rendered with another word in it: a template that reads it renders
+        another text. Of the others the longest word must be in the text, else they are rendered so, too.
+        """
+        for key, said in _said(message):
+            if not said.strip():
+                continue  # templates leave the empty content of a tool call out
+            kind = (message["role"], key, bool(chat.tools), "tool_calls" in message)
+            word = max(_WORD.findall(said), key=len, default="")
+            if kind in self._probed and (not word or word in text):
+                continue
+            other = [dict(each) for each in chat.messages]
+            other[at][key] = _changed(message[key])
+            try:
+                if self.render(other, chat.tools, where=str(chat.place)) == text:
+                    yield key
+                    continue
+            except DataError:
+                pass  # a template that refuses the change has read it
+            self._probed.add(kind)
+
+    def _turn(self, chat: Chat, at: int, text: str) -> Span:
+        """Find the characters of one message of the assistant by rendering the conversation up to it."""
+        after = self.render(chat.messages[: at + 1], chat.tools, where=str(chat.place))
+        if at:
+            before = self.render(chat.messages[:at], chat.tools, ask=True, where=str(chat.place))
+        else:
+            before = self._header(chat, after)
+        if not (text.startswith(after) and after.startswith(before)):
+            raise ModelError(
+                f"{chat.place}: the chat template of {self._tokenizer.name_or_path} rewrites earlier turns and has no "
+                "{% generation %} markers, so the assistant's tokens cannot be told from the others.",
+                hint="Add the markers to its chat_template.jinja, or set `training.completion_only_loss: "
+                "false` to train on whole conversations.",
+            )
+        return len(before), len(after)
+
+    def _header(self, chat: Chat, after: str) -> str:
+        """Return what the template writes before the content of a first message: what does not depend on it."""
+        first = chat.messages[0]
+        others = [{**first, "content": letter + first["content"]} for letter in "az"]
+        texts = [self.render([other], chat.tools, where=str(chat.place)) for other in others]
+        shared = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(after, *texts, strict=False))
+        return after[: len(list(shared))]
+
+    def _render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any] | None,
+        where: str,
+        *,
+        ask: bool = False,
+        spans: bool = False,
+        **options: Any,
+    ) -> tuple[str, list[Span]]:
+        try:
+            texts, found = render_jinja_template(
+                conversations=[self._calls.fitted(messages, tools)],
+                tools=list(tools) if tools else None,
+                chat_template=self.template(tools),
+                return_assistant_tokens_mask=spans,
+                add_generation_prompt=ask,
+                **{**self._tokenizer.special_tokens_map, **options},
+            )
+        except ModelError:
+            raise
+        except Exception as error:
+            place = f"{where}: the" if where else "The"
+            raise DataError(
+                f"{place} chat template of {self._tokenizer.name_or_path} refuses the conversation: {_said_by(error)}."
+            ) from error
+        return texts[0], [(start, end) for start, end in found[0]] if spans else []
+
+
+def _writes(text: str, content: str) -> bool:
+    """Whether a rendered chat has a content, but for its white space."""
+    return content.strip() in text or "".join(content.split()) in "".join(text.split())
+
+
+def _said(message: Message) -> list[tuple[str, str]]:
+    """Return the texts of a message by their keys."""
+    texts = [
+        (key, message[key]) for key in ("content", "reasoning_content", "thinking") if isinstance(message.get(key), str)
+    ]
+    return texts + [("tool_calls", str(call["function"]["name"])) for call in message.get("tool_calls") or ()]
+
+
+def _changed(value: Any) -> Any:
+    """Return the text of a message, or its tool calls, with another word in it."""
+    if isinstance(value, str):
+        return f"{_PROBE} {value} {_PROBE}"
+    return [{**call, "function": {**call["function"], "name": f"{call['function']['name']}{_PROBE}"}} for call in value]
+
+
+def _said_by(error: Exception) -> str:
+    text = str(error).strip().rstrip(".")
+    return text if text and not isinstance(error, KeyError | IndexError) else f"{type(error).__name__} {text}".strip()
+
+
+def _known_to_trl(tokenizer: PreTrainedTokenizerBase, template: str) -> str | None:
+    if template != tokenizer.chat_template:
+        return None  # one of several, none of which TRL knows
+    # Imports torch, for which a preview of a template with markers need not wait.
+    from trl.chat_template_utils import get_training_chat_template
+
+    try:
+        known: str | None = get_training_chat_template(tokenizer)
+    except ValueError:
+        return None
+    return known

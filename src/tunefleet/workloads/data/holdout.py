@@ -1,0 +1,105 @@
+"""Hold out a share of the rows, with equal rows on one side: a row that is trained on measures nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from tunefleet.analysis.dataset.messages import without_nulls
+from tunefleet.errors import DataError
+from tunefleet.workloads.data.readers import Rows, table, take
+
+_BATCH = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicates:
+    """Rows that are in a dataset more than once.
+
+    Args:
+        rows: How many repeat an earlier row.
+        shared: How many held-out rows are also trained on.
+    """
+
+    rows: int
+    shared: int
+
+    @property
+    def sentence(self) -> str | None:
+        """What of it the user should know; `None` if there are none."""
+        if self.shared:
+            return f"{self.shared} held-out rows are also training rows: the eval loss is lower than on new rows."
+        if self.rows:
+            return f"{self.rows} rows are duplicates of other rows; equal rows were kept on one side of the split."
+        return None
+
+
+def hold_out(
+    rows: Rows, fraction: float, seed: int, origin: str, columns: Collection[str]
+) -> tuple[Rows, Rows, Duplicates]:
+    """Divide rows into those to train on and those to hold out; the same for the same seed and rows.
+
+    Args:
+        rows: All of them.
+        fraction: Share to hold out. With duplicates it is met as closely as whole groups of equal rows allow.
+        seed: Draws which.
+        origin: What the user calls the dataset.
+        columns: Those that are trained on: rows are equal if these are.
+
+    Raises:
+        DataError: If one side would be left with nothing.
+    """
+    count = round(len(rows) * fraction)
+    if not 0 < count < len(rows):
+        raise DataError(
+            f"Holding out {fraction:g} of the {len(rows)} rows of {origin} leaves nothing on one side.",
+            hint="Change `data.eval.fraction`, or give more rows.",
+        )
+    groups = list(_digests(rows, columns))
+    sizes = Counter(groups)
+    held: set[bytes] = set()
+    number = 0
+    for at in np.random.default_rng(seed).permutation(len(rows)).tolist():
+        group = groups[at]
+        if group not in held and number + sizes[group] <= count:
+            held.add(group)
+            number += sizes[group]
+        if number == count:
+            break
+    if not held:
+        raise DataError(
+            f"The {len(rows)} rows of {origin} are mostly equal ({len(sizes)} differ): no group of equal rows is small "
+            f"enough to hold out {count}.",
+            hint="Remove duplicates with a data task (step dedupe), or raise `data.eval.fraction`.",
+        )
+    kept = [at for at, group in enumerate(groups) if group in held]
+    trained = [at for at, group in enumerate(groups) if group not in held]
+    return take(rows, trained), take(rows, kept), Duplicates(len(rows) - len(sizes), 0)
+
+
+def overlap(train: Rows, held_out: Rows, columns: Collection[str]) -> Duplicates:
+    """Count the held-out rows that are trained on, and the rows that are there more than once."""
+    known = Counter(_digests(train, columns))
+    shared = sum(digest in known for digest in _digests(held_out, columns))
+    return Duplicates(len(train) - len(known), shared)
+
+
+def _digests(rows: Rows, columns: Collection[str]) -> Iterable[bytes]:
+    """Yield a digest of what each row says in the columns, whatever format it is stored in."""
+    options = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
+    for row in _each(rows):
+        said = without_nulls({name: value for name, value in row.items() if name in columns})
+        yield hashlib.blake2b(orjson.dumps(said, default=repr, option=options), digest_size=16).digest()
+
+
+def _each(rows: Rows) -> Iterable[Mapping[str, Any]]:
+    stored = table(rows)
+    if stored is None:
+        return rows
+    return (row for part in stored.with_format("arrow").iter(batch_size=_BATCH) for row in part.to_pylist())

@@ -1,0 +1,150 @@
+"""What a `map` makes of a row."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tunefleet.analysis.dataset.values import RowError, kind_of
+from tunefleet.spec.data_steps import SLOT, ChatFieldsSpec, MapSpec
+from tunefleet.workloads.data_pipeline.row_types import value_of
+
+_TRUE: Final = frozenset({"true", "yes", "1"})
+_FALSE: Final = frozenset({"false", "no", "0"})
+
+
+def mapped(wanted: MapSpec, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changed row, in the order of the keys of a `map`.
+
+    Raises:
+        RowError: If it lacks a column, or holds what cannot be changed so.
+    """
+    row = dict(values)
+    if wanted.strip:
+        for column in [name for name in row if isinstance(row[name], str)] if wanted.strip is True else wanted.strip:
+            row[column] = _stripped(value_of(row, column), column)
+    for column, kind in (wanted.cast or {}).items():
+        row[column] = _cast(value_of(row, column), kind, column)
+    if wanted.rename:
+        row = _renamed(row, wanted.rename)
+    for column, fields in (wanted.chat or {}).items():
+        row[column] = [_message(turn, fields, column) for turn in _turns(value_of(row, column), column)]
+    if wanted.template:
+        # All see the row as it was: the order of a mapping's keys must not matter.
+        row |= {column: filled(template, row) for column, template in wanted.template.items()}
+    row |= wanted.constant or {}
+    for column in wanted.drop or ():
+        _own(row, column)
+    return _kept(row, wanted)
+
+
+def filled(template: str, values: Mapping[str, Any]) -> str:
+    """Return a template with the values of columns in it.
+
+    Raises:
+        RowError: If the row lacks one, or it holds no text and no number.
+    """
+
+    def one(match: Any) -> str:
+        if match["column"] is None:
+            return str(match[0][0])
+        value = value_of(values, match["column"])
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise RowError(f"{match['column']!r} holds {kind_of(value)}, and a template takes texts and numbers")
+        return str(value)
+
+    return SLOT.sub(one, template)
+
+
+def _turns(value: Any, column: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise RowError(f"{column!r} holds {kind_of(value)}, not a list of messages")
+    return value
+
+
+def _message(turn: Any, fields: ChatFieldsSpec, column: str) -> dict[str, Any]:
+    if not isinstance(turn, dict) or fields.role not in turn or fields.content not in turn:
+        raise RowError(f"{column!r} has a message without {fields.role!r} and {fields.content!r}")
+    who = turn[fields.role]
+    known = (fields.roles or {}).get(who, who) if isinstance(who, str) else who
+    return {"role": known, "content": turn[fields.content]}
+
+
+def _kept(row: dict[str, Any], wanted: MapSpec) -> dict[str, Any]:
+    if wanted.drop:
+        row = {name: value for name, value in row.items() if name not in wanted.drop}
+    if wanted.keep:
+        row = {name: _own(row, name) for name in wanted.keep}
+    return row
+
+
+def _own(row: Mapping[str, Any], column: str) -> Any:
+    if column not in row:
+        raise RowError(f"it has no column {column!r}; it has {', '.join(row) or 'none'}")
+    return row[column]
+
+
+def _renamed(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    for old, new in names.items():
+        _own(row, old)
+        if new in row and new not in names:
+            raise RowError(f"it has a column {new!r} already, which {old!r} cannot be renamed to")
+    return {names.get(name, name): value for name, value in row.items()}
+
+
+def _stripped(value: Any, column: str) -> str:
+    if not isinstance(value, str):
+        raise RowError(f"{column!r} holds {kind_of(value)}, not a text")
+    return value.strip()
+
+
+def _bool(value: Any) -> bool:
+    said = str(value).strip().lower()
+    if said not in _TRUE | _FALSE:
+        raise ValueError(f"{value!r} is neither true nor false")
+    return said in _TRUE
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError(f"{value} is no whole number")
+    whole = int(value)
+    if not -(2**63) <= whole < 2**64:
+        raise ValueError("it has more than 64 bits")
+    return whole
+
+
+def _float(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no number that JSON has")
+    return number
+
+
+def _json(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    # NaN, and numbers that cannot be written again as they are, are refused.
+    return json.loads(value, parse_int=_whole, parse_float=_float, parse_constant=_float)
+
+
+_CASTS: Final[dict[str, Callable[[Any], Any]]] = {
+    "int": _whole,
+    "float": _float,
+    "str": _text,
+    "bool": _bool,
+    "json": _json,
+}
+
+
+def _cast(value: Any, kind: str, column: str) -> Any:
+    try:
+        return _CASTS[kind](value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RowError(f"{column!r} cannot be read as {kind}: {error}") from None

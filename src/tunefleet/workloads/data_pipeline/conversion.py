@@ -1,0 +1,129 @@
+"""From the parts of a row to the shape that a `convert` wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from tunefleet.analysis.dataset.messages import Message
+from tunefleet.analysis.dataset.parts import Parts
+from tunefleet.analysis.dataset.shapes import Recognized, recognize
+from tunefleet.analysis.dataset.values import RowError
+from tunefleet.spec.data_steps import ConvertSpec
+from tunefleet.workloads.data_pipeline.row_types import value_of
+
+Template = Callable[[Sequence[Message]], str]
+"""Writes a chat as text."""
+Say = Callable[[str], None]
+
+
+class Conversion:
+    """Converts the rows of one stream; what they are is said once, at the first of each source.
+
+    Args:
+        wanted: The step.
+        template: Writes a chat as text.
+        say: Told what was recognised, in a sentence.
+    """
+
+    def __init__(self, wanted: ConvertSpec, template: Template, say: Say) -> None:
+        self._wanted = wanted
+        self._template = template
+        self._say = say
+        self._shapes: dict[int, Recognized] = {}
+
+    def converted(self, values: Mapping[str, Any], source: int, origin: str) -> dict[str, Any]:
+        """Return the row in its new shape.
+
+        Args:
+            values: The row.
+            source: Number of its source; each may have a shape of its own.
+            origin: What messages call the source.
+
+        Raises:
+            RowError: If the row does not fit.
+            DataError: If the first one is of no shape that is known.
+        """
+        shape = self._shapes.get(source)
+        if shape is None:
+            shape = self._shapes[source] = recognize(values, self._wanted.origin, origin)
+            self._say(f"{origin}: recognized {shape.sentence}; it becomes {self._wanted.to}.")
+        parts = shape.read(values, self._wanted.separator)
+        if self._wanted.system is not None and not any(each["role"] == "system" for each in parts.before):
+            system = {"role": "system", "content": self._wanted.system}
+            parts = replace(parts, before=(system, *parts.before))
+        made = _WRITERS[self._wanted.to](parts, self._wanted, self._template)
+        if parts.tools is not None and "messages" in made:
+            made["tools"] = parts.tools
+        kept = {name: value_of(values, name) for name in self._wanted.keep or ()}
+        return {**kept, **made}
+
+
+def chatml(messages: Sequence[Message]) -> str:
+    """Write a chat as ChatML."""
+    return "".join(f"<|im_start|>{each['role']}\n{each['content']}<|im_end|>\n" for each in messages)
+
+
+def _messages(parts: Parts, wanted: ConvertSpec, template: Template) -> dict[str, Any]:
+    del wanted, template
+    _no_text(parts)
+    before = [_context(each) if parts.prompted else each for each in parts.before]
+    return {"messages": [*before, *parts.answer]}
+
+
+def _context(message: Message) -> Message:
+    return {**message, "weight": 0} if message["role"] == "assistant" else message
+
+
+def _pair(parts: Parts, wanted: ConvertSpec, template: Template) -> dict[str, Any]:
+    del template
+    _no_text(parts)
+    return {"prompt": _one_turn(parts, wanted.separator), "response": _one_answer(parts.answer)}
+
+
+def _text(parts: Parts, wanted: ConvertSpec, template: Template) -> dict[str, Any]:
+    if parts.text is not None:
+        return {"text": parts.text}
+    if parts.chat or wanted.tokenizer is not None:
+        return {"text": template([*parts.before, *parts.answer])}
+    return {"text": wanted.separator.join(each["content"] for each in (*parts.before, *parts.answer))}
+
+
+def _preference(parts: Parts, wanted: ConvertSpec, template: Template) -> dict[str, Any]:
+    del template
+    if parts.worse is None:
+        raise RowError("it has nothing that was rejected")
+    if parts.chat:
+        return {"prompt": list(parts.before), "chosen": list(parts.answer), "rejected": list(parts.worse)}
+    prompt = _one_turn(parts, wanted.separator)
+    return {"prompt": prompt, "chosen": _one_answer(parts.answer), "rejected": _one_answer(parts.worse)}
+
+
+def _no_text(parts: Parts) -> None:
+    if parts.text is not None:
+        raise RowError("it is plain text, and which part of it is the answer is not known")
+
+
+def _one_turn(parts: Parts, separator: str) -> str:
+    """Return what stands before the answer as one text: a system message, and one turn of the user."""
+    said = [each for each in parts.before if each["role"] != "system"]
+    if len(said) != 1 or said[0]["role"] != "user":
+        raise RowError(
+            f"it has {len(said)} turns before its last answer, and one prompt is one turn: convert to messages"
+        )
+    return separator.join(each["content"] for each in parts.before)
+
+
+def _one_answer(messages: Sequence[Message]) -> str:
+    if len(messages) != 1 or messages[0].get("tool_calls"):
+        raise RowError("its answer is more than one text: convert to messages")
+    return str(messages[0]["content"])
+
+
+_WRITERS: Final[dict[str, Callable[[Parts, ConvertSpec, Template], dict[str, Any]]]] = {
+    "messages": _messages,
+    "prompt_response": _pair,
+    "text": _text,
+    "preference": _preference,
+}

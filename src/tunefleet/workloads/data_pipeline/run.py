@@ -1,0 +1,162 @@
+"""The job of a `data` task from beginning to end."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.errors import DataError
+from tunefleet.spec import DataTaskSpec
+from tunefleet.trainer_control import JobSession
+from tunefleet.trainer_control.files import write_json
+from tunefleet.workloads.common.job import open_task
+from tunefleet.workloads.data_pipeline.inputs import Source
+from tunefleet.workloads.data_pipeline.pipeline import Count, Pipeline
+from tunefleet.workloads.data_pipeline.tokenizers import Tokenizers
+from tunefleet.workloads.data_pipeline.writer import write
+
+WORKSPACE: Final = "rows"
+"""Folder of the job with rows that wait for others; deleted at the end."""
+_TELL_S: Final = 0.5
+
+
+def main(folder: Path) -> None:
+    """Make the dataset of a job.
+
+    Args:
+        folder: The job folder.
+
+    Raises:
+        DataError: If rows cannot be read, a step cannot work on one, or none is left.
+        MachineError: If a library is missing that a step needs.
+    """
+    task = open_task(folder, DataTaskSpec)
+    workspace = folder / WORKSPACE
+    workspace.mkdir(exist_ok=True)
+    result = _made(task.spec, task.job.inputs, task.session, workspace)
+    write_json(task.folder.responses_json, result, sync=True)
+    shutil.rmtree(workspace, ignore_errors=True)
+
+
+def open_pipeline(
+    spec: DataTaskSpec, inputs: Mapping[str, str], workspace: Path, **how: Any
+) -> tuple[Pipeline, list[Source]]:
+    """Open the sources of a spec, and return its steps with them.
+
+    Args:
+        spec: Of the task.
+        inputs: For each pointer into the spec, the local path that stands for it.
+        workspace: Where rows and archives may lie.
+        how: `say` and `tell` of the pipeline.
+
+    Raises:
+        DataError: If a source does not exist, or is of an unknown format.
+    """
+    sources = [Source(source, index, inputs, workspace) for index, source in enumerate(spec.sources)]
+    named = {
+        str(block.tokenizer): inputs[pointer]
+        for index, step in enumerate(spec.steps)
+        for word in ("filter", "convert")
+        if (block := getattr(step, word)) is not None and (pointer := f"steps.{index}.{word}.tokenizer") in inputs
+    }
+    return Pipeline(spec, sources, workspace, tokenizers=Tokenizers(named), **how), sources
+
+
+def _made(spec: DataTaskSpec, inputs: Mapping[str, str], session: JobSession, workspace: Path) -> dict[str, Any]:
+    said: list[str] = []
+    recognised = _Sayer(session, said)
+    pipeline, sources = open_pipeline(spec, inputs, workspace, say=recognised.say, tell=_Teller(session).tell)
+    session.status.write(state="running", phase="preparing")
+    if spec.preview is not None:
+        # What makes tokens takes seconds to import, and most tasks make none.
+        from tunefleet.workloads.data_pipeline.preview_rows import previewed
+
+        origin = sources[0].name if len(sources) == 1 else "the data"
+        shown = previewed(spec.preview, pipeline.run()["train"], origin, inputs, workspace)
+        return {"ok": True, "preview": shown, "steps": [count.told() for count in pipeline.counts], "recognised": said}
+    files = []
+    for name, rows in pipeline.run().items():
+        target = session.folder / f"{name}.{spec.format}"
+        files.append(write(rows, target, spec.format))
+    first = files[0]
+    # A part of a whole may be left with nothing: the other parts have the rest.
+    if first["rows"] == 0 and spec.shard is None:
+        raise _nothing_read(pipeline.counts)
+    steps = [count.told() for count in pipeline.counts]
+    for count in steps:
+        session.journal.event("data.counted", _sentence(count), data=count)
+    result: dict[str, Any] = {
+        "ok": True,
+        "rows": sum(each["rows"] for each in files),
+        "bad_rows": sum(count["bad"] for count in steps),
+        "files": files,
+        "steps": steps,
+        "recognised": said,
+        # Added up over the parts of a task that is spread over workers.
+        "usage": {
+            "rows_read": sum(count["rows_in"] for count in steps if count["step"] == "read"),
+            "rows_written": sum(each["rows"] for each in files),
+            "bad_rows": sum(count["bad"] for count in steps),
+        },
+    }
+    if spec.format == "jsonl":
+        fields = list(_columns(session.folder / first["name"]))
+        result["jsonl_export"] = {"path": first["name"], "record_count": first["rows"], "fields": fields}
+    return result
+
+
+def _nothing_read(counts: Sequence[Count]) -> DataError:
+    bad = sum(count.bad for count in counts if count.step == 0)
+    if bad:
+        return DataError(
+            f"No row is left: none of the {bad:,} rows of the sources can be read.",
+            hint="Without `on_bad: drop` the first of them is named.",
+        )
+    return DataError("No row is left: the sources have none.", hint="Look at the paths and splits of sources.")
+
+
+def _columns(path: Path) -> dict[str, None]:
+    """Return the columns of the first rows of a file, in order."""
+    with path.open("rb") as lines:
+        return {name: None for line in itertools.islice(lines, 100) for name in orjson.loads(line)}
+
+
+def _sentence(count: Mapping[str, Any]) -> str:
+    of = f" of {count['source']}" if count.get("source") else ""
+    bad = f", {count['bad']:,} bad ones left out" if count["bad"] else ""
+    return f"{count['step']}{of}: {count['rows_in']:,} rows in, {count['rows_out']:,} out{bad}."
+
+
+class _Sayer:
+    """Tells what was recognised: in the history of the task, and in its result."""
+
+    def __init__(self, session: JobSession, said: list[str]) -> None:
+        self._session = session
+        self._said = said
+
+    def say(self, sentence: str) -> None:
+        if sentence not in self._said:
+            self._said.append(sentence)
+            self._session.journal.event("data.recognised", sentence)
+
+
+class _Teller:
+    """Reports what is done to the rows, a few times a second at most; what begins is reported at once."""
+
+    def __init__(self, session: JobSession) -> None:
+        self._session = session
+        self._told_at = 0.0
+        self._phase = ""
+
+    def tell(self, phase: str, done: int = 0, total: int = 0) -> None:
+        now = time.monotonic()
+        if phase != self._phase or now - self._told_at >= _TELL_S:
+            self._told_at, self._phase = now, phase
+            self._session.status.update(phase=phase, values={"rows": done})
+            self._session.journal.progress(phase, step=done, max_steps=total)

@@ -1,0 +1,88 @@
+"""Rows on disk, any of them by its number: what needs all rows at once does not need them in memory.
+
+<name>.rows   one JSON array a line: source, number, values
+<name>.json   what was counted until here; written last: without it the spool is not whole
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tunefleet.trainer_control.files import read_json, write_json
+from tunefleet.workloads.data_pipeline.row_types import Row
+
+
+class Spool:
+    """A file of rows.
+
+    Args:
+        path: Without its suffix.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._rows = path.with_suffix(".rows")
+        self._note = path.with_suffix(".json")
+        self._starts = array("Q")
+
+    def noted(self) -> dict[str, Any] | None:
+        """Return what was noted when it became whole; None if it is not."""
+        said = read_json(self._note)
+        if said is None or not self._rows.exists():
+            return None
+        if not self._starts:
+            self._index()
+        return said
+
+    def fill(self, rows: Iterable[Row]) -> None:
+        """Write rows; what was there before is replaced."""
+        self._note.unlink(missing_ok=True)
+        self._starts = array("Q")
+        at = 0
+        with self._rows.open("wb") as file:
+            for row in rows:
+                line = orjson.dumps([row.source, row.number, row.values]) + b"\n"
+                self._starts.append(at)
+                at += file.write(line)
+
+    def note(self, said: dict[str, Any]) -> None:
+        """Say that it is whole."""
+        write_json(self._note, said)
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self._starts)
+
+    def __iter__(self) -> Iterator[Row]:
+        """Yield all rows in their order."""
+        with self._rows.open("rb") as file:
+            for line in file:
+                yield _row(line)
+
+    def pick(self, numbers: Iterable[int]) -> Iterator[Row]:
+        """Yield rows by their numbers in this spool, from 0."""
+        with self._rows.open("rb") as file:
+            for number in numbers:
+                file.seek(self._starts[int(number)])
+                yield _row(file.readline())
+
+    def remove(self) -> None:
+        """Delete it."""
+        self._rows.unlink(missing_ok=True)
+        self._note.unlink(missing_ok=True)
+
+    def _index(self) -> None:
+        at = 0
+        with self._rows.open("rb") as file:
+            for line in file:
+                self._starts.append(at)
+                at += len(line)
+
+
+def _row(line: bytes) -> Row:
+    source, number, values = orjson.loads(line)
+    return Row(values, source, number)

@@ -1,0 +1,139 @@
+"""Open a model that makes vectors: one of sentence-transformers, or any model with a mean over its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+from tunefleet.errors import InputError, ModelError
+from tunefleet.spec.base import is_written_as_path
+from tunefleet.spec.retrieval import VectorSpec
+from tunefleet.workloads.common import base_model, containment
+from tunefleet.workloads.common.base_model import Source
+from tunefleet.workloads.embedding.model_loading import Loading, Model, Vectors
+
+MODULES = "modules.json"
+"""What a folder of sentence-transformers has and no other model."""
+
+
+class Encoder:
+    """Makes vectors as a spec wants them.
+
+    Args:
+        model: What makes them.
+        options: How.
+    """
+
+    def __init__(self, model: Model, options: VectorSpec) -> None:
+        self.model = model
+        self._options = options
+        self.tokens = 0
+        self.cut = 0
+
+    @property
+    def dimension(self) -> int:
+        """Numbers of a vector."""
+        return self.model.dimension
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """Return one row of float32 for each text; counts tokens, and texts that were too long, in `tokens`, `cut`.
+
+        Raises:
+            ModelError: If the model gives something that is no number.
+        """
+        shortened = [self._shortened(self._options.prefix + text) for text in texts]
+        found = np.asarray(self.model.vectors(shortened, self._options.batch_size), dtype=np.float32)
+        if not np.isfinite(found).all():
+            raise ModelError(
+                "The model gives vectors with numbers that are not finite.",
+                hint="Load it with dtype: float32; half precision may be too little for it.",
+            )
+        if self._options.normalize:
+            lengths = np.linalg.norm(found, axis=1, keepdims=True)
+            found = found / np.maximum(lengths, np.finfo(np.float32).tiny)
+        return np.ascontiguousarray(found, dtype=np.float32)
+
+    def count(self, texts: Sequence[str]) -> None:
+        """Count tokens, and texts that are too long, of texts whose vectors are there already."""
+        for text in texts:
+            self._shortened(self._options.prefix + text)
+
+    def _shortened(self, text: str) -> str:
+        places = self.model.offsets(text)
+        limits = [each for each in (self._options.max_length, self.model.longest) if each is not None]
+        most = min(limits, default=len(places))
+        self.tokens += min(len(places), most)
+        if len(places) <= most:
+            return text
+        self.cut += 1
+        return text[: places[most - 1][1]]
+
+
+def open_encoder(
+    identifier: str,
+    local: str | None,
+    options: VectorSpec,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    loading: Loading | None = None,
+) -> Encoder:
+    """Find and load a model.
+
+    Args:
+        identifier: As in the spec.
+        local: The folder that stands for it on this machine, if it was uploaded.
+        options: How vectors are made.
+        revision: Of the hub.
+        trust_remote_code: Run code that comes with the model.
+        loading: How weights are loaded.
+
+    Raises:
+        ModelError: If there is no such model, or it cannot be loaded.
+        InputError: If an option does not suit the model.
+        UnreachableError: If the hub does not answer and the model is not in the cache.
+    """
+    source = _locate(identifier, local, revision=revision, trust_remote_code=trust_remote_code)
+    how = loading or Loading()
+    if not _has_modules(source):
+        from tunefleet.workloads.embedding.pooling import PooledModel
+
+        return Encoder(PooledModel(source, options.pooling, how), options)
+    if options.pooling != "auto":
+        raise InputError(
+            f"spec.embedding.pooling has no effect: {identifier} says itself how its tokens become a vector.",
+            hint="Leave it out.",
+        )
+    from tunefleet.workloads.embedding.sentence_transformers_model import SentenceModel
+
+    return Encoder(SentenceModel(source, how), options)
+
+
+def _locate(identifier: str, local: str | None, *, revision: str | None, trust_remote_code: bool) -> Source:
+    if local is None and not is_written_as_path(identifier):
+        return base_model.locate(identifier, None, revision=revision, trust_remote_code=trust_remote_code)
+    folder = Path(local or identifier).expanduser()
+    if (folder / MODULES).is_file():
+        containment.check_model(folder)
+        return Source(identifier, str(folder), None, trust_remote_code)
+    if (folder / "adapter_config.json").is_file():
+        raise ModelError(
+            f"{identifier} is an adapter, not a model.", hint="Put it into its base with a `merge` task first."
+        )
+    return base_model.locate(identifier, local, revision=revision, trust_remote_code=trust_remote_code)
+
+
+def _has_modules(source: Source) -> bool:
+    if Path(source.path).is_dir():
+        return (Path(source.path) / MODULES).is_file()
+    try:
+        hf_hub_download(source.path, MODULES, revision=source.revision)
+    except LocalEntryNotFoundError:
+        raise
+    except EntryNotFoundError:
+        return False
+    return True

@@ -1,0 +1,104 @@
+"""Vectors on disk while they are made, so that a launch goes on where another was killed.
+
+<folder>/vectors.f32    the vectors, one behind the other, float32
+<folder>/about.json     of which texts and options they are; others begin anew
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from tunefleet.trainer_control.files import read_json, write_json
+from tunefleet.workloads.embedding.encoder import Encoder
+from tunefleet.workloads.embedding.model_loading import Vectors
+
+
+def fingerprint(texts: Iterable[str], *about: Any) -> str:
+    """Return what tells texts, and how they are worked on, from others."""
+    digest = hashlib.sha256(orjson.dumps(about, option=orjson.OPT_SORT_KEYS))
+    for text in texts:
+        digest.update(b"\0" + text.encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+class KeptVectors:
+    """Vectors of one run, in the order of the texts.
+
+    Args:
+        folder: Where they lie; made if need be.
+        dimension: Numbers of a vector.
+        of: What `fingerprint` says of the run.
+    """
+
+    def __init__(self, folder: Path, dimension: int, of: str) -> None:
+        self._file = folder / "vectors.f32"
+        self._row_bytes = 4 * dimension
+        self._dimension = dimension
+        about = {"fingerprint": of, "dimension": dimension}
+        if read_json(folder / "about.json") != about:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file.unlink(missing_ok=True)
+            write_json(folder / "about.json", about, sync=True)
+        self._cut_torn_tail()
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return self._file.name
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._file.stat().st_size // self._row_bytes
+
+    def append(self, vectors: Vectors) -> None:
+        """Add vectors, durably.
+
+        Raises:
+            OSError: If the disk is full.
+        """
+        with self._file.open("ab") as file:
+            file.write(np.ascontiguousarray(vectors, dtype="<f4").tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read(self) -> Vectors:
+        """Return all of them; pages of the file, not a copy."""
+        if self.count == 0:
+            return np.empty((0, self._dimension), dtype=np.float32)
+        found: Vectors = np.memmap(self._file, dtype="<f4", mode="r", shape=(self.count, self._dimension))
+        return found
+
+    def drop(self) -> None:
+        """Delete them: what was made of them is there."""
+        self._file.unlink(missing_ok=True)
+
+    def _cut_torn_tail(self) -> None:
+        size = self._file.stat().st_size if self._file.exists() else 0
+        with self._file.open("ab") as file:
+            file.truncate(size - size % self._row_bytes)
+
+
+def encoded(kept: KeptVectors, texts: Sequence[str], at_once: int, encoder: Encoder, told: Any) -> Vectors:
+    """Return the vectors of all texts, and keep those that were made on the way.
+
+    Args:
+        kept: Has those of the first texts already.
+        texts: All.
+        at_once: How many are made before they are kept.
+        encoder: Makes vectors of texts; counts those that are there already, too.
+        told: Called with the number of texts that are done, often.
+    """
+    encoder.count(texts[: kept.count])
+    for begin in range(kept.count, len(texts), at_once):
+        told(begin)
+        kept.append(encoder.encode(texts[begin : begin + at_once]))
+    told(len(texts))
+    return kept.read()

@@ -1,0 +1,177 @@
+"""What one connection to an engine asks, line by line, and what it is answered.
+
+{"op": "hello"}                     → {"ready": …} or {"error": …}
+{"op": "render", "messages", …}     → {"text": …}
+{"op": "generate"}, requests, {}    → {"answer": …} each, {"say": …}, {"end": true} or {"error": …}
+{"op": "stream", "request"}         → {"piece": …} each, {"choice": …} or {"error": …}
+{"op": "leave"}                     → {"busy": n}, or it ends
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, Protocol
+
+from tunefleet.runtime.warm.engine_registry import peer_uid
+from tunefleet.workloads.engine import messages
+from tunefleet.workloads.engine.engine_errors import GoneError
+from tunefleet.workloads.engine.protocol import Answer, Choice, Engine, Request
+
+logger = logging.getLogger(__name__)
+
+
+class Answering(Protocol):
+    """What an engine in this process has beside `Engine`: it can be told that nobody listens, and can break."""
+
+    broken: Exception | None
+    """Why it cannot answer any more."""
+
+    def generate(self, requests: Sequence[Request], *, gone: Callable[[], bool]) -> Iterator[Answer]:
+        """Answer requests."""
+        ...
+
+    def stream(self, request: Request, *, gone: Callable[[], bool]) -> Generator[str, None, Choice]:
+        """Answer a request piece by piece."""
+        ...
+
+
+class Desk(Protocol):
+    """What a conversation needs of its host."""
+
+    digest: str
+    loaded: threading.Event
+    engine: Engine | None
+    failure: dict[str, Any] | None
+
+    @property
+    def connected(self) -> int:
+        """How many are connected."""
+        ...
+
+    def leave(self, *, besides: int = 0) -> bool:
+        """End, if nobody is connected."""
+        ...
+
+    def fall(self) -> None:
+        """End, whoever is connected: the engine is broken."""
+        ...
+
+    def listen_to(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        """Let somebody hear what is said."""
+        ...
+
+
+class Conversation:
+    """One connection.
+
+    Args:
+        desk: Whose engine is asked.
+        connection: To who asks.
+    """
+
+    def __init__(self, desk: Desk, connection: socket.socket) -> None:
+        self._desk = desk
+        self._connection = connection
+        self._lines = connection.makefile("rb")
+        self._sending = threading.Lock()
+
+    def run(self) -> None:
+        """Answer until the other end is closed."""
+        # The socket is not closed as long as its file is open.
+        with self._lines:
+            self._converse()
+
+    def _converse(self) -> None:
+        if peer_uid(self._connection) != os.geteuid():
+            logger.warning("A connection of another user is refused")
+            return
+        while (message := self._read()) is not None:
+            if message.get("op") == "leave":
+                # This connection itself does not count.
+                self._send({"leaves": True} if self._desk.leave(besides=1) else {"busy": self._desk.connected - 1})
+                return
+            self._desk.loaded.wait()
+            if self._desk.failure is not None:
+                self._send({"error": self._desk.failure})
+                return
+            try:
+                self._answer(message)
+            except GoneError:
+                return
+            except OSError:
+                raise
+            except Exception as error:
+                if getattr(self._desk.engine, "broken", None) is not None:
+                    # Who has asked sees that the line breaks, starts another engine, and asks that one.
+                    logger.exception("The engine is broken")
+                    self._desk.fall()
+                    return
+                logger.log(logging.INFO, "A request failed: %s", error, exc_info=True)
+                self._send({"error": messages.failure(error)})
+
+    def _answer(self, message: dict[str, Any]) -> None:
+        engine: Any = self._desk.engine
+        op = message.get("op")
+        if op == "hello":
+            ready = {"name": engine.name, "digest": self._desk.digest, "has_template": engine.has_template}
+            self._send({"ready": {**ready, "pid": os.getpid()}})
+        elif op == "render":
+            self._send({"text": engine.render(message["messages"], **message["kwargs"])})
+        elif op == "generate":
+            self._generate(engine)
+        elif op == "stream":
+            self._stream(engine, messages.request_of(message["request"]))
+        else:
+            raise ValueError(f"There is no operation {op!r}.")
+
+    def _generate(self, engine: Answering) -> None:
+        requests = []
+        while (message := self._read()) is not None and "request" in message:
+            requests.append(messages.request_of(message["request"]))
+        deaf = self._desk.listen_to(lambda sentence: self._send({"say": sentence}))
+        try:
+            for answer in engine.generate(requests, gone=self._gone):
+                self._send({"answer": dataclasses.asdict(answer)})
+        finally:
+            deaf()
+        self._send({"end": True})
+
+    def _stream(self, engine: Answering, request: Request) -> None:
+        pieces = engine.stream(request, gone=self._gone)
+        try:
+            while True:
+                self._send({"piece": next(pieces)})
+        except StopIteration as end:
+            self._send({"choice": dataclasses.asdict(end.value)})
+        finally:
+            pieces.close()
+
+    def _gone(self) -> bool:
+        """Tell whether the other end is closed; nothing is sent while an answer is waited for."""
+        # Not `select`: it cannot watch a descriptor beyond 1023.
+        watched = select.poll()
+        watched.register(self._connection, select.POLLIN)
+        if not watched.poll(0):
+            return False
+        try:
+            return not self._connection.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
+
+    def _read(self) -> dict[str, Any] | None:
+        text = self._lines.readline()
+        if not text.endswith(b"\n"):
+            return None
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def _send(self, message: dict[str, Any]) -> None:
+        with self._sending:
+            self._connection.sendall(messages.line(message))

@@ -1,0 +1,184 @@
+"""Draws the next token of each row of a batch, each by its own rules and from its own random numbers.
+
+Whatever else is in the batch, a row with a seed is drawn alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from transformers import LogitsProcessor, StoppingCriteria
+
+from tunefleet.workloads.engine.batch_rows import Row
+from tunefleet.workloads.engine.engine_errors import GoneError
+from tunefleet.workloads.engine.protocol import TokenLogprob
+
+TOP_K = 50
+"""Tokens that are drawn among unless something else is asked for."""
+_MOST_BAD = 1000
+
+
+class Drawer(LogitsProcessor):
+    """Chooses the tokens of a batch; leaves only them possible, so that the greedy search takes them.
+
+    Args:
+        rows: As the batch has them.
+        tokenizer: Names tokens, where their probabilities are asked for.
+        gone: Asked at each token whether nobody listens any more.
+    """
+
+    def __init__(self, rows: Sequence[Row], tokenizer: Any, gone: Callable[[], bool]) -> None:
+        self._rows = rows
+        self._tokenizer = tokenizer
+        self._gone = gone
+        self._among: _Among | None = None
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Draw a token for each row that has not ended."""
+        if self._gone():
+            raise GoneError
+        live = [(at, row) for at, row in enumerate(self._rows) if row.finish is None]
+        wanted = [(at, row) for at, row in live if row.sampling.logprobs is not None]
+        # What is no number, or infinite, is the greatest of its row.
+        sound = torch.isfinite(scores.amax(dim=-1)).tolist()
+        raw = {at: torch.log_softmax(scores[at], dim=-1) for at, _ in wanted}
+        for at, row in live:
+            _forbid(scores[at], row)
+            _discourage(scores[at], row)
+        tokens = self._draw(scores)
+        for at, row in live:
+            if not sound[at]:
+                row.give_up()
+                continue
+            if not torch.isfinite(scores[at, tokens[at]]):
+                row.abort()
+                continue
+            if row.spoils(tokens[at]):
+                tokens[at] = self._draw_again(scores[at], row, tokens[at])
+            if at in raw and row.finish is None:
+                row.logprobs.append(self._likeliest(raw[at], tokens[at], row.sampling.logprobs or 0))
+            if row.finish is None:
+                row.take(tokens[at])
+        only = torch.full_like(scores, -torch.inf)
+        only.scatter_(1, torch.tensor(tokens, device=scores.device).unsqueeze(1), 0.0)
+        return only
+
+    def _draw(self, scores: torch.Tensor) -> list[int]:
+        likeliest = scores.argmax(dim=-1)
+        if all(row.sampling.temperature == 0 for row in self._rows):
+            return _listed(likeliest)
+        if self._among is None:
+            self._among = _Among(self._rows, scores)
+        drawn = self._among.draw(scores, [row.rng.random() if row.finish is None else 0.0 for row in self._rows])
+        return _listed(torch.where(self._among.greedy, likeliest, drawn))
+
+    def _draw_again(self, scores: torch.Tensor, row: Row, token: int) -> int:
+        among = _Among([row], scores.unsqueeze(0))
+        for _ in range(_MOST_BAD):
+            scores[token] = -torch.inf
+            if not torch.isfinite(scores.max()):
+                break
+            token = int(scores.argmax())
+            if row.sampling.temperature != 0:
+                token = int(among.draw(scores.unsqueeze(0), [row.rng.random()])[0])
+            if not row.spoils(token):
+                return token
+        row.abort()
+        return token
+
+    def _likeliest(self, logprobs: torch.Tensor, drawn: int, count: int) -> list[TokenLogprob]:
+        found = torch.topk(logprobs, count).indices.tolist() if count else []
+        return [
+            {"token": self._tokenizer.decode([token]), "id": token, "logprob": float(logprobs[token])}
+            for token in dict.fromkeys([*found, drawn])
+        ]
+
+
+class Ended(StoppingCriteria):
+    """Tells which rows have ended, and lets others have their turn at the model.
+
+    Args:
+        rows: As the batch has them.
+        between: Called after each token.
+    """
+
+    def __init__(self, rows: Sequence[Row], between: Callable[[], None]) -> None:
+        self._rows = rows
+        self._between = between
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        """Tell for each row whether it has ended."""
+        self._between()
+        return torch.tensor([row.finish is not None for row in self._rows], device=input_ids.device)
+
+
+class _Among:
+    """Which tokens rows are drawn among: those that `top_k`, `top_p` and `min_p` leave."""
+
+    def __init__(self, rows: Sequence[Row], scores: torch.Tensor) -> None:
+        def column(values: list[float]) -> torch.Tensor:
+            return torch.tensor(values, device=scores.device, dtype=torch.float32).unsqueeze(1)
+
+        width = scores.shape[-1]
+        asked = [TOP_K if row.sampling.top_k is None else row.sampling.top_k for row in rows]
+        most = [width if k <= 0 else min(k, width) for k in asked]
+        self._count = max(most)
+        self._top_k = column([float(k) for k in most])
+        self._top_p = column([row.sampling.top_p for row in rows])
+        self._min_p = column([row.sampling.min_p for row in rows])
+        self._temperature = column([row.sampling.temperature or 1.0 for row in rows])
+        self.greedy = torch.tensor([row.sampling.temperature == 0 for row in rows], device=scores.device)
+
+    def draw(self, scores: torch.Tensor, uniform: list[float]) -> torch.Tensor:
+        """Draw a token for each row.
+
+        Args:
+            scores: Logits, those of forbidden tokens minus infinity.
+            uniform: For each row a random number of [0, 1).
+        """
+        best, order = torch.topk(scores / self._temperature, self._count, dim=-1)
+        rank = torch.arange(self._count, device=scores.device)
+        probabilities = torch.softmax(best.masked_fill(rank >= self._top_k, -torch.inf).double(), dim=-1)
+        before = probabilities.cumsum(dim=-1) - probabilities
+        out = (before >= self._top_p) | (probabilities < self._min_p * probabilities[:, :1])
+        out[:, 0] = False
+        ladder = probabilities.masked_fill(out, 0.0).nan_to_num(0.0).cumsum(dim=-1)
+        height = torch.tensor(uniform, device=scores.device, dtype=torch.float64).unsqueeze(1) * ladder[:, -1:]
+        place = torch.searchsorted(ladder, height, right=True).clamp(max=self._count - 1)
+        # The last step may be one without width: the least likely token that is left stands before it.
+        place = torch.minimum(place, ((~out).sum(dim=-1, keepdim=True) - 1).clamp(min=0))
+        return order.gather(1, place).squeeze(1)
+
+
+def _forbid(scores: torch.Tensor, row: Row) -> None:
+    ends = [] if row.may_end else sorted(row.ends)
+    if row.matcher is not None:
+        allowed = row.matcher.allowed()
+        longer = allowed.copy()
+        longer[[token for token in ends if token < len(longer)]] = False
+        # An object that is whole ends, also if it is shorter than was asked for.
+        kept = torch.from_numpy(longer if longer.any() else allowed).to(scores.device)
+        scores[: kept.shape[0]].masked_fill_(~kept, -torch.inf)
+        scores[kept.shape[0] :] = -torch.inf
+    elif ends:
+        scores[torch.tensor(ends, device=scores.device)] = -torch.inf
+
+
+def _discourage(scores: torch.Tensor, row: Row) -> None:
+    sampling = row.sampling
+    again = sampling.repetition_penalty
+    if again is not None and again != 1:
+        seen = torch.tensor(sorted({*row.prompt, *row.counts}), device=scores.device)
+        found = scores[seen]
+        scores[seen] = torch.where(found < 0, found * again, found / again)
+    if row.counts and (sampling.presence_penalty or sampling.frequency_penalty):
+        seen = torch.tensor(list(row.counts), device=scores.device)
+        often = torch.tensor(list(row.counts.values()), device=scores.device, dtype=scores.dtype)
+        scores[seen] -= sampling.presence_penalty + sampling.frequency_penalty * often
+
+
+def _listed(tokens: torch.Tensor) -> list[int]:
+    found: list[int] = tokens.tolist()
+    return found

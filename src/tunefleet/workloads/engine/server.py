@@ -1,0 +1,242 @@
+"""An engine as a process of its own: loads one model, answers whoever of this user asks, ends when nobody does.
+
+As a program: `python -m tunefleet.workloads.engine.server BASE IDLE_S`, what it is as JSON on standard input. Ends by
+itself after `IDLE_S` without anybody connected, if memory gets short while nobody is, when it is asked to, and when
+its socket is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import psutil
+
+from tunefleet.runtime import locks
+from tunefleet.trainer_control import process_identity
+from tunefleet.trainer_control.files import write_json
+from tunefleet.workloads.engine import messages
+from tunefleet.workloads.engine.load_options import open_engine
+from tunefleet.workloads.engine.protocol import Engine
+from tunefleet.workloads.engine.rpc import Conversation
+
+logger = logging.getLogger(__name__)
+
+LOG_BYTES: Final = 4 << 20
+_LOOK_S: Final = 0.25
+_SHORT: Final = 0.05
+"""Share of the main memory below which an engine that nobody uses ends."""
+_FAREWELL_S: Final = 5.0
+_PARTING_S: Final = 10.0
+"""How long one that has left its socket may take to be gone."""
+
+
+class Host:
+    """One engine and those who are connected to it.
+
+    Args:
+        listener: Where they connect.
+        about: `model` (`EngineModel`), `gpus`, `site`.
+        base: Its files, without their endings.
+        idle_s: Seconds without anybody after which it ends.
+    """
+
+    def __init__(self, listener: socket.socket, about: dict[str, Any], base: Path, idle_s: float) -> None:
+        self._listener = listener
+        self._base = base
+        self._idle_s = idle_s
+        self.model = messages.model_of(about["model"])
+        self._gpus = tuple(about["gpus"])
+        self.digest = messages.digest(self.model)
+        self.loaded = threading.Event()
+        self.engine: Engine | None = None
+        self.failure: dict[str, Any] | None = None
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._connected = 0
+        self._ever_connected = False
+        self._quiet_since = time.monotonic()
+        self._says: list[Callable[[str], None]] = []
+        self._code = 0
+
+    def serve(self) -> int:
+        """Load, answer, and wait for the end; returns the exit code."""
+        threading.Thread(target=self._accept, name="accept", daemon=True).start()
+        try:
+            self.engine = open_engine(self.model, gpus=self._gpus, say=self.say)
+        except Exception as error:
+            logger.exception("%s cannot be loaded", self.model.identifier)
+            self.failure = messages.failure(error)
+        self.loaded.set()
+        if self.failure is not None:
+            # Who waits for it is told why, also if it failed sooner than he came; who comes later starts another.
+            deadline = time.monotonic() + _FAREWELL_S
+            while (self.connected or not self._ever_connected) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            return 1
+        self._quiet_since = time.monotonic()
+        while not self._ended.wait(_LOOK_S):
+            why = self._over()
+            _bound_log(self._base.with_suffix(".log"))
+            if why is not None and self.leave():
+                logger.info("The engine ends: %s", why)
+        return self._code
+
+    @property
+    def connected(self) -> int:
+        """How many are connected."""
+        with self._lock:
+            return self._connected
+
+    def leave(self, *, besides: int = 0) -> bool:
+        """End, if nobody is connected; returns whether it does.
+
+        Args:
+            besides: So many who are connected do not count.
+        """
+        with self._lock:
+            if self._connected > besides:
+                return False
+            # Whoever connects from now on finds nobody and starts another.
+            self._base.with_suffix(".sock").unlink(missing_ok=True)
+            self._connected += 1
+        self._ended.set()
+        return True
+
+    def fall(self) -> None:
+        """End, whoever is connected: the engine is broken, and another one must answer."""
+        self._base.with_suffix(".sock").unlink(missing_ok=True)
+        self._code = 1
+        self._ended.set()
+
+    def say(self, sentence: str) -> None:
+        """Tell everybody who waits for answers."""
+        logger.warning("%s", sentence)
+        with self._lock:
+            listeners = list(self._says)
+        for listener in listeners:
+            try:
+                listener(sentence)
+            except OSError as error:
+                logger.info("Somebody does not listen any more: %s", error)
+
+    def listen_to(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        """Let somebody hear what is said; returns what ends that."""
+        with self._lock:
+            self._says.append(listener)
+
+        def end() -> None:
+            with self._lock:
+                self._says.remove(listener)
+
+        return end
+
+    def _over(self) -> str | None:
+        with self._lock:
+            quiet_s = 0.0 if self._connected else time.monotonic() - self._quiet_since
+            if self._connected:
+                return None
+        if quiet_s >= self._idle_s:
+            return f"nobody has asked for {quiet_s:.0f} s"
+        if not self._base.with_suffix(".sock").exists():
+            return "its socket is gone"
+        memory = psutil.virtual_memory()
+        return "memory is short" if memory.available < _SHORT * memory.total else None
+
+    def _accept(self) -> None:
+        while True:
+            connection = self._listener.accept()[0]
+            with self._lock:
+                self._connected += 1
+                self._ever_connected = True
+            threading.Thread(target=self._talk, args=(connection,), name="connection", daemon=True).start()
+
+    def _talk(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                Conversation(self, connection).run()
+        except OSError as error:
+            logger.info("A connection broke off: %s", error)
+        except Exception:
+            # The edge of the thread: a fault of one conversation must not end the engine.
+            logger.exception("A conversation failed")
+        finally:
+            with self._lock:
+                self._connected -= 1
+                self._quiet_since = time.monotonic()
+
+
+def _bound_log(path: Path) -> None:
+    """Keep the end of a log that has become too long."""
+    try:
+        if path.stat().st_size <= LOG_BYTES:
+            return
+        with path.open("r+b") as log:
+            log.seek(-LOG_BYTES // 2, os.SEEK_END)
+            rest = log.read()
+            # Its writers append, so that they go on behind what is left.
+            log.truncate(0)
+            log.seek(0)
+            log.write(rest)
+    except OSError as error:
+        logger.debug("The log cannot be shortened: %s", error)
+
+
+def _end(_number: int, _frame: object) -> NoReturn:
+    raise SystemExit(0)
+
+
+def main(arguments: list[str]) -> int:
+    """Be an engine; returns at its end.
+
+    Args:
+        arguments: Its files without their endings, and the idle time in seconds.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    base, idle_s = Path(arguments[0]), float(arguments[1])
+    about: dict[str, Any] = json.load(sys.stdin.buffer)
+    lock_fd = locks.take(base.with_suffix(".lock"), patience_s=_PARTING_S)
+    if lock_fd is None:
+        return 0  # another one serves
+    os.set_inheritable(lock_fd, False)
+    signal.signal(signal.SIGTERM, _end)
+    address = base.with_suffix(".sock")
+    address.unlink(missing_ok=True)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(str(address))
+            facts = {
+                "pid": os.getpid(),
+                "process_started_at": process_identity.process_started_at(os.getpid()),
+                "boot_id": process_identity.boot_id(),
+                "gpus": about["gpus"],
+                "site": about["site"],
+                "model": about["model"]["identifier"],
+                "digest": messages.digest(messages.model_of(about["model"])),
+            }
+            write_json(base.with_suffix(".json"), facts)
+            # Before the model: whoever asks now is answered when it is there.
+            listener.listen(64)
+            code = Host(listener, about, base, idle_s).serve()
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        for suffix in (".sock", ".json", ".lock"):
+            base.with_suffix(suffix).unlink(missing_ok=True)
+    # Without the libraries' exit handlers: threads of theirs may be in the middle of an answer that nobody reads.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,235 @@
+"""The engine that computes with Transformers, in this process: on CPUs, and wherever vLLM is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import logging
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+
+from tunefleet.errors import InputError
+from tunefleet.workloads.common.base_model import Source, context_length, embedding_rows, load_tokenizer
+from tunefleet.workloads.engine import weights
+from tunefleet.workloads.engine.adapters import Adapters
+from tunefleet.workloads.engine.batch_rows import Row
+from tunefleet.workloads.engine.batching import Budget, in_order
+from tunefleet.workloads.engine.engine_errors import RequestError
+from tunefleet.workloads.engine.prompt_encoding import Prompts
+from tunefleet.workloads.engine.protocol import Answer, Choice, EngineModel, Request
+from tunefleet.workloads.engine.sampling import Drawer, Ended
+from tunefleet.workloads.engine.structured_output import Grammars
+from tunefleet.workloads.engine.turns import Turns
+
+logger = logging.getLogger(__name__)
+
+Gone = Callable[[], bool]
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+_LOST = "CUDA error"
+
+
+def nobody_is_gone() -> bool:
+    """Say that who asked still listens."""
+    return False
+
+
+class TransformersEngine:
+    """A loaded model. Safe to call from several threads: their answers grow side by side.
+
+    Args:
+        model: What to load.
+        source: Where it lies.
+        say: Told, in a sentence, what the user should know.
+    """
+
+    name = "transformers"
+    broken: Exception | None = None
+    """Why it cannot answer any more."""
+
+    def __init__(self, model: EngineModel, source: Source, say: Callable[[str], None]) -> None:
+        self._say = say
+        tokenizer = load_tokenizer(source)
+        tokenizer.padding_side = "left"
+        loaded = weights.load(source, model.options)
+        ends = _ends(loaded, tokenizer)
+        self._adapters = Adapters(loaded, model.adapters)
+        self._model: Any = self._adapters.model
+        self._tokenizer = tokenizer
+        vocabulary = embedding_rows(source)
+        self._prompts = Prompts(tokenizer, context_length(source), self._adapters.names, vocabulary)
+        self._ends = ends
+        self._grammars = Grammars(tokenizer, self._model.config.get_text_config().vocab_size, ends)
+        self._budget = Budget(self._model)
+        self._turns = Turns()
+        # The model's own defaults would be mixed into what is asked for.
+        self._model.generation_config = GenerationConfig(pad_token_id=tokenizer.pad_token_id, do_sample=False)
+
+    def render(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> str:
+        """Apply the chat template; see `Engine.render`."""
+        return self._prompts.render(messages, **kwargs)
+
+    @property
+    def has_template(self) -> bool:
+        """Whether the model has a chat template."""
+        return self._prompts.has_template
+
+    def generate(self, requests: Sequence[Request], *, gone: Gone = nobody_is_gone) -> Iterator[Answer]:
+        """Answer requests, batch by batch; see `Engine.generate`.
+
+        Args:
+            requests: What is asked.
+            gone: Asked at each token whether nobody listens any more; then the answers end.
+        """
+        rows = [row for request in requests for row in self._rows(request)]
+        open_rows: dict[int, list[Row]] = {}
+        for row in rows:
+            open_rows.setdefault(id(row.request), []).append(row)
+        waiting = in_order(rows)
+        while waiting:
+            count = self._budget.next_batch(waiting)
+            batch = waiting[:count]
+            if not self._answer(batch, gone):
+                continue  # with fewer at once
+            waiting = waiting[count:]
+            asked = [open_rows[each] for each in dict.fromkeys(id(row.request) for row in batch)]
+            whole = [rows for rows in asked if all(row.finish is not None for row in rows)]
+            # Those that raise come last: what the others were answered need not be asked again.
+            for together in sorted(whole, key=lambda rows: any(row.broken for row in rows)):
+                choices = tuple(row.choice() for row in together)
+                yield Answer(together[0].request.key, choices, len(together[0].prompt))
+
+    def stream(self, request: Request, *, gone: Gone = nobody_is_gone) -> Generator[str, None, Choice]:
+        """Answer one request piece by piece; what it returns at the end is the whole answer."""
+        if request.sampling.n != 1:
+            raise RequestError("Only a single answer can be streamed.", key=request.key, hint="Leave `n` out.")
+        row = self._rows(request)[0]
+        told: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()
+        left = threading.Event()
+
+        def answer() -> None:
+            try:
+                self._answer([row], lambda: left.is_set() or gone(), lambda: told.put(row.writing.piece(last=False)))
+                told.put(row.writing.piece(last=True))
+                row.choice()
+                told.put(None)
+            except BaseException as error:  # noqa: BLE001 - raised again by whoever reads
+                told.put(error)
+
+        thread = threading.Thread(target=answer, name="stream", daemon=True)
+        thread.start()
+        try:
+            while (piece := told.get()) is not None:
+                if isinstance(piece, BaseException):
+                    raise piece
+                if piece:
+                    yield piece
+            return dataclasses.replace(row.choice(), prompt_tokens=len(row.prompt))
+        finally:
+            left.set()
+            thread.join()
+
+    def close(self) -> None:
+        """Give memory and devices back."""
+        self._model = self._adapters = self._budget = None  # type: ignore[assignment]
+        _collect()
+
+    def _rows(self, request: Request) -> list[Row]:
+        self._prompts.check(request)
+        tokens = self._prompts.tokens(request)
+        limit = self._prompts.limit(request, tokens)
+        ends = self._ends | set(request.sampling.stop_token_ids)
+        schema = request.sampling.schema
+        try:
+            grammar = None if schema is None else self._grammars.read(schema)
+        except InputError as error:
+            raise RequestError(error.message, key=request.key, hint=error.hint) from error
+        return [
+            Row(request, index, tokens, limit, ends, self._tokenizer, grammar) for index in range(request.sampling.n)
+        ]
+
+    def _answer(self, batch: list[Row], gone: Gone, told: Callable[[], None] | None = None) -> bool:
+        """Draw the answers of a batch; returns false if it must be smaller."""
+        adapter = batch[0].request.adapter
+        for row in batch:
+            row.begin()
+
+        def between() -> None:
+            if told is not None:
+                told()
+            if self._turns.offer():
+                self._adapters.use(adapter)
+
+        self._turns.take()
+        try:
+            self._adapters.use(adapter)
+            self._compute(batch, gone, between)
+        except (RuntimeError, MemoryError) as error:
+            if _is_lost(error):
+                self.broken = error
+            if not _is_out_of_memory(error) or len(batch) == 1:
+                raise
+        else:
+            return True
+        finally:
+            self._turns.give()
+        # Outside the handler: the traceback holds the tensors.
+        fewer = self._budget.halve(len(batch))
+        self._say(f"{len(batch)} answers at once need more memory than there is: from now on {fewer} at once.")
+        _collect()
+        return False
+
+    @torch.inference_mode()
+    def _compute(self, batch: list[Row], gone: Gone, between: Callable[[], None]) -> None:
+        # In rounds: rows that have ended stay until the end of one, and get positions that the model may not know.
+        left = batch
+        while left:
+            longest = max(len(row.prompt) + len(row.tokens) for row in left)
+            steps = max(row.limit - len(row.tokens) for row in left)
+            if self._prompts.context is not None:
+                steps = min(steps, self._prompts.context - longest)
+            self._round(left, longest, steps, gone, between)
+            left = [row for row in left if row.finish is None]
+
+    def _round(self, rows: list[Row], longest: int, steps: int, gone: Gone, between: Callable[[], None]) -> None:
+        pad = self._tokenizer.pad_token_id
+        device = self._model.device
+        so_far = [row.prompt + row.tokens for row in rows]
+        tokens = torch.tensor([[pad] * (longest - len(each)) + each for each in so_far], device=device)
+        mask = torch.tensor([[0] * (longest - len(each)) + [1] * len(each) for each in so_far], device=device)
+        self._model.generate(
+            input_ids=tokens,
+            attention_mask=mask,
+            max_new_tokens=steps,
+            logits_processor=LogitsProcessorList([Drawer(rows, self._tokenizer, gone)]),
+            stopping_criteria=StoppingCriteriaList([Ended(rows, between)]),
+        )
+
+
+def _ends(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Return the tokens that end an answer: those of the model's generation, and the tokenizer's."""
+    found = getattr(model.generation_config, "eos_token_id", None)
+    listed = found if isinstance(found, list) else [found]
+    return frozenset(token for token in [*listed, tokenizer.eos_token_id] if token is not None)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return any(sign in str(error) for sign in _OUT_OF_MEMORY)
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Tell whether the device takes nothing more of this process, such as after an assertion in a kernel."""
+    return _LOST in str(error) and not _is_out_of_memory(error)
+
+
+def _collect() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,161 @@
+"""Answers that are right: the model answers the rows' prompts, and what counts of each answer is compared."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tunefleet.analysis.evaluation import statistics
+from tunefleet.analysis.evaluation.statistics import Metric, Wanted
+from tunefleet.errors import DataError
+from tunefleet.spec.evaluating import AnswerSpec, EvaluationSpec
+from tunefleet.workloads.common.answer_extraction import extractor, judge
+from tunefleet.workloads.data.formats import Chat, Example, Pair
+from tunefleet.workloads.engine.load_options import open_engine
+from tunefleet.workloads.engine.protocol import Answer, Engine, Request, Sampling
+from tunefleet.workloads.evaluation.item_log import Item, KeptItems
+from tunefleet.workloads.evaluation.items import RowSet
+from tunefleet.workloads.evaluation.model_under_test import Subject
+from tunefleet.workloads.evaluation.tracker_report import Progress
+
+_AT_ONCE: Final = 256
+"""Prompts that the engine gets at a time: it sorts them, and what a killed run loses is a part of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a row asks.
+
+    Args:
+        index: Its place among the rows.
+        prompt: The text, or the messages of a conversation.
+        reference: The row's answer.
+        tools: Schemas of the tools that a conversation may call.
+    """
+
+    index: int
+    prompt: str | list[dict[str, Any]]
+    reference: str
+    tools: list[Any] | None = None
+
+
+def prepare(evaluation: EvaluationSpec, rows: RowSet) -> list[Question]:
+    """Read what the rows ask.
+
+    Raises:
+        DataError: If a row's own answer has nothing that could be compared.
+    """
+    take = extractor(evaluation.match)
+    found = []
+    for index, example in enumerate(rows.examples):
+        question = _question(index, example, evaluation, rows.portion.shape.origin)
+        if take(question.reference) is None:
+            raise DataError(
+                f"The answer of row {index + 1} of {rows.portion.shape.origin} has nothing that "
+                f"match.extract: {evaluation.match.extract} would find.",
+                hint="Choose another `match.extract`, or mend the row.",
+            )
+        found.append(question)
+    return found
+
+
+def _question(index: int, example: Example, evaluation: EvaluationSpec, origin: str) -> Question:
+    asked, templated = evaluation.generation, evaluation.apply_chat_template
+    first: list[dict[str, Any]] = []
+    if asked.system_prompt is not None:
+        first = [{"role": "system", "content": asked.system_prompt}]
+    if isinstance(example, Chat):
+        last = max(at for at, message in enumerate(example.messages) if message["role"] == "assistant")
+        before = example.messages[:last]
+        if not before:
+            raise DataError(
+                f"{example.place} has no prompt: the only answer of its chat comes first.", hint="Remove the row."
+            )
+        own = bool(before) and before[0]["role"] == "system"
+        said = str(example.messages[last]["content"])
+        return Question(index, before if own else first + before, said, example.tools)
+    if not isinstance(example, Pair):
+        raise DataError(
+            f"The rows of {origin} have no answers to compare with.", hint="Name prompt_column and response_column."
+        )
+    if templated:
+        return Question(index, [*first, {"role": "user", "content": example.prompt}], example.response)
+    start = "" if asked.system_prompt is None else f"{asked.system_prompt}\n\n"
+    return Question(index, start + example.prompt, example.response)
+
+
+def answer(
+    evaluation: EvaluationSpec, questions: list[Question], subject: Subject, kept: KeptItems, progress: Progress
+) -> None:
+    """Let the model answer what has not been answered yet, and judge each answer.
+
+    Args:
+        evaluation: How is drawn and compared.
+        questions: All of them.
+        subject: The model.
+        kept: Gets the verdict of each row.
+        progress: Told how far it is.
+    """
+    progress.start(len(questions), len(kept))
+    left = [each for each in questions if each.index not in kept]
+    if not left:
+        return
+    subject.release()
+    engine = open_engine(subject.engine_model)
+    try:
+        for chunk in _chunks(left):
+            asked = {each.index: each for each in chunk}
+            requests = [_request(engine, each, evaluation.generation, subject) for each in chunk]
+            for given in engine.generate(requests):
+                kept.add([_item(asked[given.key], given, evaluation)])
+                progress.tell(len(kept))
+    finally:
+        engine.close()
+
+
+def metrics(kept: KeptItems, wanted: Wanted) -> dict[str, Metric]:
+    """Return the share of right answers."""
+    items = list(kept)
+    right, n = sum(item["right"] for item in items), len(items)
+    interval = statistics.wilson(right, n, wanted)
+    return {"accuracy": statistics.metric(right / n, interval, n, "share", better=True, wanted=wanted)}
+
+
+def _chunks(questions: list[Question]) -> Iterator[list[Question]]:
+    source = iter(questions)
+    while chunk := list(itertools.islice(source, _AT_ONCE)):
+        yield chunk
+
+
+def _request(engine: Engine, question: Question, asked: AnswerSpec, subject: Subject) -> Request:
+    prompt, rendered = question.prompt, False
+    if not isinstance(prompt, str):
+        options = {**(asked.chat_template_kwargs or {}), **({"tools": question.tools} if question.tools else {})}
+        prompt, rendered = engine.render(prompt, **options), engine.has_template
+    sampling = Sampling(
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        max_tokens=asked.max_tokens,
+        repetition_penalty=asked.repetition_penalty,
+        stop=asked.stop,
+        # Each row has a draw of its own, whatever was answered before it.
+        seed=asked.seed + question.index,
+    )
+    return Request(question.index, prompt, sampling, subject.adapter, rendered)
+
+
+def _item(question: Question, given: Answer, evaluation: EvaluationSpec) -> Item:
+    text = given.choices[0].text
+    verdict = judge(text, question.reference, evaluation.match)
+    assert verdict is not None, "a row without anything to compare was refused before"
+    return {
+        "index": question.index,
+        "right": verdict.right,
+        "found": verdict.found,
+        "wanted": verdict.wanted,
+        "answer": text,
+        "finish_reason": given.choices[0].finish_reason,
+        "tokens": given.choices[0].tokens,
+    }

@@ -1,0 +1,72 @@
+"""The rows of one evaluation, and a digest of what of them is used."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tunefleet.analysis.dataset.notes import Notes
+from tunefleet.spec.evaluating import EvaluationSpec
+from tunefleet.workloads.data import sources
+from tunefleet.workloads.data.formats import Chat, Example
+from tunefleet.workloads.data.readers import numbered
+
+
+@dataclass(frozen=True, slots=True)
+class RowSet:
+    """Rows that are read.
+
+    Args:
+        portion: The rows and their shape.
+        digest: Of what of them is used.
+    """
+
+    portion: sources.Portion
+    digest: str
+
+    @property
+    def examples(self) -> Iterator[Example]:
+        """What the rows hold, in their order."""
+        shape = self.portion.shape
+        return (shape.read(number, row, Notes()) for number, row in numbered(self.portion.rows))
+
+    def __len__(self) -> int:
+        return len(self.portion.rows)
+
+
+def read(evaluation: EvaluationSpec, index: int, inputs: Mapping[str, str], workspace: Path) -> RowSet:
+    """Read the rows of an evaluation.
+
+    Args:
+        evaluation: Names them.
+        index: Its place among the evaluations.
+        inputs: For each pointer into the spec, the local path that stands for it.
+        workspace: Where archives may be unpacked.
+
+    Raises:
+        DataError: If they cannot be used.
+        UnreachableError: If they are on a hub that does not answer.
+    """
+    data = evaluation.data
+    assert data is not None
+    prefix = f"evaluations.{index}."
+    own = {pointer.removeprefix(prefix): path for pointer, path in inputs.items() if pointer.startswith(prefix)}
+    portion = sources.open_portions(data, own, workspace, seed=0).train
+    return RowSet(portion, _digest(portion))
+
+
+def _digest(portion: sources.Portion) -> str:
+    digest = hashlib.sha256()
+    for number, row in numbered(portion.rows):
+        digest.update(orjson.dumps(_plain(portion.shape.read(number, row)), option=orjson.OPT_SORT_KEYS) + b"\n")
+    return digest.hexdigest()
+
+
+def _plain(example: Example) -> dict[str, Any]:
+    said = {name: value for name, value in asdict(example).items() if name != "place"}
+    return said | ({"untrained": sorted(example.untrained)} if isinstance(example, Chat) else {})

@@ -1,0 +1,45 @@
+"""What one process start of an evaluation holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tunefleet.analysis.evaluation.statistics import Wanted
+from tunefleet.spec import EvaluateTaskSpec
+from tunefleet.spec.evaluating import ITEMS_FOLDER
+from tunefleet.workloads.common.job import Opened
+from tunefleet.workloads.evaluation.item_log import KeptItems
+from tunefleet.workloads.evaluation.model_under_test import Subject
+from tunefleet.workloads.evaluation.tracker_report import Progress
+
+WORK: Final = "evaluations"
+
+
+@dataclass(frozen=True, slots=True)
+class Run(Opened[EvaluateTaskSpec]):
+    """One process start of an evaluation.
+
+    Args:
+        subject: What is evaluated.
+        progress: How far it is.
+    """
+
+    subject: Subject
+    progress: Progress
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def wanted(self) -> Wanted:
+        """How sure intervals are to be."""
+        asked = self.spec.interval
+        return Wanted(asked.confidence, asked.resamples, asked.seed)
+
+    def kept(self, name: str, mark: str) -> KeptItems:
+        """Open what is kept of an evaluation, by its fingerprint."""
+        return KeptItems(self.folder.root / WORK / f"{name}-{mark[:16]}.jsonl")
+
+    def items(self, name: str) -> Path:
+        """Return where the items of an evaluation are delivered."""
+        return self.folder.root / ITEMS_FOLDER / f"{name}.jsonl"

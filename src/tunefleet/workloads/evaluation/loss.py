@@ -1,0 +1,132 @@
+"""Loss and perplexity on rows: the exact mean over all tokens that count, and how sure it is."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from tunefleet.analysis.evaluation import statistics
+from tunefleet.analysis.evaluation.statistics import Metric, Wanted
+from tunefleet.errors import DataError
+from tunefleet.spec.evaluating import EvaluationSpec
+from tunefleet.workloads.data.tokenization import IGNORED, Clipped, Encoder, clip, encode_all
+from tunefleet.workloads.evaluation.item_log import Item, KeptItems
+from tunefleet.workloads.evaluation.items import RowSet
+from tunefleet.workloads.evaluation.model_under_test import Subject
+from tunefleet.workloads.evaluation.tracker_report import Progress
+
+UNIT: Final = "nats per token"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Tokenised rows.
+
+    Args:
+        rows: Those that have a token that counts, with their place among all rows.
+        dropped: How many have none within the limit.
+        truncated: How many were cut.
+        max_length: The limit, in tokens.
+        digest: Of the tokens, and of which of them count.
+    """
+
+    rows: list[tuple[int, Clipped]]
+    dropped: int
+    truncated: int
+    max_length: int
+    digest: str
+
+
+def prepare(evaluation: EvaluationSpec, rows: RowSet, subject: Subject) -> Prepared:
+    """Tokenise the rows as a training does.
+
+    Raises:
+        DataError: If one cannot be used, or none has a token that counts.
+    """
+    max_length = min(evaluation.max_seq_length, subject.context or evaluation.max_seq_length)
+    whole = evaluation.completion_only_loss is False
+    encoder = Encoder(subject.tokenizer, whole=whole, vocabulary=subject.vocabulary)
+    digest = hashlib.sha256()
+    kept: list[tuple[int, Clipped]] = []
+    dropped = truncated = 0
+    shape = rows.portion.shape
+    for index, row in enumerate(encode_all(rows.portion.rows, shape, encoder)):
+        truncated += len(row.ids) > max_length
+        cut = clip(row, max_length)
+        if cut is None:
+            dropped += 1
+            continue
+        digest.update(np.ascontiguousarray(cut.ids).tobytes() + np.ascontiguousarray(cut.labels).tobytes())
+        kept.append((index, cut))
+    if not kept:
+        raise DataError(
+            f"No row of {shape.origin} has a token that counts within {max_length} tokens.",
+            hint="Raise the evaluation's max_seq_length.",
+        )
+    return Prepared(kept, dropped, truncated, max_length, digest.hexdigest())
+
+
+def measure(prepared: Prepared, batch_size: int, subject: Subject, kept: KeptItems, progress: Progress) -> None:
+    """Measure the rows that have not been measured yet.
+
+    Args:
+        prepared: The rows.
+        batch_size: Rows of one forward pass.
+        subject: The model.
+        kept: Gets the summed loss and the number of tokens of each row.
+        progress: Told how far it is.
+    """
+    progress.start(len(prepared.rows), len(kept))
+    for batch in _batches(prepared.rows, batch_size):
+        # A batch that was begun is done again as a whole: what stands beside a row changes its last digits.
+        if all(index in kept for index, _ in batch):
+            continue
+        kept.add(_losses(batch, subject))
+        progress.tell(len(kept))
+
+
+def metrics(kept: KeptItems, wanted: Wanted) -> dict[str, Metric]:
+    """Return loss and perplexity of all rows."""
+    items = list(kept)
+    parts, weights = [item["loss_sum"] for item in items], [float(item["tokens"]) for item in items]
+    value = math.fsum(parts) / math.fsum(weights)
+    interval = statistics.ratio(parts, weights, wanted)
+    grown, n = statistics.exponent(interval, "loss"), len(items)
+    return {
+        "loss": statistics.metric(value, interval, n, UNIT, better=False, wanted=wanted),
+        "perplexity": statistics.metric(statistics.exp(value), grown, n, "1", better=False, wanted=wanted),
+    }
+
+
+def _batches(rows: list[tuple[int, Clipped]], size: int) -> Iterator[list[tuple[int, Clipped]]]:
+    """Cut rows into batches of similar lengths, the longest first: what does not fit the memory is known at once."""
+    ordered = sorted(rows, key=lambda row: (-len(row[1].ids), row[0]))
+    return (ordered[start : start + size] for start in range(0, len(ordered), size))
+
+
+@torch.inference_mode()
+def _losses(batch: list[tuple[int, Clipped]], subject: Subject) -> list[Item]:
+    model: Any = subject.model()
+    pad = subject.tokenizer.pad_token_id
+    longest = len(batch[0][1].ids)
+    ids = torch.full((len(batch), longest), pad, dtype=torch.long)
+    mask = torch.zeros((len(batch), longest), dtype=torch.long)
+    for place, (_, row) in enumerate(batch):
+        ids[place, : len(row.ids)] = torch.from_numpy(row.ids)
+        mask[place, : len(row.ids)] = 1
+    logits = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device), use_cache=False).logits
+    found = []
+    for place, (index, row) in enumerate(batch):
+        labels = torch.from_numpy(row.labels[1:]).to(logits.device)
+        counted = labels != IGNORED
+        # Of one row at a time, in float32: of all at once it would take the logits' memory twice.
+        scores = logits[place, : len(labels)][counted].float()
+        total = torch.nn.functional.cross_entropy(scores, labels[counted], reduction="sum")
+        found.append({"index": index, "loss_sum": float(total), "tokens": int(counted.sum())})
+    return found

@@ -1,0 +1,124 @@
+"""An evaluation from beginning to end: weights → rows → items → metrics with intervals → result.
+
+May be killed at any moment and started again on the same folder: the items that are there are not computed again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from tunefleet.spec import EvaluateTaskSpec
+from tunefleet.spec.evaluating import EvaluationSpec
+from tunefleet.workloads.common import library_logging
+from tunefleet.workloads.common.item_control import Heeding
+from tunefleet.workloads.common.job import open_task
+from tunefleet.workloads.common.outputs import write_file
+from tunefleet.workloads.evaluation import fingerprint, items, loss, summary
+from tunefleet.workloads.evaluation.item_log import KeptItems
+from tunefleet.workloads.evaluation.launch import WORK, Run
+from tunefleet.workloads.evaluation.model_under_test import Subject
+from tunefleet.workloads.evaluation.summary import Measured
+from tunefleet.workloads.evaluation.tracker_report import PHASE, Progress
+from tunefleet.workloads.inference.weights import engine_model
+
+logger = logging.getLogger(__name__)
+
+
+def run(folder: Path) -> None:
+    """Run the evaluation of a job folder.
+
+    Raises:
+        InputError: If model, rows or options cannot be used.
+        MachineError: If this machine lacks what the spec asks for.
+    """
+    task = open_task(folder, EvaluateTaskSpec)
+    job, spec, session = task.job, task.spec, task.session
+    library_logging.libraries()
+    session.status.write(state="running", phase=PHASE)
+    subject = Subject(engine_model(spec, job.inputs, task.workspace, "transformers"))
+    with Heeding(session, kept=WORK) as heeding:
+        this = Run(job, spec, task.folder, session, subject, Progress(session, heeding.heed))
+        measured = [_measured(this, index, each) for index, each in enumerate(spec.evaluations)]
+    report = summary.build(job, spec, this.subject, measured)
+    write_file(task.folder.responses_json, json.dumps(report, indent=1).encode())
+
+
+def _measured(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
+    started = time.monotonic()
+    measured = _KINDS[evaluation.type](this, index, evaluation)
+    measured.seconds = round(time.monotonic() - started, 3)
+    names = {name: metric.value for name, metric in measured.metrics.items()}
+    journal = this.session.journal
+    journal.metric(index + 1, names, series="evaluation")
+    words = ", ".join(f"{name} {value:.4g}" for name, value in names.items())
+    journal.event("evaluation.finished", f"{evaluation.label}: {words}.", data={"metrics": names})
+    return measured
+
+
+def _loss(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
+    found = items.read(evaluation, index, this.job.inputs, this.workspace)
+    prepared = loss.prepare(evaluation, found, this.subject)
+    mark = fingerprint.of_loss(prepared)
+    kept = this.kept(evaluation.label, mark)
+    loss.measure(prepared, evaluation.batch_size, this.subject, kept, this.progress)
+    kept.deliver(this.items(evaluation.label))
+    data = {
+        "rows": len(prepared.rows), "dropped_rows": prepared.dropped, "truncated_rows": prepared.truncated,
+        "tokens": sum(item["tokens"] for item in kept), "max_length": prepared.max_length,
+    }  # fmt: skip
+    return _made(this, evaluation, mark, found, kept, loss.metrics(kept, this.wanted), data)
+
+
+def _exact(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
+    from tunefleet.workloads.evaluation import accuracy
+
+    found = items.read(evaluation, index, this.job.inputs, this.workspace)
+    questions = accuracy.prepare(evaluation, found)
+    mark = fingerprint.of_exact(evaluation, found)
+    kept = this.kept(evaluation.label, mark)
+    accuracy.answer(evaluation, questions, this.subject, kept, this.progress)
+    kept.deliver(this.items(evaluation.label))
+    cut = sum(item["finish_reason"] == "length" for item in kept)
+    empty = sum(item["found"] is None for item in kept)
+    data = {"rows": len(questions), "answers_cut": cut, "answers_without": empty}
+    return _made(this, evaluation, mark, found, kept, accuracy.metrics(kept, this.wanted), data)
+
+
+def _made(
+    this: Run,
+    evaluation: EvaluationSpec,
+    mark: str,
+    found: items.RowSet,
+    kept: KeptItems,
+    metrics: dict[str, Any],
+    data: dict[str, Any],
+) -> Measured:
+    kept.close()
+    shape = found.portion.shape
+    about: dict[str, Any] = {"dataset": shape.origin, "shape": shape.kind, "digest": found.digest}
+    about["notes"] = list(shape.notes.sentences)
+    file = str(this.items(evaluation.label).relative_to(this.folder.root))
+    named = {evaluation.metric(name): metric for name, metric in metrics.items()}
+    made = [summary.Pair(file, "right")]
+    if evaluation.type == "loss":
+        made = [summary.Pair(file, "loss_sum", "tokens", exp=exp) for exp in (False, True)]
+    pairs = dict(zip(evaluation.metrics, made, strict=True))
+    return Measured(evaluation, mark, named, {**about, **data}, {evaluation.label: file}, pairs)
+
+
+def _harness(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
+    from tunefleet.workloads.evaluation import lm_eval
+
+    return lm_eval.measure(this, index, evaluation)
+
+
+_KINDS: Final[dict[str, Callable[[Run, int, EvaluationSpec], Measured]]] = {
+    "loss": _loss,
+    "exact_match": _exact,
+    "lm_eval": _harness,
+}

@@ -1,0 +1,108 @@
+"""`responses.json` of an evaluation: the metrics with their intervals, and what exactly was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+import transformers
+
+from tunefleet.analysis.evaluation.statistics import Metric
+from tunefleet.errors import InputError
+from tunefleet.schemas.job_folder import Job
+from tunefleet.spec import EvaluateTaskSpec
+from tunefleet.spec.evaluating import EvaluationSpec, GateSpec
+from tunefleet.workloads.evaluation import fingerprint
+from tunefleet.workloads.evaluation.model_under_test import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What of the items a metric is made of: the sum of a part over the sum of a weight.
+
+    Args:
+        file: With the items, below the job folder.
+        part: Key of the item.
+        weight: Key of its weight; each item counts once without it.
+        exp: Whether the metric is the exponent of that, as a perplexity is.
+    """
+
+    file: str
+    part: str
+    weight: str | None = None
+    exp: bool = False
+
+
+@dataclass(slots=True)
+class Measured:
+    """One evaluation that is done.
+
+    Args:
+        evaluation: As the spec has it.
+        fingerprint: What was measured.
+        metrics: By the names that they have in the result.
+        data: On what.
+        items: Name of a part of it → file with what came out for each row, below the job folder.
+        pairs: Metric → what of which items it is made of, where that is so: two models are compared item by item.
+        versions: Of what measured it.
+        seconds: How long this launch took for it.
+    """
+
+    evaluation: EvaluationSpec
+    fingerprint: str
+    metrics: dict[str, Metric]
+    data: dict[str, Any]
+    items: dict[str, str]
+    pairs: dict[str, Pair] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as the result lists it."""
+        settings = self.evaluation.model_dump(mode="json", exclude_unset=True, exclude={"name", "type", "data"})
+        return {
+            "name": self.evaluation.label,
+            "type": self.evaluation.type,
+            "fingerprint": self.fingerprint,
+            "metrics": sorted(self.metrics),
+            "data": self.data,
+            "settings": settings,
+            "items": self.items,
+            "pairs": {name: asdict(pair) for name, pair in self.pairs.items()},
+            "versions": self.versions,
+            "seconds": self.seconds,
+        }
+
+
+def build(job: Job, spec: EvaluateTaskSpec, subject: Subject, measured: list[Measured]) -> dict[str, Any]:
+    """Put the result together."""
+    metrics = {name: metric.as_json() for each in measured for name, metric in each.metrics.items()}
+    start = spec.start
+    gates = [_judged(index, gate, metrics) for index, gate in enumerate(spec.gates)]
+    return {
+        "ok": True,
+        "task_id": job.task_id,
+        "model_name": spec.model.source.identifier,
+        "checkpoint": None if start is None else start.task or start.place or start.url,
+        "adapters": [each.name for each in subject.engine_model.adapters],
+        "metrics": metrics,
+        "passed": all(gate["passed"] for gate in gates) if gates else None,
+        "gates": gates,
+        "fingerprint": fingerprint.together(each.fingerprint for each in measured),
+        "evaluations": [each.as_json() for each in measured],
+        "device": "cuda" if torch.cuda.is_available() and not spec.enforce_cpu else "cpu",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+    }
+
+
+def _judged(index: int, gate: GateSpec, metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    if gate.metric not in metrics:
+        raise InputError(
+            f"spec.gates.{index}.metric: {gate.metric} is not measured.", hint=f"There is {', '.join(sorted(metrics))}."
+        )
+    measured = metrics[gate.metric][gate.use]
+    enough = measured is not None and (gate.at_least is None or measured >= gate.at_least)
+    passed = enough and (gate.at_most is None or measured <= gate.at_most)
+    return {**gate.model_dump(mode="json", exclude_none=True), "measured": measured, "passed": passed}

@@ -1,0 +1,84 @@
+"""LLaMA-Factory: its YAML, run by `llamafactory-cli train` in the environment `llamafactory`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import yaml
+
+from tunefleet.errors import InputError
+from tunefleet.workloads.external_trainers.launch_plan import Plan, Request
+from tunefleet.workloads.external_trainers.settings import arguments
+
+CONFIG: Final = "llamafactory.yaml"
+_ATTENTION: Final = {"flash_attention_2": "fa2", "flash_attention_3": "fa3", "sdpa": "sdpa", "eager": "disabled"}
+_ROWS: Final = "tunefleet"
+"""A name that it wants to hear; the rows are read from `tokenized_path`."""
+
+
+def plan(request: Request) -> Plan:
+    """Translate a training for LLaMA-Factory.
+
+    Raises:
+        InputError: If it knows no such attention kernel, or no scale of the adapter that is not whole.
+    """
+    env = {"USE_MODELSCOPE_HUB": "0", "NPROC_PER_NODE": str(max(1, request.gpus))}
+    text = yaml.safe_dump(config(request), sort_keys=False)
+    return Plan(("llamafactory-cli", "train", CONFIG), {CONFIG: text}, env, "llamafactory")
+
+
+def config(request: Request) -> dict[str, Any]:
+    """Return LLaMA-Factory's configuration."""
+    training = request.spec.training
+    if request.attention is not None and request.attention not in _ATTENTION:
+        raise InputError(
+            f"LLaMA-Factory has no attention kernel {request.attention}.", hint=f"It has {', '.join(_ATTENTION)}."
+        )
+    held_out = request.held_out is not None
+    found: dict[str, Any] = {
+        "stage": "sft",
+        "do_train": True,
+        "do_eval": held_out or None,
+        "model_name_or_path": request.model,
+        "model_revision": request.revision,
+        "trust_remote_code": request.spec.model.trust_remote_code or None,
+        "flash_attn": None if request.attention is None else _ATTENTION[request.attention],
+        # Rows are tokens already: the template is not applied to them.
+        "template": "empty",
+        "dataset": _ROWS,
+        "eval_dataset": _ROWS if held_out else None,
+        "tokenized_path": str(request.tokenized),
+        "cutoff_len": training.max_seq_length,
+        "output_dir": "output",
+        "report_to": "none",
+        "disable_gradient_checkpointing": not training.gradient_checkpointing,
+        "enable_liger_kernel": training.liger or None,
+        **arguments(request),
+        **_adapter(request),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _adapter(request: Request) -> dict[str, Any]:
+    lora, quantized = request.lora, request.quantized
+    if lora is None:
+        return {"finetuning_type": "full"}
+    if not float(lora.alpha).is_integer():
+        raise InputError(f"LLaMA-Factory takes whole numbers for lora.alpha, not {lora.alpha}.")
+    everything = lora.target_modules == "all-linear"
+    found: dict[str, Any] = {
+        "finetuning_type": "lora",
+        "adapter_name_or_path": request.start,
+        "lora_rank": lora.r,
+        "lora_alpha": int(lora.alpha),
+        "lora_dropout": lora.dropout,
+        "lora_target": "all" if everything else ",".join(lora.target_modules),
+        "additional_target": ",".join(lora.modules_to_save) or None,
+        "use_rslora": lora.use_rslora or None,
+        "use_dora": lora.use_dora or None,
+    }
+    if quantized is not None:
+        found |= {"quantization_bit": 4 if quantized.load_in_4bit else 8, "quantization_method": "bnb"}
+        if quantized.load_in_4bit:
+            found |= {"quantization_type": quantized.quant_type, "double_quantization": quantized.double_quant}
+    return found

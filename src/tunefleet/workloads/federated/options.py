@@ -1,0 +1,104 @@
+"""What a `FederatedCallback` was asked for, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from transformers import TrainingArguments
+
+from tunefleet.errors import InputError
+from tunefleet.schemas.federated import UploadDtype
+from tunefleet.workloads.federated.optimizer_moments import MomentPolicy
+from tunefleet.workloads.federated.weight_reload import parse_share
+
+OnRefused = Literal["raise", "warn"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The arguments of a `FederatedCallback`, which explains them.
+
+    Raises:
+        InputError: If one of them cannot be meant.
+    """
+
+    url: str = field(repr=False)
+    job_id: str
+    worker_id: str
+    token: str | None = field(repr=False)
+    sync_every_steps: int
+    upload_dtype: UploadDtype
+    reload: str
+    optimizer_state: str
+    keep_as: str | None
+    adapter: str | None
+    base_model: str | None
+    mu: float | None
+    same_start: bool
+    sequences_per_row: int | None
+    on_refused: OnRefused
+    wait_s: float
+    final_wait_s: float
+    max_bytes_per_s: float | None
+    folder: str | None
+    attempt: int | None = None
+
+    def __post_init__(self) -> None:
+        parse_share(self.reload)
+        MomentPolicy.parse(self.optimizer_state)
+        _among("upload_dtype", self.upload_dtype, get_args(UploadDtype))
+        _among("on_refused", self.on_refused, get_args(OnRefused))
+        if isinstance(self.sync_every_steps, bool) or self.sync_every_steps < 1:
+            raise InputError(f"sync_every_steps is {self.sync_every_steps}.", hint="Write a whole number from 1.")
+        if self.attempt is not None and (isinstance(self.attempt, bool) or self.attempt < 1):
+            raise InputError(f"attempt is {self.attempt}.", hint="Count attempts from 1, or leave it out.")
+        if self.mu is not None and self.mu < 0:
+            raise InputError(f"mu is {self.mu}.", hint="Write a number from 0; None takes the federation's own.")
+
+    @property
+    def share(self) -> float:
+        """How much of a new version is taken."""
+        return parse_share(self.reload)
+
+    @property
+    def moments(self) -> MomentPolicy:
+        """What becomes of the optimizer's state."""
+        return MomentPolicy.parse(self.optimizer_state)
+
+    def place(self, output_dir: str) -> Path:
+        """Return the folder for what is on its way, and for what must outlive a crash."""
+        return Path(self.folder).expanduser() if self.folder else Path(output_dir, "federated")
+
+
+def check_arguments(args: TrainingArguments, mu: float | None) -> None:
+    """Refuse trainings in which copying into parameters does not do what it seems to.
+
+    Raises:
+        InputError: With the setting that is to blame.
+    """
+    strategies: dict[str, Any] = {"fsdp": args.fsdp, "deepspeed": args.deepspeed}
+    used = next((name for name, value in strategies.items() if value), None)
+    if used is not None:
+        raise InputError(
+            f"The training uses {used}, where no process has the whole adapter with its optimizer.",
+            hint="Adapters are small: use plain data parallelism (torchrun), or one process.",
+        )
+    parallel = getattr(args, "parallelism_config", None)
+    shared = [name for name in ("tp_size", "cp_size", "sp_size") if (getattr(parallel, name, 1) or 1) > 1]
+    if shared:
+        raise InputError(
+            f"The training shares rows or weights among ranks ({shared[0]}), so its rows cannot be counted.",
+            hint="Use plain data parallelism.",
+        )
+    if mu and args.fp16 and not args.max_grad_norm:
+        raise InputError(
+            "With fp16 and max_grad_norm=0 gradients are still scaled when FedProx would change them.",
+            hint="Train in bf16, or set max_grad_norm.",
+        )
+
+
+def _among(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise InputError(f"{name} is {value!r}.", hint=f"Write {', '.join(known[:-1])} or {known[-1]}.")

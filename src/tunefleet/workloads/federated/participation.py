@@ -1,0 +1,247 @@
+"""One training's part in a federation, from its first step to its last: what every rank does at the end of a step.
+
+Threads of rank 0 talk to the server; what they bring waits in a mailbox, from which all ranks take it at the same step.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerState, TrainingArguments
+
+from tunefleet.errors import ConflictError
+from tunefleet.schemas.federated import Losses
+from tunefleet.trainer_control.control.command_queue import Command
+from tunefleet.trainer_control.distributed.step_agreement import Decider, decider_for
+from tunefleet.workloads.federated.fedprox import Pull
+from tunefleet.workloads.federated.initialization import begin_alike
+from tunefleet.workloads.federated.live_adapter import LiveAdapter
+from tunefleet.workloads.federated.mailbox import PULL, REFUSED, TAKEN, VERSION, Mailbox
+from tunefleet.workloads.federated.optimizer_moments import check_held
+from tunefleet.workloads.federated.options import Options, check_arguments
+from tunefleet.workloads.federated.rank_sync import Ranks, Tally
+from tunefleet.workloads.federated.row_counter import RowCounter, sequences_per_row
+from tunefleet.workloads.federated.session import Courier
+from tunefleet.workloads.federated.state import Progress
+from tunefleet.workloads.federated.uploader import Capture, Sent
+from tunefleet.workloads.federated.weight_reload import blend, keep_beside
+
+logger = logging.getLogger("tunefleet.federation")
+
+
+class FederationWarning(UserWarning):
+    """A federation refuses a worker, or has ended; the training goes on without it."""
+
+
+class Participation:
+    """Takes part; made when a training begins, on every rank.
+
+    Args:
+        options: What was asked for.
+        model: With its adapter.
+        optimizer: Of the training.
+        args: Of the trainer.
+        state: Of the trainer; beyond step 0 it is resumed.
+        saved: The progress in the checkpoint.
+
+    Raises:
+        TunefleetError: If the training cannot take part, or the federation refuses it.
+    """
+
+    def __init__(
+        self, options: Options, model: Any, optimizer: Any, args: TrainingArguments, state: TrainerState, saved: object
+    ) -> None:
+        check_arguments(args, options.mu)
+        self._options = options
+        self._optimizer = optimizer
+        self.over = False
+        self._resumed = state.global_step > 0
+        self.progress = Progress.of(saved) if self._resumed else Progress()
+        self.live = LiveAdapter(model, options.adapter)
+        self.live.config_for(options.base_model)  # whatever the server says: such an adapter can never take part
+        check_held(optimizer, self.live.trained, self.live.name)
+        self._ranks = Ranks()
+        self._mailbox = Mailbox()
+        self._decider: Decider = decider_for(self._mailbox)
+        self._courier: Courier | None = None
+        if self._ranks.leads:
+            place = options.place(str(args.output_dir))
+            checkpoint = Path(str(args.output_dir), f"checkpoint-{state.global_step}") if self._resumed else None
+            self._courier = Courier(options, self.live, self.progress, self._mailbox, place, checkpoint)
+        self._tally = Tally(self._ranks, self.progress.rows)
+        self._captured = 0
+        self._pull: Pull | None = None
+        self._args = args
+        self._losses: tuple[float | None, float | None] = (None, None)
+        self._step = self._adopted_at = int(state.global_step)
+        per_row = options.sequences_per_row or sequences_per_row(args)
+        self._counter = RowCounter(model, sequences_per_row=per_row)
+        try:
+            self._begin()
+        except BaseException:
+            self.abandon()
+            raise
+
+    @property
+    def sent(self) -> list[Sent]:
+        """The updates that the server has taken in this launch; on rank 0."""
+        return self._courier.sent if self._courier is not None else []
+
+    def kept(self) -> dict[str, int]:
+        """Return what goes into a checkpoint."""
+        self.progress.rows = self._tally.total
+        return self.progress.plain()
+
+    def _begin(self) -> None:
+        """Start from the newest version, if there is one and the server answers; else it comes when it does."""
+        met = self._ranks.tell(self._courier.meet() if self._courier is not None else None)
+        self.progress.taken = met["taken"]
+        self._captured = max(self.progress.taken, self.progress.given_up)
+        if met["refused"] is not None:
+            self._refused(met["refused"])
+        if met["version"] is None and met["id"] is not None and self._options.same_start and not self._resumed:
+            self._begin_alike(met["id"])
+        mu = self._options.mu if self._options.mu is not None else met["pull"]
+        if mu:
+            self._pull_with(mu)
+        if met["version"] is not None:
+            self._adopt(met["version"])
+        if self._courier is not None:
+            self._courier.start()
+
+    def _begin_alike(self, federation: str) -> None:
+        if begin_alike(self.live, federation):
+            logger.info("The adapter begins as those of the other workers of %s.", federation)
+
+    def step_ended(self, step: int) -> None:
+        """Count, send if it is time, and take what has arrived; every rank calls it at the end of every step."""
+        self._step = step
+        rows = self._counter.take()
+        # A step whose gradients overflowed has taught nothing.
+        self._tally.add(0 if getattr(self._optimizer, "step_was_skipped", False) else rows)
+        due = self._decider.due(step)
+        sent = step % self._options.sync_every_steps == 0 and self.capture(step)
+        for item in due:
+            self._act(item.command, item.data)
+        # A step that a launch before this one has sent brings no version: what the server waits for comes later.
+        if sent and self._options.wait_s > 0:
+            self._wait()
+
+    def before_optimizer(self) -> None:
+        """Pull the gradients, if the federation wants that."""
+        if self._pull is not None:
+            self._pull.apply()
+
+    def logged(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Note the loss: the first one since the last version, and the newest."""
+        loss = logs.get("loss")
+        # What is logged at the step of a version was reckoned before it came in.
+        if isinstance(loss, int | float) and math.isfinite(loss) and step != self._adopted_at:
+            before, _ = self._losses
+            self._losses = (float(loss) if before is None else before, float(loss))
+
+    def capture(self, step: int) -> bool:
+        """Hand the adapter as it is now to the thread that sends, if there are rows that no earlier one has.
+
+        Returns:
+            Whether there were; the same on every rank.
+        """
+        rows = self._tally.total
+        if rows <= self._captured:
+            return False
+        self._captured = self.progress.rows = rows
+        if self._courier is not None:
+            before, after = self._losses
+            losses = Losses(before=before, after=after)
+            self._courier.send(
+                Capture(step, rows, self.progress.version, self.live.copied(), losses, self.progress.given_up)
+            )
+        return True
+
+    def saved(self, checkpoint: Path) -> None:
+        """Leave in a checkpoint what belongs to it."""
+        if self._courier is not None:
+            self._courier.packer.copy_to(checkpoint)
+
+    def finish(self, step: int) -> None:
+        """Send what was not sent yet, wait for it as long as was agreed, and let go of everything."""
+        self.capture(step)
+        self._counter.close()
+        if self._courier is not None:
+            self._courier.finish(self._options.final_wait_s)
+            # No step follows at which they could be taken.
+            refusals = [item for item in self._mailbox.take() if item.command == REFUSED]
+            for item in refusals:
+                self._refused(item.data)
+
+    def abandon(self) -> None:
+        """Let go of everything at once, and say nothing any more."""
+        self._counter.close()
+        if self._courier is not None:
+            self._courier.close()
+            self._courier.join()
+
+    def hurry(self) -> None:
+        """End a wait for a version: something else is to be done at the end of this step."""
+        self._mailbox.hurry()
+
+    def _wait(self) -> None:
+        """Stand still until there is a version: every rank is at this step, so none has to be decided on."""
+        waiting: list[Command] = []
+        if self._courier is not None and not self._courier.arrived and not self._courier.stopped:
+            logger.info("Waiting up to %.0f s for the next version of the federation.", self._options.wait_s)
+            waiting = self._mailbox.wait(self._options.wait_s)
+        for command, data in self._ranks.tell([(item.command, item.data) for item in waiting]):
+            self._act(command, data)
+
+    def _act(self, command: str, data: Mapping[str, Any]) -> None:
+        if command == VERSION:
+            self._adopt(int(data["version"]))
+        elif command == PULL:
+            self._pull_with(float(data["mu"]))
+        elif command == TAKEN:
+            self.progress.know_taken(int(data["rows"]))
+            self._captured = max(self._captured, int(data["rows"]))
+        elif command == REFUSED:
+            self._refused(data)
+
+    def _adopt(self, version: int) -> None:
+        """Copy a version into the adapter that trains."""
+        mine = self._courier.arrived.pop(version).values if self._courier is not None else None
+        values = self._ranks.share(self.live, mine)
+        # Who has not trained has nothing of his own to mix in.
+        share = self._options.share if self._tally.total else 1.0
+        blend(self.live, values, share)
+        if share == 1.0:
+            # What was learnt since the last copy is gone with the values that held it; what came before is in earlier
+            # captures, and if one of them is never sent, in none.
+            self._tally.back_to(min(self._captured, self._tally.total))
+            self.progress.given_up = self._captured
+        self._options.moments.apply(self._optimizer, self.live.trained)
+        if self._options.keep_as is not None:
+            keep_beside(self.live, values, self._options.keep_as)
+        if self._pull is not None:
+            self._pull.towards(values)
+        self.progress.version, self._adopted_at = version, self._step
+        self._losses = (None, None)
+        logger.info("Version %d of the global adapter is in.", version)
+
+    def _pull_with(self, mu: float) -> None:
+        check_arguments(self._args, mu)
+        if self._pull is None:
+            self._pull = Pull(self.live, mu)
+
+    def _refused(self, data: Mapping[str, Any]) -> None:
+        """Tell of a refusal, once each, as was asked for."""
+        error = self._courier.fault(data["text"]) if self._courier is not None else None
+        self.over = self.over or bool(data["over"])
+        if self._options.on_refused == "raise" and not data["over"]:
+            self.abandon()
+            raise error if error is not None else ConflictError(data["text"])
+        if self._ranks.leads:
+            warnings.warn(data["text"], FederationWarning, stacklevel=2)

@@ -1,0 +1,267 @@
+"""Rank 0's end of the line: the client, the thread that sends, the thread that fetches, and what they found out."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from pydantic import ValidationError
+
+from tunefleet.client.federated import FederatedClient
+from tunefleet.client.federated_transfer import sweep
+from tunefleet.errors import AuthError, ForbiddenError, GoneError, NotFoundError, TunefleetError
+from tunefleet.federation.contract import Contract, check_config
+from tunefleet.schemas.federated import FederationDetail
+from tunefleet.spec.federating import FederationSpec
+from tunefleet.workloads.federated.contact import Contact, passes
+from tunefleet.workloads.federated.downloader import Arrived, Follower, Inbox
+from tunefleet.workloads.federated.live_adapter import LiveAdapter
+from tunefleet.workloads.federated.mailbox import PULL, REFUSED, TAKEN, VERSION, Mailbox
+from tunefleet.workloads.federated.options import Options
+from tunefleet.workloads.federated.state import Intent, Progress, TakenFile
+from tunefleet.workloads.federated.update_compression import RESIDUAL, Packer
+from tunefleet.workloads.federated.uploader import Capture, Sent, Uploader, spool
+
+logger = logging.getLogger("tunefleet.federation")
+
+_PATIENCE_S: Final = 2.0
+"""Of one call; who calls goes on for as long as it takes."""
+_AHEAD: Final = 2
+"""Versions that lie in memory: one that all ranks are about to take, and one behind it. A step may take hours."""
+_FINAL: Final = (AuthError, ForbiddenError, NotFoundError, GoneError)
+"""After these there is nothing left to say."""
+
+
+class Courier:
+    """Talks to the server for a training.
+
+    Args:
+        options: What was asked for.
+        live: The adapter that trains.
+        progress: Of this worker; brought to what the server has taken since the checkpoint.
+        mailbox: Where news is left for the training.
+        place: A folder for what is on its way.
+        checkpoint: The one that the training resumes from; None if it begins.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        live: LiveAdapter,
+        progress: Progress,
+        mailbox: Mailbox,
+        place: Path,
+        checkpoint: Path | None,
+    ) -> None:
+        self._options = options
+        self._live = live
+        self._progress = progress
+        self._mailbox = mailbox
+        self._contact = Contact()
+        self._met = False
+        self._running = 0
+        self._lock = threading.Lock()
+        self._faults: dict[str, Exception] = {}
+        self.arrived: dict[int, Arrived] = {}
+        self._client = FederatedClient(
+            options.url,
+            options.job_id,
+            options.worker_id,
+            options.token,
+            patience_s=_PATIENCE_S,
+            max_bytes_per_s=options.max_bytes_per_s,
+            attempt=options.attempt,
+        )
+        place.mkdir(parents=True, exist_ok=True)
+        sweep(place)
+        self._taken = TakenFile(place, options.job_id, options.worker_id)
+        self.packer = Packer(options.upload_dtype, spool(place), place / RESIDUAL)
+        self._intent: Intent | None = None
+        if checkpoint is None:
+            self._taken.forget()
+            self.packer.forget()
+        else:
+            self._intent = self._taken.catch_up(progress)
+            if progress.taken:
+                self.packer.resume(checkpoint / RESIDUAL)
+        self._inbox = Inbox(self._client, live, place, lambda: len(self.arrived) < _AHEAD)
+        self._uploader: Uploader | None = None
+        self._follower: Follower | None = None
+
+    @property
+    def sent(self) -> list[Sent]:
+        """The updates that the server has taken."""
+        return self._uploader.sent if self._uploader is not None else []
+
+    def meet(self) -> dict[str, Any]:
+        """Introduce this worker, and fetch the newest version; a server that is away is met later.
+
+        Returns:
+            `id` of the federation if it is known, `version` if one is here, `pull` if the federation wants one,
+            `refused` with why, and `taken`: up to which row of this training its updates count already.
+        """
+        named = self._options.job_id if not self._options.job_id.isdecimal() else None
+        found: dict[str, Any] = {"id": named, "version": None, "pull": None, "refused": None}
+        try:
+            found["id"], found["pull"], rows = self._introduce()
+            self._progress.know_taken(rows)
+            newest = self._inbox.next(self._progress.version)
+            if newest is not None:
+                self.arrived[newest.version] = newest
+                found["version"] = newest.version
+        except TunefleetError as error:
+            if passes(error):
+                self._contact.lost(error)
+            else:
+                found["refused"] = self._told(error)
+        return {**found, "taken": self._progress.taken}
+
+    def start(self) -> None:
+        """Begin to send and to fetch."""
+        config = self._live.described(self._options.base_model)
+        self._running = 2
+        self._uploader = Uploader(
+            self._client,
+            config,
+            self.packer,
+            self._progress,
+            (self._taken, self._intent),
+            self._contact,
+            refused=self._refused,
+            ended=self._one_ended,
+        )
+        self._follower = Follower(
+            self._client,
+            self._inbox,
+            self._contact,
+            after=max(self._progress.version, *self.arrived, 0),
+            first=self._meet_late,
+            arrived=self._has_arrived,
+            refused=self._refused,
+            ended=self._one_ended,
+        )
+        if self.stopped:
+            self.close()
+
+    def send(self, capture: Capture) -> None:
+        """Send a capture, beside the training."""
+        if self._uploader is not None:
+            self._uploader.submit(capture)
+
+    def finish(self, wait_s: float) -> None:
+        """Wait until the last update is there, but no longer than that; fetch nothing any more."""
+        if self._follower is not None:
+            self._follower.close()
+        sent = self._uploader is None or self._uploader.drain(wait_s)
+        if not sent and not self.stopped:
+            rows = self._progress.rows - max(self._progress.taken, self._progress.given_up)
+            logger.warning(
+                "The last update, with %d rows, could not be sent within %.0f s. They go with the next one if the "
+                "training is resumed; or upload the adapter that it saves with tunefleet.FederatedClient.",
+                rows,
+                wait_s,
+            )
+        self.close()
+
+    def close(self) -> None:
+        """Say nothing any more."""
+        for each in (self._uploader, self._follower):
+            if each is not None:
+                each.close()
+        if self._uploader is None:
+            self._client.close()  # else the thread does that ends last
+
+    def join(self) -> None:
+        """Wait, but not for long, until nothing is said any more."""
+        if self._uploader is not None:
+            self._uploader.join(2 * _PATIENCE_S)
+
+    def fault(self, text: str) -> Exception | None:
+        """Return the error that a text tells of."""
+        return self._faults.get(text)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the server has said that there is nothing to talk about any more."""
+        return any(isinstance(error, _FINAL) for error in self._faults.values())
+
+    def _one_ended(self) -> None:
+        with self._lock:
+            self._running -= 1
+            if not self._running:
+                self._client.close()
+
+    def _introduce(self) -> tuple[str, float | None, int]:
+        """Make this worker known.
+
+        Returns:
+            The federation's id, the pull that it wants unless the user has one, and up to which row of this training
+            its updates count already.
+
+        Raises:
+            AdapterRefused: If the federation trains another base model, or adapters of another rank.
+        """
+        rows = self._client.join().rows_taken or 0
+        detail = self._client.federation()
+        self._check_config(detail)
+        strategy = detail.spec.get("strategy") or {}
+        self._met = True
+        if strategy.get("output") == "residual":
+            logger.warning(
+                "The versions of %s have a residual for the base model, which a reload leaves out.", self._client.job_id
+            )
+        wanted = strategy.get("mu") if strategy.get("name") == "fedprox" else None
+        return detail.id, None if self._options.mu is not None or wanted is None else float(wanted), rows
+
+    def _check_config(self, detail: FederationDetail) -> None:
+        config = self._live.config_for(self._options.base_model)
+        try:
+            contract = None if detail.contract is None else Contract.from_json(orjson.dumps(detail.contract))
+            spec = FederationSpec.model_validate(detail.spec)
+        except ValidationError as error:
+            # A newer server's: it looks itself at what comes.
+            logger.debug("What the federation asks for is not known here: %s", error)
+            return
+        check_config(spec, contract, config)
+
+    def _meet_late(self) -> None:
+        if self._met:
+            return
+        _, mu, rows = self._introduce()
+        if rows > self._progress.taken:
+            # All ranks are to know: at a step whose rows count already nobody waits for a version.
+            self._mailbox.submit(TAKEN, {"rows": rows})
+        if mu is not None:
+            self._mailbox.submit(PULL, {"mu": mu})
+
+    def _has_arrived(self, found: Arrived) -> None:
+        self.arrived[found.version] = found
+        self._mailbox.submit(VERSION, {"version": found.version})
+
+    def _refused(self, error: Exception) -> None:
+        data = self._told(error)
+        if data is not None:
+            self._mailbox.submit(REFUSED, data)
+        if self.stopped:
+            self.close()
+
+    def _told(self, error: Exception) -> dict[str, Any] | None:
+        """Say in the log what was refused; returns what the training is to be told, None if it was before."""
+        over = isinstance(error, GoneError) and self._is_complete()
+        text = f"Federation {self._options.job_id}{' has had all its rounds' if over else ''}: {error}"
+        if text in self._faults:
+            return None
+        self._faults[text] = error
+        logger.log(logging.WARNING if over else logging.ERROR, "%s", text)
+        return {"text": text, "over": over}
+
+    def _is_complete(self) -> bool:
+        """Whether a federation that takes nothing any more has had all its rounds: that is no refusal."""
+        try:
+            return self._client.federation().status == "completed"
+        except TunefleetError as error:
+            logger.debug("How the federation ended is not known: %s", error)
+            return False

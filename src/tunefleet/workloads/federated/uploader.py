@@ -1,0 +1,269 @@
+"""Sends updates beside the training: packed, hashed and sent in a thread, tried again until the server has them.
+
+One update is on its way at a time, and the newest waits. One that could not be sent before the next came is left out:
+the next has all its rows, but for those whose learning a version replaced meanwhile. Once the server may have heard of
+one, it is asked until it answers, so that no row counts twice and none is lost; but where it fails at the same update
+again and again, the next one goes, and says which rows came before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from tunefleet.artifacts import hash_file
+from tunefleet.client.federated import FederatedClient
+from tunefleet.errors import GoneError, InputError, TooLargeError, TunefleetError
+from tunefleet.schemas.federated import Losses, UpdateCreate, UpdateTaken
+from tunefleet.workloads.federated.contact import Contact, Ended, Patience
+from tunefleet.workloads.federated.delivery import Delivery, NeverArrived
+from tunefleet.workloads.federated.state import Intent, Progress, TakenFile
+from tunefleet.workloads.federated.update_compression import Packer
+
+logger = logging.getLogger("tunefleet.federation")
+
+_DECIDED: Final = (InputError, GoneError, TooLargeError, NeverArrived)
+"""After these an update has not been taken; a key that is refused says nothing of what came before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """The adapter as it was at the end of a step.
+
+    Args:
+        step: Which.
+        rows: That the training had seen by then, in all.
+        version: Of the global adapter that it descends from.
+        values: Copies, by published name.
+        losses: On this worker's own data.
+        given_up: Rows, counted as those, whose learning is not in the values: a version has replaced it.
+    """
+
+    step: int
+    rows: int
+    version: int
+    values: Mapping[str, torch.Tensor] = field(repr=False)
+    losses: Losses = field(default_factory=Losses)
+    given_up: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An update that the server has taken.
+
+    Args:
+        step: Of the worker.
+        num_examples: What it weighs.
+        reply: What the server said.
+    """
+
+    step: int
+    num_examples: int
+    reply: UpdateTaken
+
+
+class Superseded(Exception):
+    """A newer capture waits, and this one has not counted, or the server fails at it every time."""
+
+
+class Uploader:
+    """A thread that sends captures.
+
+    Args:
+        client: To the federation.
+        config: The adapter's `adapter_config.json`.
+        packer: Writes the file.
+        progress: Told what was taken.
+        taken: Where that is written down, and what an earlier process was about to say; that is said first of all.
+        contact: Shared with the thread that fetches.
+        refused: Called with what the server refused, and why.
+        ended: Called when the thread ends.
+    """
+
+    def __init__(
+        self,
+        client: FederatedClient,
+        config: Mapping[str, Any],
+        packer: Packer,
+        progress: Progress,
+        taken: tuple[TakenFile, Intent | None],
+        contact: Contact,
+        *,
+        refused: Callable[[Exception], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._config = dict(config)
+        self._packer = packer
+        self._progress = progress
+        self._taken, self._intent = taken
+        self._patience = Patience(contact, self._pause)
+        self._refused = refused
+        self._over = ended
+        self._changed = threading.Condition()
+        self._next: Capture | None = None
+        self._busy = self._intent is not None
+        self._ended = False
+        self._delivery: Delivery | None = None
+        self._warned: set[str] = set()
+        self.sent: list[Sent] = []
+        self._thread = threading.Thread(target=self._run, name="tunefleet-federation-upload", daemon=True)
+        self._thread.start()
+
+    def submit(self, capture: Capture) -> None:
+        """Send a capture when it can be; one that waits already is left out."""
+        with self._changed:
+            self._next = capture
+            self._changed.notify_all()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until nothing is on its way; False if the time was over before."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._idle, timeout_s)
+            return self._idle
+
+    @property
+    def _idle(self) -> bool:
+        return not self._busy and self._next is None
+
+    def close(self) -> None:
+        """Give up what is on its way."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        if self._intent is not None:
+            self._do(self._say_again, self._intent)
+        while (capture := self._take()) is not None:
+            self._do(self._deliver, capture)
+        self._over()
+
+    def _do(self, act: Callable[[Any], object], what: Any) -> None:
+        self._try(act, what)
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()
+
+    def _try(self, act: Callable[[Any], object], what: Any) -> None:
+        try:
+            act(what)
+        except Superseded:
+            logger.info("An update is left out: a newer one has its rows.")
+        except NeverArrived:
+            logger.info("An update that was on its way before this start is not taken; the next one has its rows.")
+        except Ended:
+            logger.debug("An update was on its way when the training ended.")
+        except Exception as error:  # the edge of a thread: the training is told, whatever it is
+            if not isinstance(error, TunefleetError):
+                logger.exception("An update could not be sent.")
+            self._refused(error)
+
+    def _take(self) -> Capture | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._next is not None or self._ended)
+            capture, self._next = self._next, None
+            self._busy = capture is not None and not self._ended
+            return capture if self._busy else None
+
+    def _deliver(self, capture: Capture) -> None:
+        rows_before = max(self._progress.taken, capture.given_up)
+        num_examples = capture.rows - rows_before
+        if num_examples <= 0:
+            logger.info("Step %d was uploaded before; its rows have counted already.", capture.step)
+            return
+        packed = self._packer.pack(capture.values)
+        try:
+            digest, _ = hash_file(packed.file)
+            body = UpdateCreate(
+                worker=self._client.worker_id,
+                attempt=self._client.attempt,
+                rows_before=rows_before,
+                step=capture.step,
+                num_examples=num_examples,
+                sha256=digest,
+                config=self._config,
+                base_version=capture.version,
+                upload_dtype=self._packer.dtype,
+                losses=capture.losses,
+            )
+            reply = self._settle(Intent(capture.rows, body), packed.file)
+        finally:
+            packed.file.unlink(missing_ok=True)
+        self._write(lambda: self._packer.keep(packed, reply))
+
+    def _say_again(self, intent: Intent) -> None:
+        """Ask what became of an update that an earlier process was sending."""
+        # What an earlier attempt was about to say, this one says for itself.
+        body = intent.body.model_copy(update={"attempt": self._client.attempt})
+        self._settle(Intent(intent.rows, body), None)
+
+    def _settle(self, intent: Intent, file: Path | None) -> UpdateTaken:
+        """Send an update until there is an answer; what may have arrived is written down before, for the next process.
+
+        Args:
+            intent: The update.
+            file: Its weights; None if an earlier process had them.
+        """
+        if self._ended:
+            raise Ended
+        noted = partial(self._taken.note, self._progress, intent)
+        delivery = self._delivery = Delivery(self._client, intent.body, file, partial(self._write, noted))
+        try:
+            reply = self._patience.ask(delivery.attempt)
+        except _DECIDED:
+            self._write(lambda: self._taken.note(self._progress))
+            raise
+        finally:
+            self._delivery = None
+        self._progress.taken, self._progress.taken_step = intent.rows, intent.body.step
+        self.sent.append(Sent(intent.body.step, intent.body.num_examples, reply))
+        self._tell(intent.body, reply)
+        self._write(lambda: self._taken.note(self._progress))
+        return reply
+
+    def _write(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except OSError as error:
+            # This process knows it; the next one learns it from its checkpoint.
+            logger.warning("What the federation has taken could not be written down: %s", error)
+
+    def _tell(self, body: UpdateCreate, reply: UpdateTaken) -> None:
+        where = f"counts in round {reply.round}" if reply.counted else "does not count yet"
+        logger.info("The update of step %d with %d rows %s.", body.step, body.num_examples, where)
+        if reply.warning is not None and reply.warning not in self._warned:
+            self._warned.add(reply.warning)
+            logger.warning("The federation says of the update of step %d: %s", body.step, reply.warning)
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._superseded, seconds)
+            if self._ended:
+                raise Ended
+            if self._superseded:
+                raise Superseded
+
+    @property
+    def _superseded(self) -> bool:
+        return self._next is not None and self._delivery is not None and self._delivery.may_be_left
+
+
+def spool(folder: Path) -> Path:
+    """Return the folder where files wait to be sent, empty."""
+    place = folder / "outgoing"
+    place.mkdir(parents=True, exist_ok=True)
+    for left in place.iterdir():
+        left.unlink()
+    return place

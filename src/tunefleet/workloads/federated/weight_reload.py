@@ -1,0 +1,155 @@
+"""Hot reload: the values of an aggregate go into the adapter that trains, between two optimizer steps.
+
+Loading it as an adapter of its own, as one is tempted to, gives the model parameters that the optimizer has never heard
+of: the loss is printed as before, and nothing is learnt any more. Here values are copied in place.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tunefleet.errors import InputError
+from tunefleet.workloads.federated.compatibility import read_fitting
+from tunefleet.workloads.federated.live_adapter import LiveAdapter
+from tunefleet.workloads.federated.optimizer_moments import MomentPolicy, check_held
+
+_FORM = re.compile(r"replace|mix\((\d*\.?\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """What a hot reload did.
+
+    Args:
+        tensors: How many were changed.
+        size_bytes: How much that was.
+        seconds: How long the training stood still.
+    """
+
+    tensors: int
+    size_bytes: int
+    seconds: float
+
+
+def parse_share(text: str) -> float:
+    """Return how much of the aggregate `replace` or `mix(A)` takes: 1, or A.
+
+    Raises:
+        InputError: If it is neither.
+    """
+    form = _FORM.fullmatch(text.replace(" ", ""))
+    share = float(form[1]) if form is not None and form[1] is not None else 1.0
+    if form is None or not 0 < share <= 1:
+        raise InputError(f"reload is {text!r}.", hint="Write replace, or mix(A) with A above 0 and up to 1.")
+    return share
+
+
+def hot_reload(
+    model: Any,
+    source: Path | str | Mapping[str, torch.Tensor],
+    optimizer: Any = None,
+    *,
+    adapter: str | None = None,
+    reload: str = "replace",
+    optimizer_state: str = "keep",
+    keep_as: str | None = None,
+) -> Reloaded:
+    """Copy an aggregate into the adapter that trains; for a loop of your own, between two optimizer steps.
+
+    Its parameters stay the same objects, so the optimizer goes on with them, and so does DDP. Each keeps its type: a
+    float32 parameter stays one whatever the file holds. With several ranks, every one of them calls it at the same
+    step.
+
+    Args:
+        model: A model of PEFT's, however it is wrapped.
+        source: The folder that was downloaded, or its tensors by their published names. A folder whose adapter has
+            another rank or scale is fitted.
+        optimizer: If it is given, it is checked to hold what is to be trained, and `optimizer_state` applies.
+        adapter: Which adapter trains; by default the active one.
+        reload: `replace` takes the aggregate as it is, `mix(0.5)` the mean of it and the values that are there.
+        optimizer_state: `keep`, `reset` or `scale(0.5)`.
+        keep_as: Also keep the aggregate under this name, as an adapter that is not trained.
+
+    Raises:
+        AdapterRefused: If it does not adapt the same modules; the text says what differs.
+        ModelError: If the model has no adapter, or the optimizer does not hold it.
+        InputError: If a policy is none.
+        NotFoundError: If there is no adapter in the folder.
+    """
+    share, policy = parse_share(reload), MomentPolicy.parse(optimizer_state)
+    live = LiveAdapter(model, adapter)
+    values = source if isinstance(source, Mapping) else read_fitting(live, source)
+    live.check(values, None)
+    if optimizer is not None:
+        check_held(optimizer, live.trained, live.name)
+    began = time.perf_counter()
+    blend(live, values, share)
+    if optimizer is not None:
+        policy.apply(optimizer, live.trained)
+    if keep_as is not None:
+        keep_beside(live, values, keep_as)
+    size_bytes = sum(tensor.nbytes for tensor in live.tensors.values())
+    return Reloaded(len(live.tensors), size_bytes, time.perf_counter() - began)
+
+
+@torch.no_grad()
+def blend(live: LiveAdapter, values: Mapping[str, torch.Tensor], share: float = 1.0) -> None:
+    """Copy values into an adapter, in place; they were checked to fit.
+
+    Args:
+        live: The adapter.
+        values: By published name.
+        share: How much of them is taken; the rest stays as it is.
+    """
+    for name, tensor in live.tensors.items():
+        value = values[name]
+        if share < 1 and tensor.is_floating_point():
+            # In float32, so that a small share is not rounded away.
+            value = torch.lerp(tensor.float(), value.to(tensor.device, torch.float32), share)
+        tensor.copy_(value)
+
+
+def keep_beside(live: LiveAdapter, values: Mapping[str, torch.Tensor], name: str) -> None:
+    """Keep values as a second adapter, which is not active, not trained and not uploaded.
+
+    Args:
+        live: The adapter that trains; it stays the active one.
+        values: By published name.
+        name: Of the second adapter; made when it is needed first.
+
+    Raises:
+        InputError: If that is the name of the one that trains.
+    """
+    if name == live.name:
+        raise InputError(
+            f"keep_as is {name!r}, which is the adapter that trains.", hint="Give the frozen copy a name of its own."
+        )
+    model = live.model
+    if name not in model.peft_config:
+        _add(model, live, name)
+    beside = LiveAdapter(model, name)
+    blend(beside, values)
+    for tensor in beside.tensors.values():
+        tensor.requires_grad_(requires_grad=False)
+
+
+def _add(model: Any, live: LiveAdapter, name: str) -> None:
+    """Give the model a second adapter, and let everything else be as it was: what trains, and the random state."""
+    trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+    config = copy.deepcopy(live.config)
+    config.inference_mode = True
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        model.add_adapter(name, config)
+    for parameter in model.parameters():
+        wanted = id(parameter) in trained
+        if parameter.requires_grad != wanted:
+            parameter.requires_grad_(requires_grad=wanted)

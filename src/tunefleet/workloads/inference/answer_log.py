@@ -1,0 +1,135 @@
+"""Answers that are on disk as soon as they are there, so that a killed run asks no question twice.
+
+`answers.jsonl` in the job folder: a first line that says what they were made with, then one line an answer. Only
+appended to; a torn last line is cut. What was made otherwise is set aside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.workloads.engine.protocol import Choice
+
+logger = logging.getLogger(__name__)
+
+NAME: Final = "answers.jsonl"
+_SYNC_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The answers to one question.
+
+    Args:
+        rendered: What the model was given.
+        prompt_tokens: Its length.
+        choices: What it wrote; none if it could not be asked.
+        error: Why it could not.
+    """
+
+    rendered: str
+    prompt_tokens: int
+    choices: tuple[Choice, ...]
+    error: str | None = None
+
+
+class Answers:
+    """The answers of one run.
+
+    Args:
+        folder: The job folder.
+        made_with: What makes an answer what it is, beside its question; JSON.
+    """
+
+    def __init__(self, folder: Path, made_with: Mapping[str, Any]) -> None:
+        self.path = folder / NAME
+        text = json.dumps(made_with, sort_keys=True, default=str)
+        self._stamp = hashlib.sha256(text.encode()).hexdigest()
+        self._made_with = dict(made_with)
+        self._known: dict[str, Kept] = {}
+        self._synced_at = time.monotonic()
+        self._fd = -1
+
+    @property
+    def known(self) -> Mapping[str, Kept]:
+        """Key of a question → its answers."""
+        return self._known
+
+    def __enter__(self) -> Answers:
+        """Read what an earlier launch has left, and open the file for more."""
+        self._set_aside()
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        size = self._read()
+        os.ftruncate(self._fd, size)
+        if size == 0:
+            self._append({"stamp": self._stamp, "made_with": self._made_with})
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Make everything durable."""
+        self.sync()
+        os.close(self._fd)
+        self._fd = -1
+
+    def add(self, key: str, kept: Kept) -> None:
+        """Append the answers to a question; they are durable within about a second.
+
+        Raises:
+            OSError: If the disk is full.
+        """
+        self._known[key] = kept
+        self._append({"key": key, **asdict(kept)})
+        if time.monotonic() - self._synced_at >= _SYNC_S:
+            self.sync()
+
+    def sync(self) -> None:
+        """Make everything durable."""
+        self._synced_at = time.monotonic()
+        os.fsync(self._fd)
+
+    def _append(self, record: Mapping[str, Any]) -> None:
+        data = memoryview(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_DATACLASS))
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+    def _read(self) -> int:
+        """Read what is there; returns the bytes that are whole lines."""
+        size = 0
+        with self.path.open("rb") as lines:
+            for number, line in enumerate(lines):
+                if not line.endswith(b"\n"):
+                    break
+                if number:
+                    self._take(orjson.loads(line))
+                size += len(line)
+        return size
+
+    def _take(self, record: dict[str, Any]) -> None:
+        choices = tuple(Choice(**choice) for choice in record["choices"])
+        self._known[record["key"]] = Kept(record["rendered"], record["prompt_tokens"], choices, record["error"])
+
+    def _set_aside(self) -> None:
+        try:
+            with self.path.open("rb") as lines:
+                first = lines.readline()
+            stamp = orjson.loads(first)["stamp"] if first.endswith(b"\n") else None
+        except FileNotFoundError:
+            return
+        except (orjson.JSONDecodeError, KeyError):
+            stamp = None
+        if stamp != self._stamp:
+            logger.warning("%s was made with another model or other options; it is set aside.", self.path.name)
+            self.path.replace(self.path.with_name(f"{NAME}.old"))

@@ -1,0 +1,63 @@
+"""Which engine answers, and the engine itself: never silently another than was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from tunefleet.errors import MachineError
+from tunefleet.runtime import envs
+from tunefleet.spec.prompting import AnsweringTaskSpec
+from tunefleet.trainer_control.journal.null import Journal
+from tunefleet.workloads.engine.client import connect
+from tunefleet.workloads.engine.protocol import Engine, EngineModel
+from tunefleet.workloads.inference.weights import EngineName
+
+
+def choose(spec: AnsweringTaskSpec, gpus: Sequence[str]) -> EngineName:
+    """Say which engine a task runs on: vLLM if it asks for it, or has a GPU where vLLM is; else Transformers.
+
+    Args:
+        spec: What the user wants.
+        gpus: Those that the job was given.
+
+    Raises:
+        MachineError: If it asks for vLLM, and vLLM cannot run here.
+    """
+    if spec.enforce_cpu:
+        return "transformers"
+    lost = _without_vllm()
+    if spec.model.vllm is not None and lost is not None:
+        raise MachineError(
+            f"The spec has a block model.vllm, and vLLM cannot run here. {lost}",
+            hint="Without that block the task runs with Transformers.",
+        )
+    asked = spec.model.vllm is not None
+    return "vllm" if asked or (gpus and lost is None and spec.model.transformers is None) else "transformers"
+
+
+def _without_vllm() -> str | None:
+    return None if find_spec("vllm") is not None else envs.reason("vllm")
+
+
+@contextmanager
+def opened(model: EngineModel, gpus: Sequence[str], journal: Journal) -> Iterator[Engine]:
+    """Give an engine that has the model loaded.
+
+    Args:
+        model: What it loads.
+        gpus: Those that the job was given.
+        journal: Told what a user wants to know.
+
+    Raises:
+        ModelError: If the model or an adapter cannot be loaded.
+    """
+    engine = connect(model, gpus=gpus, say=lambda text: journal.event("engine.said", text, "warning"))
+    how = ("engine.warm", "was loaded already") if engine.was_loaded else ("engine.loaded", "is loaded")
+    about = {"engine": engine.name, "pid": engine.pid}
+    journal.event(how[0], f"{model.identifier} {how[1]} in {engine.name}.", data=about)
+    try:
+        yield engine
+    finally:
+        engine.close()

@@ -1,0 +1,165 @@
+"""From `spec.data` of a task that goes through items to its items: a text each, and what is known of it.
+
+Used by every kind that does so; knows nothing of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from tunefleet.analysis.dataset.messages import Message, looks_like_messages, read_question
+from tunefleet.analysis.dataset.shapes import columns_hint
+from tunefleet.analysis.dataset.values import RowError
+from tunefleet.errors import DataError
+from tunefleet.spec.parts import positions_of
+from tunefleet.spec.policy import ShardSpec
+from tunefleet.spec.prompts import InferenceData, PromptData
+from tunefleet.spec.room import Room
+from tunefleet.spec.template_prompts import to_list
+from tunefleet.workloads.data.dataset_source import HubSet, Place
+from tunefleet.workloads.data.readers import Rows, take
+
+POINTER: Final = "data.url"
+"""Key of a job's inputs under which the dataset lies, if it has travelled or was fetched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One item of a task.
+
+    Args:
+        text: The prompt, query or text; of a chat what its last message says.
+        metadata: What is kept beside it; JSON.
+        chat: Its messages, if it is a chat.
+    """
+
+    text: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+    chat: tuple[Message, ...] = ()
+
+
+def read_items(
+    data: PromptData, inputs: Mapping[str, str], workspace: Path, *, shard: ShardSpec | None = None
+) -> list[Item]:
+    """Return the items of a task, in their order; of a part of a task only its own.
+
+    Args:
+        data: The spec's `data` block.
+        inputs: For each pointer into the spec, the local path that stands for it.
+        workspace: Where archives may be unpacked.
+        shard: Which part of the whole it is.
+
+    Raises:
+        DataError: If the dataset does not exist, is malformed, empty, or lacks a column.
+        UnreachableError: If it is on a hub that does not answer.
+    """
+    part = {} if shard is None else {"shard": shard.model_dump()}
+    if data.type == "dataset":
+        return _of_dataset(data, inputs, workspace, part)
+    listed = _listed(data)
+    return [listed[at] for at in positions_of(len(listed), part)]
+
+
+def _listed(data: PromptData) -> list[Item]:
+    texts: list[Any] = list(data.items or ())
+    if data.type == "graph_template":
+        # The server has made a list of it, unless nobody but the template was needed for that.
+        texts = to_list(data.model_dump(mode="json", by_alias=True, exclude_unset=True), {}, Room())["items"]
+    notes = data.metadata or data.items_metadata or ({},) * len(texts)
+    found = []
+    for number, (text, note) in enumerate(zip(texts, notes, strict=True)):
+        where = f"spec.data.items.{number}"
+        if isinstance(text, list | tuple):
+            found.append(_of_chat(list(text), "items", dict(note), where))
+        elif isinstance(text, str):
+            found.append(Item(text, dict(note)))
+        else:
+            raise DataError(f"{where} is no text: what it refers to was not filled in.")
+    return found
+
+
+def _of_chat(messages: Any, column: str, metadata: dict[str, Any], where: str) -> Item:
+    """Read a chat whose last message is to be answered."""
+    try:
+        chat = read_question(messages, column)
+    except RowError as error:
+        raise DataError(f"{where}: {error}.") from None
+    return Item(chat[-1]["content"], metadata, chat)
+
+
+def _of_dataset(data: PromptData, inputs: Mapping[str, str], workspace: Path, part: Mapping[str, Any]) -> list[Item]:
+    place = Place(str(data.url), inputs.get(POINTER), workspace, HubSet(data.name, data.revision))
+    rows, origin = place.read(data.split, None)
+    if len(rows) == 0:
+        raise DataError(f"{origin} has no rows.", hint="Name a dataset, split or slice that has some.")
+    order = list(shuffled(len(rows), data.seed, data.buffer_size)) if data.shuffle else range(len(rows))
+    places = [order[at] for at in positions_of(len(rows), part)]
+    wanted = _columns(data, rows, origin)
+    chosen = take(rows, places)
+    found = []
+    for row, at in zip(chosen, places, strict=True):
+        metadata = {alias: _plain(row.get(column)) for column, alias in wanted.items()}
+        value = row.get(data.column)
+        if isinstance(data, InferenceData) and looks_like_messages(value):
+            found.append(_of_chat(value, data.column, metadata, f"Row {at + 1} of {origin}"))
+        else:
+            found.append(Item(_text(value, data.column, at + 1, origin), metadata))
+    return found
+
+
+def _columns(data: PromptData, rows: Rows, origin: str) -> dict[str, str]:
+    """Return which columns are kept beside each item, and as what."""
+    there = list(rows[0])
+    if data.column not in there:
+        hint = f"Set `data.column`. {columns_hint(data.column, there)}"
+        raise DataError(f"{origin} has no column {data.column!r}.", hint=hint)
+    if data.metadata_include_all:
+        return {column: column for column in there}
+    wanted = dict(data.metadata_columns or {})
+    for column in wanted:
+        if column not in there:
+            hint = f"Correct `data.metadata_columns`. {columns_hint(column, there)}"
+            raise DataError(f"{origin} has no column {column!r}.", hint=hint)
+    return wanted
+
+
+def _text(value: Any, column: str, number: int, origin: str) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    what = "nothing" if value is None else f"a {type(value).__name__}"
+    raise DataError(f"Row {number} of {origin} holds {what} in {column!r}, not text.")
+
+
+def shuffled(count: int, seed: int, buffer_size: int | None) -> Iterator[int]:
+    """Yield positions in random order, the same for the same arguments.
+
+    Args:
+        count: How many there are.
+        seed: Of the draw.
+        buffer_size: Among how many the next one is drawn; all by default.
+    """
+    rng = np.random.default_rng(seed)
+    if buffer_size is None or buffer_size >= count:
+        yield from rng.permutation(count).tolist()
+        return
+    buffer = list(range(buffer_size))
+    for position in range(buffer_size, count):
+        at = int(rng.integers(buffer_size))
+        yield buffer[at]
+        buffer[at] = position
+    yield from (buffer[at] for at in rng.permutation(buffer_size).tolist())
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON holds it; what it cannot hold is described."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return orjson.loads(orjson.dumps(value, default=str, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS))

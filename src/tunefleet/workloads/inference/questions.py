@@ -1,0 +1,112 @@
+"""What a model is asked for the items of several tasks: each distinct question once. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tunefleet.errors import InputError
+from tunefleet.schemas.chat import BASE
+from tunefleet.spec.generation import InferenceSpec
+from tunefleet.workloads.inference.deduplication import Batch, batch
+from tunefleet.workloads.inference.items import Item
+
+ADAPTER = "adapter"
+"""Key of an item's metadata that names one of the model's adapters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One prompt, with everything that tells it from others of the same run.
+
+    Args:
+        prompt: Of the item.
+        system: What stands before it.
+        adapter: The adapter that answers.
+        draw: Of equal ones that are to be answered each by itself, which one it is.
+        chat: The messages of a chat, as JSON; then `prompt` is what the last of them says.
+    """
+
+    prompt: str
+    system: str | None = None
+    adapter: str | None = None
+    draw: int = 0
+    chat: str | None = None
+
+    @property
+    def key(self) -> str:
+        """What it is called on disk."""
+        parts = {name: value for name, value in asdict(self).items() if name != "chat" or value is not None}
+        text = json.dumps(parts, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """It as a conversation."""
+        before = [{"role": "system", "content": self.system}] if self.system else []
+        asked = [{"role": "user", "content": self.prompt}] if self.chat is None else json.loads(self.chat)
+        return [*before, *asked]
+
+
+def is_drawn(inference: InferenceSpec) -> bool:
+    """Whether a question that is asked twice may be answered in two ways."""
+    return inference.do_sample is not False and inference.temperature > 0 and inference.seed is None
+
+
+def ask(
+    items: Sequence[Item], inference: InferenceSpec, adapters: Sequence[str], *, default: str | None
+) -> list[Question]:
+    """Return the questions of one task.
+
+    Args:
+        items: Its items.
+        inference: Its system prompt, and how answers are drawn.
+        adapters: Names that an item may have in its metadata.
+        default: The adapter that answers where an item says nothing.
+
+    Raises:
+        InputError: If an item names an adapter that the model does not have, or there are several and it says nothing.
+            If a chat begins with a system message, and the task has a system prompt.
+    """
+    drawn, seen = is_drawn(inference), Counter[tuple[str, str | None, str | None]]()
+    system = inference.system_prompt or None
+    found = []
+    for number, item in enumerate(items):
+        adapter = _adapter(number, item.metadata, adapters, default)
+        if system and item.chat and item.chat[0]["role"] == "system":
+            raise InputError(
+                f"Item {number} begins with a system message, and the task has a system_prompt.",
+                hint="Leave one of them out.",
+            )
+        chat = json.dumps(item.chat) if item.chat else None
+        place = (item.text, adapter, chat)
+        found.append(Question(item.text, system, adapter, seen[place] if drawn else 0, chat))
+        seen[place] += 1
+    return found
+
+
+def join(questions: Mapping[str, Sequence[Question]]) -> Batch[Question]:
+    """Join the questions of tasks; equal ones are asked once, but for those that one task wants drawn several times."""
+    return batch(questions)
+
+
+def _adapter(number: int, metadata: Mapping[str, Any], adapters: Sequence[str], default: str | None) -> str | None:
+    named = metadata.get(ADAPTER, default if adapters else BASE)
+    if named in adapters:
+        return str(named)
+    if named == BASE or (named is None and ADAPTER in metadata):
+        return None
+    known = f"The model has: {', '.join((*adapters, BASE))}." if adapters else "The model has no adapters."
+    if named is None:
+        raise InputError(
+            f"Item {number} does not say which of the adapters answers it. {known}",
+            hint=f"Name one as `{ADAPTER}` in the item's metadata, or put them together with `apply: merge`.",
+        )
+    raise InputError(
+        f"Item {number} names the adapter {named!r}. {known}",
+        hint=f"Mend `{ADAPTER}` in the item's metadata; {BASE} is the model without adapters.",
+    )

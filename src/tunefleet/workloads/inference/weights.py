@@ -1,0 +1,189 @@
+"""From a spec to what an engine loads: the model or the tuned one in its place, adapters, and what computes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tunefleet.errors import ModelError
+from tunefleet.spec.base import is_hub_name
+from tunefleet.spec.checkpoint import CheckpointLoadSpec
+from tunefleet.spec.prompting import AnsweringTaskSpec
+from tunefleet.spec.serving import AdapterSpec
+from tunefleet.workloads.common import base_model, containment, hub_files
+from tunefleet.workloads.common.archives import inner, opened
+from tunefleet.workloads.engine.protocol import EngineAdapter, EngineModel
+
+EngineName = Literal["transformers", "vllm"]
+FETCHED: Final = "checkpoint.load"
+"""Key of a job's inputs under which weights from a task or an address lie."""
+CHECKPOINT: Final = "checkpoint"
+"""What the adapter is called that `checkpoint.load` names."""
+_ADAPTER_FILE: Final = "adapter_config.json"
+_MODEL_FILE: Final = "config.json"
+_SINGLE: Final = {".safetensors": "model.safetensors", ".bin": "pytorch_model.bin", ".pt": "pytorch_model.bin"}
+_WEIGHTS: Final = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt")
+
+
+def engine_model(
+    spec: AnsweringTaskSpec, inputs: Mapping[str, str], workspace: Path, engine: EngineName
+) -> EngineModel:
+    """Find everything that an engine loads for a task.
+
+    Args:
+        spec: Names model, adapters, and weights to load instead of the model's.
+        inputs: For each pointer into the spec, the local path that stands for it.
+        workspace: Where archives may be unpacked.
+        engine: What computes.
+
+    Raises:
+        ModelError: If something named does not exist, is no model or adapter, or belongs to another model.
+        UnreachableError: If it is on a hub that does not answer.
+    """
+    named = spec.model.source
+    revision = named.revision or (spec.model.vllm.revision if spec.model.vllm is not None else None)
+    source = base_model.named(
+        named, inputs, workspace, revision=revision, trust_remote_code=spec.model.trust_remote_code
+    )
+    on_hub = base_model.POINTER not in inputs and not Path(source.path).is_dir()
+    hub_id = named.identifier if on_hub else None
+    path, adapters = source.path, _adapters(spec, inputs, workspace, hub_id)
+    if spec.start is not None:
+        started = _started(spec.start, spec.start_pointer, inputs, workspace)
+        if (started / _ADAPTER_FILE).is_file():
+            containment.check_adapter(started)
+            _check_base(started, hub_id, FETCHED)
+            # Where others are put on by name, this one is below all of them.
+            under = any(not each.merge for each in adapters)
+            adapters = (EngineAdapter(CHECKPOINT, str(started), merge=under), *adapters)
+        else:
+            path, revision = str(_whole_model(started, Path(path), workspace)), None
+    return EngineModel(
+        path=path,
+        identifier=named.identifier,
+        revision=revision,
+        trust_remote_code=spec.model.trust_remote_code,
+        adapters=adapters,
+        options=_options(spec, engine),
+        stamp=_stamp([path, *(each.path for each in adapters)], workspace.parent),
+        engine=engine,
+    )
+
+
+def runtime_adapters(model: EngineModel) -> list[str]:
+    """Return the adapters that a request may name."""
+    return [each.name for each in model.adapters if not each.merge]
+
+
+def _options(spec: AnsweringTaskSpec, engine: EngineName) -> dict[str, Any]:
+    block = spec.model.vllm if engine == "vllm" else spec.model.transformers
+    given = {} if block is None else block.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return {**given, "device_map": "cpu"} if spec.enforce_cpu else given
+
+
+def _adapters(
+    spec: AnsweringTaskSpec, inputs: Mapping[str, str], workspace: Path, hub_id: str | None
+) -> tuple[EngineAdapter, ...]:
+    found = []
+    for index, each in enumerate(spec.model.adapters):
+        pointer = f"model.adapters.{index}"
+        folder = _adapter_folder(each, pointer, inputs, workspace)
+        containment.check_adapter(folder)
+        _check_base(folder, hub_id, pointer)
+        name, merge = each.name or f"lora_{index}", each.apply == "merge"
+        found.append(EngineAdapter(name, str(folder), merge=merge, scale=each.scale))
+    return tuple(found)
+
+
+def _adapter_folder(wanted: AdapterSpec, pointer: str, inputs: Mapping[str, str], workspace: Path) -> Path:
+    named = wanted.path or wanted.task_id or wanted.url
+    place = inputs.get(f"{pointer}.path") or inputs.get(pointer)
+    if place is None and wanted.path is not None and is_hub_name(wanted.path):
+        place = str(hub_files.fetched(wanted.path, wanted.revision))
+    if place is None:
+        raise ModelError(f"spec.{pointer}: the adapter {named} is not on this worker.")
+    folder = inner(opened(Path(place), workspace))
+    if not (folder / _ADAPTER_FILE).is_file():
+        raise ModelError(
+            f"spec.{pointer}: {named} has no {_ADAPTER_FILE}.",
+            hint="Name an adapter as a training leaves it; a whole model is loaded with checkpoint.load.",
+        )
+    return folder
+
+
+def _started(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[str, str], workspace: Path) -> Path:
+    place = inputs.get(pointer) or inputs.get(FETCHED)
+    named = load.place or load.task or load.url
+    if place is None:
+        raise ModelError(f"spec.checkpoint.load: the weights of {named} are not on this worker.")
+    path = Path(place)
+    found = path if load.archive_format == "none" else opened(path, workspace)
+    found = found / load.subdir if load.subdir is not None else inner(found)
+    there = any((found / name).is_file() for name in (_ADAPTER_FILE, _MODEL_FILE))
+    if not there and not (found.is_file() and found.suffix in _SINGLE):
+        raise ModelError(
+            f"spec.checkpoint.load: {named} holds neither a model ({_MODEL_FILE}) nor an adapter ({_ADAPTER_FILE}).",
+            hint="Name what a training leaves, and with `subdir` the folder inside it.",
+        )
+    return found
+
+
+def _whole_model(started: Path, base: Path, workspace: Path) -> Path:
+    """Return a model's folder; a single file of weights stands for those of the base."""
+    if started.is_dir():
+        containment.check_model(started)
+        return started
+    if not base.is_dir():
+        raise ModelError(
+            f"spec.checkpoint.load: {started.name} is weights alone, and their model is not a folder here.",
+            hint="Name the folder that a training leaves, or name the model as a folder.",
+        )
+    folder = workspace / "checkpoint-model"
+    folder.mkdir(parents=True, exist_ok=True)
+    own = {entry for pattern in _WEIGHTS for entry in base.glob(pattern)}
+    links = {entry.name: entry for entry in base.iterdir() if entry not in own}
+    for name, target in (links | {_SINGLE[started.suffix]: started}).items():
+        link = folder / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(target.resolve())
+    return folder
+
+
+def _check_base(folder: Path, hub_id: str | None, pointer: str) -> None:
+    """Refuse an adapter of another model, as far as names tell; a shape that does not fit is found as it is put on."""
+    try:
+        trained_on = json.loads((folder / _ADAPTER_FILE).read_bytes()).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ModelError(f"spec.{pointer}: {_ADAPTER_FILE} cannot be read: {error}.") from error
+    ours, theirs = _hub_name(hub_id), _hub_name(trained_on)
+    if None not in (ours, theirs) and ours != theirs:
+        raise ModelError(
+            f"spec.{pointer}: the adapter was trained on {trained_on}, and the task's model is {hub_id}.",
+            hint=f"Write model.source.identifier: {trained_on}.",
+        )
+
+
+def _hub_name(name: Any) -> str | None:
+    """Return the model's name of a hub id, whoever has uploaded it; None of anything else."""
+    owner, slash, model = name.partition("/") if isinstance(name, str) else ("", "", "")
+    plain = owner and slash and model and "/" not in model and owner not in {".", "..", "~"}
+    return model.lower() if plain else None
+
+
+def _stamp(paths: Iterable[str], own: Path) -> str:
+    """Return what changes when files below some paths do.
+
+    Args:
+        paths: Files and folders; a hub id is none.
+        own: The job's folder: what lies there is fetched anew by a later attempt, and is the same.
+    """
+    files = sorted(each for path in paths for each in Path(path).rglob("*") if each.is_file())
+    about = [
+        (str(each), found.st_size, None if each.is_relative_to(own) else found.st_mtime_ns)
+        for each in files
+        for found in (each.stat(),)
+    ]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]

@@ -1,0 +1,233 @@
+"""A LoRA adapter as it was saved: what it adds to which module, and everything about it that a merge must not guess."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from peft import LoraConfig
+from peft.utils.other import get_pattern_key
+
+from tunefleet.errors import ModelError
+from tunefleet.workloads.merging.safetensors_reader import Tensor, open_file
+
+_PREFIX: Final = "base_model.model."
+_FACTORS: Final = {
+    ".lora_A.weight": "a",
+    ".lora_B.weight": "b",
+    ".lora_embedding_A": "a",
+    ".lora_embedding_B": "b",
+    ".lora_magnitude_vector": "magnitude",
+    ".lora_magnitude_vector.weight": "magnitude",
+}
+_UNDERSTOOD: Final = frozenset({
+    "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "task_type", "peft_type", "inference_mode",
+    "r", "target_modules", "exclude_modules", "lora_alpha", "lora_dropout", "fan_in_fan_out", "bias", "use_rslora",
+    "modules_to_save", "init_lora_weights", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern",
+    "megatron_core", "qalora_group_size", "runtime_config", "eva_config", "use_dora", "ensure_weight_tying",
+    "loftq_config",
+})  # fmt: skip
+"""Keys of an adapter's config that change nothing of what is added, or that are heeded here."""
+_INITS: Final = frozenset({"gaussian", "eva", "orthogonal"})
+"""Ways to begin that leave the base as it is."""
+
+
+@dataclass(slots=True)
+class Change:
+    """What an adapter adds to one module: `scale · B · A`, or a part of that with DoRA.
+
+    Args:
+        scale: With which the product is multiplied.
+        embedding: Whether the module is an embedding.
+        a: The first factor.
+        b: The second.
+        magnitude: Of DoRA.
+    """
+
+    scale: float = 0.0
+    embedding: bool = False
+    a: Tensor | None = None
+    b: Tensor | None = None
+    magnitude: Tensor | None = None
+
+    @property
+    def rank(self) -> int:
+        """Rows of the first factor."""
+        return self.a.shape[0] if self.a is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter.
+
+    Args:
+        label: What it is called in messages.
+        folder: Where it lies.
+        weight: How much of it counts.
+        config: Its `adapter_config.json`.
+        changes: Module of the base → what is added to it.
+        replaced: Tensor of the base → the one that takes its place: a bias, or a layer that was trained whole.
+    """
+
+    label: str
+    folder: Path
+    weight: float
+    config: Mapping[str, Any]
+    changes: dict[str, Change] = field(default_factory=dict)
+    replaced: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that occur, the smallest first."""
+        return tuple(sorted({change.rank for change in self.changes.values()}))
+
+    @property
+    def uses_dora(self) -> bool:
+        """Whether direction and magnitude were trained apart."""
+        return any(change.magnitude is not None for change in self.changes.values())
+
+    @property
+    def saved_whole(self) -> tuple[str, ...]:
+        """`modules_to_save`."""
+        return tuple(self.config.get("modules_to_save") or ())
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a result says of it."""
+        scales = sorted({change.scale for change in self.changes.values()})
+        return {
+            "weight": self.weight,
+            "ranks": list(self.ranks),
+            "scales": scales,
+            "modules": len(self.changes),
+            "replaced": sorted(self.replaced),
+            "rslora": bool(self.config.get("use_rslora")),
+            "dora": self.uses_dora,
+        }
+
+
+def open_adapter(folder: Path, weight: float, label: str) -> Adapter:
+    """Read an adapter's config and the headers of its file.
+
+    Args:
+        folder: As `save_pretrained` writes it.
+        weight: How much of it counts.
+        label: What it is called in messages.
+
+    Raises:
+        ModelError: If it is no LoRA adapter as safetensors, or uses something that cannot be merged exactly.
+    """
+    config = _config(folder, label)
+    weights = folder / "adapter_model.safetensors"
+    if not weights.is_file():
+        raise ModelError(
+            f"The {label} has no adapter_model.safetensors.",
+            hint="Save it with `save_pretrained`; an adapter_model.bin is a pickle, which is not opened.",
+        )
+    found = Adapter(label, folder, weight, config)
+    for tensor in open_file(weights).tensors:
+        _sort(found, tensor)
+    _finish(found)
+    return found
+
+
+def _config(folder: Path, label: str) -> dict[str, Any]:
+    path = folder / "adapter_config.json"
+    if not path.is_file():
+        whole = (folder / "config.json").is_file()
+        raise ModelError(
+            f"The {label} is a whole model, no adapter." if whole else f"The {label} has no adapter_config.json.",
+            hint="Name it as the base (`checkpoint.load`)." if whole else "Name a folder as PEFT writes it.",
+        )
+    try:
+        config = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ModelError(f"The adapter_config.json of the {label} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"The adapter_config.json of the {label} holds no JSON object.")
+    _check(config, label)
+    return config
+
+
+def _check(config: Mapping[str, Any], label: str) -> None:
+    kind = config.get("peft_type")
+    if kind != "LORA":
+        raise ModelError(f"The {label} is of the type {kind}; only LoRA adapters can be merged.")
+    unknown = sorted(name for name, value in config.items() if value and name not in _UNDERSTOOD)
+    if unknown:
+        raise ModelError(
+            f"The {label} uses {', '.join(unknown)}, which cannot be merged exactly.",
+            hint="Answer with base and adapter (`apply: runtime`), or merge it with the tool that trained it.",
+        )
+    init = config.get("init_lora_weights", True)
+    if isinstance(init, str) and init.lower() not in _INITS:
+        raise ModelError(
+            f"The {label} began with init_lora_weights: {init}, which changes the base while it trains.",
+            hint="Convert it first: PEFT's `save_pretrained` with `path_initial_model_for_weight_conversion`.",
+        )
+    if config.get("loftq_config") not in (None, {}):
+        raise ModelError(f"The {label} was made with LoftQ, which changes the base while it trains.")
+
+
+def _sort(adapter: Adapter, tensor: Tensor) -> None:
+    name = tensor.name.removeprefix(_PREFIX)
+    # After a resize of the embeddings PEFT saves all that is at their place: what was trained, under two names, and
+    # what was there before.
+    if ".original_module." in name:
+        return
+    name = name.replace(".modules_to_save.", ".")
+    for ending, part in _FACTORS.items():
+        if name.endswith(ending):
+            change = adapter.changes.setdefault(name.removesuffix(ending), Change())
+            setattr(change, part, tensor)
+            change.embedding = change.embedding or "lora_embedding" in ending
+            return
+    if ".lora_" in name:
+        raise ModelError(
+            f"The {adapter.label} has the tensor {tensor.name}, which cannot be merged exactly.",
+            hint="Answer with base and adapter (`apply: runtime`), or train it without lora_bias.",
+        )
+    adapter.replaced[name.replace(".base_layer.", ".")] = tensor
+
+
+def _finish(adapter: Adapter) -> None:
+    if not adapter.changes and not adapter.replaced:
+        raise ModelError(f"The {adapter.label} has no tensors.")
+    scales = _Scales(adapter)
+    for module, change in adapter.changes.items():
+        if change.a is None or change.b is None:
+            raise ModelError(f"The {adapter.label} has only one of the two factors for {module}.")
+        if len(change.a.shape) != 2 or len(change.b.shape) != 2 or change.a.shape[0] != change.b.shape[1]:
+            shapes = f"{list(change.a.shape)} and {list(change.b.shape)}"
+            raise ModelError(
+                f"The {adapter.label} has factors of the shapes {shapes} for {module}: only matrices can be merged."
+            )
+        change.scale = scales.of(module, change.rank)
+
+
+class _Scales:
+    """With which each product is multiplied, as PEFT reads the config."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        config = adapter.config
+        self._label = adapter.label
+        self._r = int(config.get("r", LoraConfig.r))
+        self._alpha = float(config.get("lora_alpha", LoraConfig.lora_alpha))
+        self._ranks: dict[str, int] = config.get("rank_pattern") or {}
+        self._alphas: dict[str, float] = config.get("alpha_pattern") or {}
+        self._root = bool(config.get("use_rslora"))
+
+    def of(self, module: str, rank: int) -> float:
+        """Return it for a module.
+
+        Raises:
+            ModelError: If the file has another rank than the config says.
+        """
+        said = int(self._ranks.get(get_pattern_key(list(self._ranks), module), self._r))
+        if said != rank:
+            raise ModelError(f"The {self._label} says that {module} has rank {said}, and its file has rank {rank}.")
+        alpha = float(self._alphas.get(get_pattern_key(list(self._alphas), module), self._alpha))
+        return alpha / (math.sqrt(rank) if self._root else rank)

@@ -1,0 +1,306 @@
+"""A merge from beginning to end: vocabulary → plan → weights, file by file → proof → GGUF.
+
+May be killed at any moment and started again on the same folder: files that are whole are kept, by their digest.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tunefleet.artifacts import manifest_digest, scan
+from tunefleet.errors import InputError, MachineError
+from tunefleet.schemas.api import FileEntry
+from tunefleet.spec.merging import MergeTaskSpec
+from tunefleet.trainer_control.journal.null import Journal
+from tunefleet.workloads.common import library_logging
+from tunefleet.workloads.common.base_model import Source
+from tunefleet.workloads.common.job import Opened, open_task
+from tunefleet.workloads.common.outputs import write_file, write_folder
+from tunefleet.workloads.merging import (
+    check,
+    combine,
+    gguf,
+    inputs,
+    plan,
+    safetensors_reader,
+    skeleton,
+    vocabulary,
+    writer,
+)
+from tunefleet.workloads.merging.lora import Adapter, open_adapter
+from tunefleet.workloads.training.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+_WORK: Final = ".merge"
+
+
+@dataclass(frozen=True, slots=True)
+class Run(Opened[MergeTaskSpec]):
+    """One process start of a merge."""
+
+    clock: Clock = field(default_factory=Clock)
+
+    @property
+    def product(self) -> Path:
+        """The folder that is delivered."""
+        return self.folder.root / self.spec.product
+
+    @property
+    def work(self) -> Path:
+        """What is whole already."""
+        return self.folder.root / _WORK
+
+    def tell(self, phase: str, text: str, data: dict[str, Any] | None = None) -> None:
+        """Say in the task's history what begins now."""
+        self.journal.event(f"merge.{phase}", text, "info", data)
+        self.journal.progress(phase)
+
+
+def run(folder: Path) -> None:
+    """Run the merge of a job folder.
+
+    Raises:
+        InputError: If base and adapters do not go together, or use what cannot be merged exactly.
+        MachineError: If this machine has no converter for the file that was asked for, or too little memory.
+    """
+    library_logging.libraries()
+    task = open_task(folder, MergeTaskSpec)
+    result = _merge(Run(task.job, task.spec, task.folder, task.session))
+    write_file(task.folder.responses_json, json.dumps(result, indent=1).encode())
+    shutil.rmtree(folder / _WORK, ignore_errors=True)
+
+
+def _merge(run: Run) -> dict[str, Any]:
+    spec = run.spec
+    converter = None if spec.merge.gguf is None else gguf.find(spec.merge.gguf)
+    with run.clock.part("reading"):
+        source = inputs.base_of(spec, run.job.inputs, run.workspace)
+        adapters = [
+            open_adapter(
+                inputs.adapter_folder(index, each, run.job.inputs, run.workspace),
+                each.share,
+                inputs.label_of(index, each),
+            )
+            for index, each in enumerate(spec.model.adapters)
+        ]
+        digests = [_digest(each.folder, {}) for each in adapters]
+        bones = skeleton.build(source)
+    made = _into_base if spec.merge.into == "base" else _into_adapter
+    report = made(run, source, adapters, digests, bones)
+    converted = None
+    if converter is not None and spec.merge.gguf is not None and spec.gguf_name is not None:
+        run.tell("converting", f"The model becomes {spec.gguf_name}.")
+        with run.clock.part("gguf"):
+            target = run.folder.root / spec.gguf_name
+            converted = gguf.convert(run.product, target, spec.merge.gguf, converter, run.job.launch)
+    return {
+        "task_id": run.job.task_id,
+        "merged": True,
+        "into": spec.merge.into,
+        "model_name": spec.model.source.identifier,
+        "output_dir": str(run.folder.root),
+        f"{spec.product}_path": str(run.product),
+        **report,
+        "gguf": converted,
+        "timings": run.clock.seconds(),
+    }
+
+
+def _into_base(
+    run: Run, source: Source, adapters: Sequence[Adapter], digests: Sequence[str], bones: skeleton.Skeleton
+) -> dict[str, Any]:
+    base = Path(source.path)
+    words = vocabulary.choose(base, adapters)
+    files = safetensors_reader.model_files(base)
+    merged = plan.make(files, bones, adapters, run.spec.merge.dtype)
+    vocabulary.check(words, merged.rows)
+    _tell_templates(run, words)
+    whole_bytes = sum(tensor.size_bytes for file in files for tensor in file.tensors)
+    parameters = sum(_numbers(tensor) for file in files for tensor in file.tensors)
+    proving = _proving(run, parameters)
+    change = "1 adapter changes" if len(adapters) == 1 else f"{len(adapters)} adapters change"
+    text = f"{change} {merged.merged} of {sum(len(f.tensors) for f in files)} tensors."
+    run.tell("merging", text, {"bytes": whole_bytes})
+    with run.clock.part("merging"):
+        written = writer.write(merged, digests, run.work, _reporter(run.journal, whole_bytes))
+    with run.clock.part("saving"):
+        write_folder(run.product, lambda folder: _assemble(run, base, folder, words, merged, written))
+    proof = None
+    if proving:
+        run.tell("verifying", "A forward pass compares the merged model with base and adapters.")
+        with run.clock.part("verification"):
+            dtype = next(
+                p.dtype for shard in merged.shards for p in shard.pieces if p.dtype in safetensors_reader.FLOATS
+            )
+            proof = _proved(run, lambda: check.into_base(source, adapters, run.product, merged.rows, dtype))
+    return {
+        "parents": _parents(run, base, written, adapters, digests),
+        "tensors": {
+            "merged": merged.merged,
+            "replaced": list(merged.replaced),
+            "total": sum(len(shard.pieces) for shard in merged.shards),
+        },
+        "shards": [
+            {"name": each.name, "digest": each.digest, "size_bytes": each.size_bytes, "kept": each.kept}
+            for each in written
+        ],
+        "dtypes": sorted({piece.dtype for shard in merged.shards for piece in shard.pieces}),
+        "parameters": parameters,
+        "vocabulary": {"tokens": words.tokens, "rows": merged.rows, "tokenizer_of": words.origin},
+        "tied_embeddings": {"base": merged.tied[0], "merged": merged.tied[1]},
+        "verification": proof,
+    }
+
+
+def _into_adapter(
+    run: Run, source: Source, adapters: Sequence[Adapter], digests: Sequence[str], bones: skeleton.Skeleton
+) -> dict[str, Any]:
+    options = run.spec.merge
+    words = vocabulary.choose(Path(source.path), adapters)
+    combine.check(adapters, bones, options)
+    proving = _proving(run, bones.parameters)
+    _tell_templates(run, words)
+    run.tell("merging", f"{len(adapters)} adapters become one by {options.method}.")
+    about: dict[str, Any] = {}
+
+    def fill(folder: Path) -> None:
+        about.update(combine.combine(adapters, bones, options, folder))
+        vocabulary.carry_tokenizer(words, folder)
+
+    with run.clock.part("merging"):
+        write_folder(run.product, fill)
+    proof = None
+    if proving:
+        run.tell("verifying", "A forward pass runs base and merged adapter.")
+        with run.clock.part("verification"):
+            proof = _proved(run, lambda: check.into_adapter(source, run.product))
+    return {
+        "method": options.method,
+        "parents": _parents(run, Path(source.path), None, adapters, digests),
+        **about,
+        "vocabulary": {"tokens": words.tokens, "tokenizer_of": words.origin},
+        "verification": proof,
+    }
+
+
+def _assemble(
+    run: Run,
+    base: Path,
+    folder: Path,
+    words: vocabulary.Vocabulary,
+    merged: plan.Plan,
+    written: Sequence[writer.Written],
+) -> None:
+    vocabulary.carry(base, folder, words, merged)
+    for each in written:
+        # A second name: what is whole stays whole if this is cut off.
+        os.link(run.work / each.name, folder / each.name)
+    if len(written) > 1:
+        index = {
+            "metadata": {"total_size": sum(p.size_bytes for s in merged.shards for p in s.pieces)},
+            "weight_map": {piece.name: shard.name for shard in merged.shards for piece in shard.pieces},
+        }
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", "utf-8")
+
+
+def _parents(
+    run: Run,
+    base: Path,
+    written: Sequence[writer.Written] | None,
+    adapters: Sequence[Adapter],
+    digests: Sequence[str],
+) -> dict[str, Any]:
+    """Say what the product was made of, by the digests that artifacts of the same files have."""
+    known = {} if written is None else {each.name: each for each in written if each.source_digest is not None}
+    named, start = run.spec.model.source, run.spec.start
+    given = [each.model_dump(mode="json", exclude_none=True, include={"name", "path", "task_id", "url"})
+             for each in run.spec.model.adapters]  # fmt: skip
+    return {
+        "base": {
+            "identifier": named.identifier,
+            "revision": named.revision,
+            "task_id": None if start is None else start.task,
+            "digest": _digest(base, known),
+        },
+        "adapters": [
+            {**place, "digest": digest, **adapter.describe()}
+            for place, digest, adapter in zip(given, digests, adapters, strict=True)
+        ],
+    }
+
+
+def _digest(base: Path, known: dict[str, writer.Written]) -> str:
+    """Return the digest of a folder, whose files may be links; weights of a base were hashed as they were read."""
+    entries = []
+    for path in sorted(base.rglob("*")):
+        name = path.relative_to(base).as_posix()
+        if not path.is_file() or any(part.startswith(".") for part in path.relative_to(base).parts):
+            continue
+        read = known.get(name)
+        if read is not None and read.source_digest is not None:
+            entries.append(FileEntry(path=name, digest=read.source_digest, size_bytes=path.stat().st_size))
+        else:
+            entries += [FileEntry(path=name, digest=file.entry.digest, size_bytes=file.entry.size_bytes)
+                        for file in scan(path.resolve())]  # fmt: skip
+    return manifest_digest(entries)
+
+
+def _proving(run: Run, parameters: int) -> bool:
+    """Whether the result is proved, for which there must be memory; where there need not be any, that is told."""
+    wanted = run.spec.merge.verify
+    try:
+        if wanted:
+            check.require_memory(parameters)
+    except MachineError as error:
+        if wanted != "auto":
+            raise
+        run.journal.event("merge.unproved", f"The merge is not proved. {error.message}", "warning")
+        return False
+    return bool(wanted)
+
+
+def _proved(run: Run, prove: Callable[[], check.Proof]) -> dict[str, Any]:
+    try:
+        proof = prove()
+    except InputError:
+        shutil.rmtree(run.product, ignore_errors=True)
+        raise
+    if run.spec.model.adapters and not proof.telling:
+        text = (
+            f"The adapters change the logits by {proof.effect:.2g} of their spread, and rounding to the base's type by "
+            f"{proof.error:.2g}: the forward pass cannot tell them apart."
+        )
+        run.journal.event("merge.faint", text, "warning")
+    return proof.as_json()
+
+
+def _reporter(journal: Journal, whole_bytes: int) -> writer.Report:
+    done = 0
+    scale = max(1, whole_bytes >> 20)
+
+    def report(count: int) -> None:
+        nonlocal done
+        done += count
+        journal.progress("merging", step=min(scale, done >> 20), max_steps=scale)
+
+    return report
+
+
+def _tell_templates(run: Run, words: vocabulary.Vocabulary) -> None:
+    if words.differing:
+        others = ", ".join(words.differing)
+        text = f"The chat template is that of {words.origin}; {others} had another one."
+        run.journal.event("merge.templates", text, "warning")
+
+
+def _numbers(tensor: safetensors_reader.Tensor) -> int:
+    size = safetensors_reader.FLOATS.get(tensor.dtype)
+    return tensor.size_bytes // size.itemsize if size is not None else tensor.size_bytes

@@ -1,0 +1,192 @@
+"""Write the merged model file by file, a few megabytes at a time; a file that is whole is not written again.
+
+.merge/<file>         a whole file of the merged model
+.merge/<file>.json    what it was made of, and its digest; written last
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tunefleet.artifacts import hash_file
+from tunefleet.errors import ModelError
+from tunefleet.workloads.common.outputs import write_file
+from tunefleet.workloads.merging.plan import Part, Piece, Plan, Shard
+from tunefleet.workloads.merging.safetensors_reader import FLOATS, Tensor, as_floats, header_of
+
+Report = Callable[[int], None]
+"""Called with the number of bytes that were just read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file of the merged model.
+
+    Args:
+        name: Of the file.
+        digest: Its sha256.
+        size_bytes: How long it is.
+        source_digest: sha256 of the base's file of that name; None if the base has none.
+        kept: Whether an earlier launch had written it.
+    """
+
+    name: str
+    digest: str
+    size_bytes: int
+    source_digest: str | None
+    kept: bool = False
+
+
+def write(plan: Plan, adapters: Sequence[str], folder: Path, report: Report) -> list[Written]:
+    """Write all files; those that are there already are checked by their digest and kept.
+
+    Args:
+        plan: The merged model.
+        adapters: Digests of the adapters.
+        folder: Where the files go.
+        report: Told how much of the base was read.
+
+    Raises:
+        ModelError: If a file of the base or of an adapter is not what its header says.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    return [_shard(plan, shard, adapters, folder, report) for shard in plan.shards]
+
+
+def _shard(plan: Plan, shard: Shard, adapters: Sequence[str], folder: Path, report: Report) -> Written:
+    fingerprint = plan.fingerprint(shard, adapters)
+    target, note = folder / shard.name, folder / f"{shard.name}.json"
+    known = _known(target, note, fingerprint)
+    if known is not None:
+        report(sum(piece.source.size_bytes for piece in shard.pieces))
+        return known
+    note.unlink(missing_ok=True)
+    partial = folder / f".{shard.name}.partial"
+    with partial.open("wb") as file:
+        made = _Writer(file.write, report).run(shard)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(target)
+    written = Written(shard.name, made.digest, made.size_bytes, made.source_digest)
+    kept = {"fingerprint": fingerprint, "digest": made.digest, "source_digest": made.source_digest}
+    write_file(note, json.dumps(kept).encode())
+    return written
+
+
+def _known(target: Path, note: Path, fingerprint: str) -> Written | None:
+    try:
+        said: dict[str, Any] = json.loads(note.read_bytes())
+    except (OSError, ValueError):
+        return None
+    if said.get("fingerprint") != fingerprint or not target.is_file():
+        return None
+    digest, size_bytes = hash_file(target)
+    if digest != said.get("digest"):
+        return None
+    return Written(target.name, digest, size_bytes, said.get("source_digest"), kept=True)
+
+
+@dataclass(slots=True)
+class _Made:
+    digest: str
+    size_bytes: int
+    source_digest: str | None
+
+
+class _Writer:
+    """Writes one file.
+
+    Args:
+        out: Takes its bytes.
+        report: Told how much was read.
+    """
+
+    def __init__(self, out: Callable[[bytes | bytearray | memoryview], Any], report: Report) -> None:
+        self._out = out
+        self._report = report
+        self._digest = hashlib.sha256()
+        self._source = hashlib.sha256()
+        self._size_bytes = 0
+
+    def run(self, shard: Shard) -> _Made:
+        """Write the file."""
+        metadata = shard.file.metadata if shard.file is not None else {}
+        rows = [(piece.name, piece.dtype, piece.source.shape, piece.size_bytes) for piece in shard.pieces]
+        self._put(header_of(rows, metadata))
+        if shard.file is not None:
+            self._source.update(shard.file.header)
+        for piece in shard.pieces:
+            own = shard.file is not None and piece.source.path == shard.file.path
+            self._piece(piece, own=own)
+            if shard.file is not None and not own:
+                self._pass_over(next(each for each in shard.file.tensors if each.name == piece.name))
+        source = self._source.hexdigest() if shard.file is not None else None
+        return _Made(self._digest.hexdigest(), self._size_bytes, source)
+
+    def _put(self, data: bytes | bytearray | memoryview) -> None:
+        self._out(data)
+        self._digest.update(data)
+        self._size_bytes += len(data)
+
+    def _pass_over(self, tensor: Tensor) -> None:
+        """Read what another tensor takes the place of: the base's digest is of all of it."""
+        for _, _, data in tensor.blocks():
+            self._source.update(data)
+
+    def _piece(self, piece: Piece, *, own: bool) -> None:
+        added = [_Added(part) for part in piece.parts]
+        for first, last, data in piece.source.blocks():
+            if own:
+                self._source.update(data)
+            self._report(len(data))
+            if piece.copied:
+                self._put(data)
+                continue
+            rows = as_floats(data, piece.source).reshape(last - first, -1)
+            for each in added:
+                rows = each.to(rows, first, last)
+            self._put(_bytes_of(rows.to(FLOATS[piece.dtype]), piece.name))
+
+
+class _Added:
+    """What one adapter adds, in float32, block by block.
+
+    Args:
+        part: The factors and how they lie.
+    """
+
+    def __init__(self, part: Part) -> None:
+        change = part.change
+        if change.a is None or change.b is None:
+            raise ModelError("A factor of the adapter is missing.")
+        self._a, self._b = change.a.load(), change.b.load()
+        self._magnitude = None if change.magnitude is None else change.magnitude.load().reshape(-1)
+        self._part = part
+
+    def to(self, rows: torch.Tensor, first: int, last: int) -> torch.Tensor:
+        """Return a block of rows with what is added to it."""
+        if self._part.kind == "linear":
+            rows = torch.addmm(rows, self._b[first:last], self._a, alpha=self._part.factor)
+        else:
+            # The tensor lies the other way round: a row of it is a column of the product.
+            rows = torch.addmm(rows, self._a[:, first:last].T, self._b.T, alpha=self._part.factor)
+        if self._magnitude is None:
+            return rows
+        return rows * (self._magnitude[first:last] / rows.norm(dim=1)).unsqueeze(1)
+
+
+def _bytes_of(rows: torch.Tensor, name: str) -> memoryview:
+    if not bool(torch.isfinite(rows).all()):
+        raise ModelError(
+            f"The merged {name} has values that are no finite numbers.",
+            hint="The adapter or the base is broken, or the values leave the range of the base's type.",
+        )
+    return memoryview(rows.contiguous().view(torch.uint8).numpy()).cast("B")

@@ -1,0 +1,117 @@
+"""Put the trainer of a PPO launch together: models, arguments, callbacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import datasets
+from peft import get_peft_model
+from transformers import PreTrainedTokenizerBase, set_seed
+from trl.experimental.ppo import PPOConfig
+
+from tunefleet.errors import InputError
+from tunefleet.spec import PpoSpec
+from tunefleet.workloads.ppo.models import value_model
+from tunefleet.workloads.ppo.prompts import Prompts
+from tunefleet.workloads.ppo.reward_model import Judge
+from tunefleet.workloads.ppo.setup import Plan, answer_tokens, temperature
+from tunefleet.workloads.ppo.trainer import Trainer
+from tunefleet.workloads.training import assembly, hardware
+from tunefleet.workloads.training import lora as adapter
+from tunefleet.workloads.training.arguments import common_arguments
+from tunefleet.workloads.training.callbacks import common_callbacks
+from tunefleet.workloads.training.launch import Launch
+from tunefleet.workloads.training.setup import setting_of, settle
+
+
+def check(launch: Launch[PpoSpec]) -> None:
+    """Refuse what this trainer cannot do.
+
+    Raises:
+        InputError: If the spec asks for it.
+    """
+    if launch.parallelism != "ddp":
+        raise InputError(
+            f"PPO cannot train with {launch.parallelism}: each process needs the whole model.",
+            hint="Leave `training.deepspeed` and `training.parallelism` out, or train an adapter with `lora`.",
+        )
+
+
+def build_trainer(
+    launch: Launch[PpoSpec],
+    base: assembly.Base,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Prompts,
+    judge: Judge,
+    plan: Plan,
+    around: tuple[hardware.Hardware, hardware.Kernels],
+) -> Trainer:
+    """Load the models and make the trainer of a launch.
+
+    Raises:
+        ModelError: If a model cannot be loaded.
+        MachineError: If a package is missing.
+    """
+    spec = launch.spec
+    set_seed(spec.training.seed)
+    args = arguments(launch, plan, *around)
+    policy = _policy(spec, base, around[1], args)
+    trainer = Trainer(
+        plan,
+        judge,
+        prompts.train,
+        prompts.held_out,
+        args=args,
+        model=policy,
+        ref_model=None,
+        value_model=value_model(base.source, around[1], spec.adapter),
+        processing_class=tokenizer,
+        # TRL's loader is not used: each step takes its prompts by their places, which a resume finds again.
+        train_dataset=datasets.Dataset.from_dict({"input_ids": [each.ids for each in prompts.train]}),
+        callbacks=common_callbacks(launch),
+    )
+    settle(launch, trainer)
+    return trainer
+
+
+def _policy(spec: PpoSpec, base: assembly.Base, kernels: hardware.Kernels, args: PPOConfig) -> Any:
+    """Load the policy; beside its adapter lies the one that it goes on from, to which it is held."""
+    policy, lora = assembly.load_base(spec, base, kernels)
+    before = adapter.kept(policy)
+    if lora is not None:
+        # Put on here: TRL would round it to bfloat16.
+        policy = get_peft_model(policy, lora)
+    if base.adapter_folder is not None:
+        policy.load_adapter(base.adapter_folder, adapter.REFERENCE, is_trainable=False)
+    adapter.train_in_float32(policy, before, autocast=args.bf16 or args.fp16)
+    return policy
+
+
+def arguments(launch: Launch[PpoSpec], plan: Plan, machine: hardware.Hardware, kernels: hardware.Kernels) -> PPOConfig:
+    """Build the arguments.
+
+    Raises:
+        MachineError: If a tracker or optimizer needs a package that is not installed.
+    """
+    training = launch.spec.training
+    common = common_arguments(launch.spec, setting_of(launch, machine, kernels))
+    best = {"metric_for_best_model": "eval_reward", "greater_is_better": True}
+    evaluates = training.eval_strategy != "no"
+    return PPOConfig(
+        **{
+            **common,
+            **(best if evaluates else {}),
+            "max_steps": plan.steps,
+            # A step is one batch; how it is divided over forward passes is the loop's business.
+            "per_device_train_batch_size": plan.rows,
+            "gradient_accumulation_steps": 1,
+            "torch_empty_cache_steps": 1 if training.optimize_cuda_cache else None,
+        },
+        total_episodes=plan.steps * plan.rows * plan.world,
+        num_mini_batches=training.parts,
+        num_ppo_epochs=training.ppo_epochs,
+        kl_coef=training.kl_coef,
+        temperature=temperature(launch.spec),
+        response_length=answer_tokens(launch.spec),
+        num_sample_generations=0,
+    )

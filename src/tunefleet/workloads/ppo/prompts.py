@@ -1,0 +1,104 @@
+"""The prompts of a PPO training: found, read, tokenised; there is no demo data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tunefleet.analysis.dataset.parts import Parts
+from tunefleet.analysis.dataset.shapes import Recognized
+from tunefleet.errors import DataError
+from tunefleet.spec import PpoSpec
+from tunefleet.workloads.data.formats import Content, Place, Shape, prompt_of
+from tunefleet.workloads.data.holdout import Duplicates
+from tunefleet.workloads.data.readers import Rows, numbered
+from tunefleet.workloads.data.sources import open_rows
+from tunefleet.workloads.data.tokenization import Encoder
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt as the model reads it, and as the reward model does."""
+
+    ids: list[int]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """The prompts of a training.
+
+    Args:
+        train: Those that are trained with.
+        held_out: Those that are measured with.
+        origin: What the user calls the data.
+        cut: How many were longer than allowed.
+        notes: What the rows have and the run does not use, in sentences.
+        duplicates: Rows that are there more than once, if some are held out.
+    """
+
+    train: list[Prompt]
+    held_out: list[Prompt]
+    origin: str
+    cut: int
+    notes: tuple[str, ...] = ()
+    duplicates: Duplicates | None = None
+
+
+def open_prompts(spec: PpoSpec, inputs: Mapping[str, str], workspace: Path, encoder: Encoder, longest: int) -> Prompts:
+    """Find the prompts of a spec.
+
+    Args:
+        spec: What the user wants.
+        inputs: For each pointer into the spec, the local path that stands for it.
+        workspace: Where archives may be unpacked.
+        encoder: Of the model that is trained.
+        longest: Of longer prompts the last tokens are kept, so many.
+
+    Raises:
+        DataError: If there are none, or one cannot be used.
+        UnreachableError: If they are on a hub that does not answer.
+    """
+    recognized = Recognized("prompt", _names(spec))
+    found = open_rows(spec.data, inputs, workspace, lambda *_: recognized.columns, seed=spec.training.seed)
+    shape = Shape(recognized, found.origin, spec.data.separator)
+    train, cut = _tokenized(found.train, shape, encoder, longest)
+    others = Shape(recognized, found.held_out_origin, spec.data.separator, shape.notes)
+    held_out, more = _tokenized(found.held_out or [], others, encoder, longest)
+    if not train:
+        raise DataError(f"{found.origin} has no prompts.", hint="Name a dataset, split or slice that has some.")
+    return Prompts(train, held_out, found.origin, cut + more, shape.notes.sentences, found.duplicates)
+
+
+def _tokenized(rows: Rows, shape: Shape, encoder: Encoder, longest: int) -> tuple[list[Prompt], int]:
+    prompts, cut = [], 0
+    for parts, place in shape.parts(numbered(rows)):
+        text, ids = encoder.ask(_words(parts, shape.separator, place), parts.tools, place)
+        if len(ids) > longest:
+            cut += 1
+            ids = ids[-longest:]
+            text = encoder.tokenizer.decode(ids)  # the judge is to see what the model saw
+        prompts.append(Prompt(ids, text))
+    return prompts, cut
+
+
+def _names(spec: PpoSpec) -> dict[str, str]:
+    """Return the columns of the prompt, and of an answer that stands behind it."""
+    data = spec.data
+    if data.prompts is not None:
+        return {"prompt": "text"}
+    if data.jsonl is None:
+        return {"prompt": data.prompt_column}
+    behind = data.jsonl.response_field
+    return {"prompt": data.jsonl.query_field, **({"reference": behind} if behind is not None else {})}
+
+
+def _words(parts: Parts, separator: str, place: Place) -> Content:
+    """Return the prompt of a row, with the answer that stands behind it."""
+    prompt = prompt_of(parts, separator)
+    if not parts.answer:
+        return prompt
+    if not isinstance(prompt, str):
+        raise DataError(f"{place} has messages, behind which no answer can stand.", hint="Leave response_field out.")
+    return prompt + str(parts.answer[0]["content"])

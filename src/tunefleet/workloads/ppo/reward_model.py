@@ -1,0 +1,191 @@
+"""The reward of an answer: what a sequence classifier says of prompt and answer together. There is no other reward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, Final
+
+import torch
+from peft import AutoPeftModelForSequenceClassification
+from safetensors import SafetensorError
+from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
+
+from tunefleet.errors import InputError, ModelError
+from tunefleet.spec import RewardModelSpec
+from tunefleet.workloads.common import base_model, containment
+from tunefleet.workloads.common.archives import opened
+from tunefleet.workloads.common.quotes import ending
+
+_GOOD: Final = ("positive", "pos", "good", "chosen", "helpful", "preferred")
+_ADAPTER: Final = "adapter_config.json"
+_BAD: Final = ("negative", "neg", "bad", "rejected", "unhelpful")
+
+
+class Judge:
+    """A reward model on a device.
+
+    Args:
+        wanted: What the spec says.
+        model: The classifier.
+        tokenizer: Its own, which need not be that of the model that is trained.
+        device: Where it computes.
+    """
+
+    def __init__(
+        self, wanted: RewardModelSpec, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, device: torch.device
+    ) -> None:
+        self.model = model.to(device).eval().requires_grad_(False)
+        self._wanted = wanted
+        self._tokenizer = tokenizer
+        self._device = device
+        context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        self._longest = min(wanted.max_length, context) if isinstance(context, int) else wanted.max_length
+        self.labels = labels_of(wanted, {int(index): str(name) for index, name in model.config.id2label.items()})
+
+    @torch.no_grad()
+    def scores(self, texts: Sequence[str], batch: int) -> torch.Tensor:
+        """Return a reward for each text; of one that is too long the end counts.
+
+        Args:
+            texts: Prompt and answer.
+            batch: Texts of a forward pass.
+
+        Raises:
+            InputError: If a reward is no finite number.
+        """
+        found = [self._batch(texts[start : start + batch]) for start in range(0, len(texts), batch)]
+        rewards = torch.cat(found) * self._wanted.scale
+        for text, reward in zip(texts, rewards.tolist(), strict=True):
+            if not math.isfinite(reward):
+                raise InputError(
+                    f"The reward model {self._wanted.name} gave {reward} for {ending(text)}.",
+                    hint="Its weights are broken, or leave the range of their type: take another reward model.",
+                )
+        return rewards
+
+    def _batch(self, texts: Sequence[str]) -> torch.Tensor:
+        encoded = self._tokenizer(
+            list(texts), truncation=True, max_length=self._longest, padding=True, return_tensors="pt"
+        )
+        given = {name: encoded[name].to(self._device) for name in ("input_ids", "attention_mask")}
+        if not given["input_ids"].shape[1]:
+            return torch.zeros(len(texts), device=self._device)
+        logits = self.model(**given).logits.float()
+        good, bad = self.labels
+        return logits[:, good] if bad is None else logits[:, good] - logits[:, bad]
+
+
+def open_judge(wanted: RewardModelSpec, inputs: Mapping[str, str], workspace: Path, device: torch.device) -> Judge:
+    """Load the reward model of a spec.
+
+    Args:
+        wanted: What the spec says.
+        inputs: For each pointer into the spec, the local path that stands for it.
+        workspace: Where archives may be unpacked.
+        device: Where it is to compute.
+
+    Raises:
+        ModelError: If it is missing, no sequence classifier, or its labels do not say what is good.
+    """
+    local = inputs.get("reward_model.identifier")
+    folder = None if local is None else opened(Path(local), workspace)
+    if folder is not None and (folder / _ADAPTER).is_file():
+        source = base_model.Source(wanted.name, str(folder), trust_remote_code=wanted.trust_remote_code)
+        model = _load_adapter(source)
+    else:
+        place = None if folder is None else str(folder)
+        source = base_model.locate(wanted.name, place, trust_remote_code=wanted.trust_remote_code)
+        model = _load(source)
+    tokenizer = base_model.load_tokenizer(source)
+    tokenizer.truncation_side = "left"
+    if model.config.get_text_config().pad_token_id is None:
+        # Decoders are read at their last token, which padding must not be taken for.
+        model.config.pad_token_id = model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    return Judge(wanted, model, tokenizer, device)
+
+
+def labels_of(wanted: RewardModelSpec, labels: Mapping[int, str]) -> tuple[int, int | None]:
+    """Return the output that is the reward, and the one that is taken off it.
+
+    Args:
+        wanted: What the spec says.
+        labels: The model's names of its outputs.
+
+    Raises:
+        ModelError: If the names do not say which they are.
+    """
+    good = _index(wanted.positive_label, labels, _GOOD, "positive_label")
+    if wanted.type == "sentiment":
+        bad = _index(wanted.negative_label, labels, _BAD, "negative_label")
+        if good is None or bad is None:
+            raise _unclear(wanted, labels, "positive_label" if good is None else "negative_label")
+        return good, bad
+    if good is None and len(labels) == 1:
+        return next(iter(labels)), None
+    if good is None:
+        raise _unclear(wanted, labels, "positive_label")
+    bad = _index(wanted.negative_label, labels, (), "negative_label")
+    return good, bad
+
+
+def _index(given: str | None, labels: Mapping[int, str], usual: Sequence[str], key: str) -> int | None:
+    if given is not None:
+        found = [index for index, name in labels.items() if name.lower() == given.lower()]
+        if not found:
+            raise ModelError(
+                f"`reward_model.{key}` names {given!r}, which the reward model does not have.",
+                hint=f"Its labels: {', '.join(labels.values())}.",
+            )
+        return found[0]
+    named = [index for index, name in labels.items() if name.lower() in usual]
+    return named[0] if len(named) == 1 else None
+
+
+def _unclear(wanted: RewardModelSpec, labels: Mapping[int, str], key: str) -> ModelError:
+    return ModelError(
+        f"The labels of the reward model {wanted.name} ({', '.join(labels.values())}) do not say which of them "
+        f"is the {key.partition('_')[0]} one.",
+        hint=f"Name it in `reward_model.{key}`.",
+    )
+
+
+def _load(source: base_model.Source) -> PreTrainedModel:
+    asked: dict[str, Any] = {"revision": source.revision, "trust_remote_code": source.trust_remote_code}
+    try:
+        model, report = AutoModelForSequenceClassification.from_pretrained(
+            source.path, dtype=torch.float32, output_loading_info=True, **asked
+        )
+    except UnpicklingError as error:
+        raise base_model.unloadable("weights", source, error) from error
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        raise _unusable(source, str(error).strip().splitlines()[0]) from error
+    # Transformers makes up what is missing: rewards by a head of random numbers would mean nothing.
+    made_up = sorted(report["missing_keys"])
+    if made_up:
+        raise _unusable(source, f"its weights lack {', '.join(made_up[:3])}")
+    return model
+
+
+def _load_adapter(source: base_model.Source) -> PreTrainedModel:
+    """Load what a `reward` task with a `lora` block leaves: an adapter with its head, put on its base for good."""
+    containment.check_model(Path(source.path))
+    try:
+        adapted = AutoPeftModelForSequenceClassification.from_pretrained(
+            source.path, num_labels=1, dtype=torch.float32, trust_remote_code=source.trust_remote_code
+        )
+    except UnpicklingError as error:
+        raise base_model.unloadable("weights", source, error) from error
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        raise _unusable(source, str(error).strip().splitlines()[0]) from error
+    merged: PreTrainedModel = adapted.merge_and_unload()
+    return merged
+
+
+def _unusable(source: base_model.Source, why: str) -> ModelError:
+    return ModelError(
+        f"The reward model {source.identifier} is no sequence classifier that can be used: {why}.",
+        hint="Train one with a `reward` task, or name a model with a classification head.",
+    )

@@ -1,0 +1,317 @@
+"""TRL's PPO trainer with a loop of ours: it can be steered, saved and resumed exactly, which TRL's own cannot.
+
+TRL sets up models, optimizer, accelerator and checkpoints. Beside the loop this differs from it: what is padding is
+known by length, not by token, so that a tokenizer whose padding is its end loses no end; log-probabilities of drawn
+tokens come from the model itself, not from the scores that `top_p` or `top_k` have cut; a mini-batch is weighed by its
+tokens, however it is split over forward passes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import GenerationConfig
+from trl.experimental.ppo import PPOTrainer
+from trl.models.utils import unwrap_model_for_generation
+from trl.trainer.utils import selective_log_softmax, use_adapter
+
+from tunefleet.workloads.ppo import advantage, trainer_state
+from tunefleet.workloads.ppo.advantage import Judged
+from tunefleet.workloads.ppo.prompts import Prompt
+from tunefleet.workloads.ppo.reward_model import Judge
+from tunefleet.workloads.ppo.rollout import Rollout, collected, filled
+from tunefleet.workloads.ppo.setup import Plan
+from tunefleet.workloads.training.exact_trainer import ExactTrainer, random_state_kept
+from tunefleet.workloads.training.lora import REFERENCE
+
+
+class Trainer(ExactTrainer, PPOTrainer):
+    """Draws answers, has them judged, and learns; one step is one batch of answers.
+
+    Args:
+        plan: What the spec wants of the loop.
+        judge: Rewards answers.
+        prompts: To train with.
+        held_out: To measure with.
+        options: Of TRL's trainer.
+    """
+
+    model: Any
+    control: Any
+
+    def __init__(
+        self, plan: Plan, judge: Judge, prompts: Sequence[Prompt], held_out: Sequence[Prompt], **options: Any
+    ) -> None:
+        policy, tokenizer = options["model"], options["processing_class"]
+        ends = policy.generation_config.eos_token_id
+        super().__init__(reward_model=judge.model, **options)
+        # TRL takes it away, and it goes into what is delivered.
+        policy.generation_config.eos_token_id = ends
+        self._ends = {*(ends if isinstance(ends, list) else [ends]), tokenizer.eos_token_id} - {None}
+        self.plan, self.judge = plan, judge
+        self._prompts, self._held_out = prompts, held_out
+        self._sums: dict[str, float] = {}
+        self._steps_summed = 0
+        self.kl_stop: float | None = None
+        """The divergence that ended the training."""
+        self.last: list[dict[str, Any]] = []
+        """Some answers of the last step, with their rewards."""
+        # Trainer's own constructor would have set these.
+        self.model_wrapped = self.model
+        self.deepspeed = None
+        self.is_distributed_loading_by_transformers = False
+        self.is_fsdp_xla_enabled = self.is_fsdp_xla_v1_enabled = self.is_fsdp_xla_v2_enabled = False
+
+    @property
+    def _policy(self) -> Any:
+        model = self.accelerator.unwrap_model(self.model)
+        return getattr(model, "policy", model)  # after the training it is all that is left
+
+    @property
+    def _value_model(self) -> Any:
+        return self.accelerator.unwrap_model(self.model).value_model
+
+    def train(self, resume_from_checkpoint: str | None = None) -> None:
+        """Train to the end, or until a callback ends it.
+
+        Args:
+            resume_from_checkpoint: The folder of a checkpoint.
+        """
+        args, state = self.args, self.state
+        state.max_steps, state.num_train_epochs = self.plan.steps, math.ceil(self.plan.epochs)
+        state.logging_steps, state.save_steps, state.eval_steps = args.logging_steps, args.save_steps, args.eval_steps
+        state.train_batch_size = args.per_device_train_batch_size
+        if resume_from_checkpoint is not None:
+            trainer_state.restore(self, Path(resume_from_checkpoint))
+            state = self.state
+        self.model.train()
+        self.control = self.callback_handler.on_train_begin(args, state, self.control)
+        self.control.should_training_stop = self.control.should_training_stop or state.global_step >= state.max_steps
+        while not self.control.should_training_stop:
+            self._step()
+        self.control = self.callback_handler.on_epoch_end(args, state, self.control)
+        self._obey()
+        if args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            self._load_best_model()
+        self.control = self.callback_handler.on_train_end(args, state, self.control)
+        self.model = self._policy  # what is delivered
+
+    def _step(self) -> None:
+        args, state = self.args, self.state
+        self.control = self.callback_handler.on_step_begin(args, state, self.control)
+        rollout, known = self._roll_out([self._prompts[index] for index in self.plan.rows_of(state.global_step)])
+        figures = self._learn(rollout, known)
+        self.lr_scheduler.step()
+        before = math.floor(state.epoch or 0.0)
+        state.global_step += 1
+        state.episode += args.batch_size
+        state.epoch = self.plan.epoch_after(state.global_step)
+        state.num_input_tokens_seen += int(self._total(rollout.seen.sum()))
+        self._add(figures)
+        self._keep(rollout, known)
+        self._watch_kl(figures["kl"])
+        self.control = self.callback_handler.on_step_end(args, state, self.control)
+        self._obey()
+        if math.floor(state.epoch) > before and not self.control.should_training_stop:
+            self.control = self.callback_handler.on_epoch_end(args, state, self.control)
+            self._obey()
+        if args.torch_empty_cache_steps:
+            torch.cuda.empty_cache() if torch.cuda.is_available() else None
+
+    def _obey(self) -> None:
+        """Log, evaluate and save if a callback wants it, in the order of Transformers."""
+        if self.control.should_log and self._steps_summed:
+            self.log(self._averages())
+        better = False
+        if self.control.should_evaluate:
+            better = self._determine_best_metric(metrics=self.evaluate(), trial=None)
+            if self.args.save_strategy == "best":
+                self.control.should_save = better
+        if self.control.should_save:
+            self._save_checkpoint(self.model, trial=None)
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+
+    # Answers
+
+    @torch.no_grad()
+    def _roll_out(self, prompts: Sequence[Prompt]) -> tuple[Rollout, Judged]:
+        """Draw an answer to each prompt and judge it."""
+        tokenizer, rows = self.processing_class, self.plan.forward_rows
+        ids, seen = filled([prompt.ids for prompt in prompts], tokenizer.pad_token_id, self.accelerator.device)
+        tokens = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": sorted(self._ends) or None}
+        config = GenerationConfig(**self.plan.generation, **tokens)
+        # Needed to look for stops in what is drawn.
+        reads = {"tokenizer": tokenizer} if self.plan.stops else {}
+        drawn = []
+        with unwrap_model_for_generation(self.model, self.accelerator) as unwrapped, self.accelerator.autocast():
+            for start in range(0, len(prompts), rows):
+                group = slice(start, start + rows)
+                made = unwrapped.policy.generate(
+                    input_ids=ids[group], attention_mask=seen[group], generation_config=config, **reads
+                )
+                drawn.append(made[:, ids.shape[1] :])
+        rollout = collected(ids, seen, drawn, tokenizer, self._ends, self.plan.stops)
+        texts = [prompt.text + answer for prompt, answer in zip(prompts, rollout.texts, strict=True)]
+        scores = self.judge.scores(texts, rows)
+        return rollout, self._judged(rollout, scores)
+
+    def _judged(self, rollout: Rollout, scores: torch.Tensor) -> Judged:
+        logprobs, reference, values = [], [], []
+        for start in range(0, len(rollout.ids), self.plan.forward_rows):
+            part = rollout.part(slice(start, start + self.plan.forward_rows))
+            now, expected = self._seen(self.accelerator.unwrap_model(self.model), part)
+            logprobs.append(now)
+            values.append(expected)
+            with self._held_to() as model:
+                reference.append(self._logprobs(model, part))
+        return advantage.judged(
+            self.args, rollout.answered, torch.cat(logprobs), torch.cat(reference), torch.cat(values), scores
+        )
+
+    @contextmanager
+    def _held_to(self) -> Iterator[nn.Module]:
+        """Give the model that the training started from: a copy, or the policy with another adapter or with none."""
+        if self.ref_model is not None:
+            yield self.ref_model
+            return
+        with use_adapter(self._policy, REFERENCE if REFERENCE in self._policy.peft_config else None):
+            yield self._policy
+
+    def _seen(self, model: nn.Module, part: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log-probabilities and values of the tokens of answers."""
+        with self.accelerator.autocast():
+            output, values = model(**_inputs(part))
+        return self._of_answers(output.logits, part), values[:, part.context - 1 : -1].squeeze(-1).float()
+
+    def _logprobs(self, model: nn.Module, part: Rollout) -> torch.Tensor:
+        with self.accelerator.autocast():
+            return self._of_answers(model(**_inputs(part)).logits, part)
+
+    def _of_answers(self, logits: torch.Tensor, part: Rollout) -> torch.Tensor:
+        return selective_log_softmax(logits[:, part.context - 1 : -1].float() / self.args.temperature, part.answers)
+
+    # Learning
+
+    def _learn(self, rollout: Rollout, known: Judged) -> dict[str, float]:
+        """Pass over a batch several times, a mini-batch an optimizer step."""
+        sums: dict[str, torch.Tensor] = {}
+        norms, count = [], len(rollout.ids)
+        for _ in range(self.args.num_ppo_epochs):
+            parts = np.split(np.random.permutation(count), self.args.num_mini_batches)
+            norms += [self._optimize(rollout, known, rows, sums) for rows in parts]
+        tokens = float(rollout.answered.sum()) * self.args.num_ppo_epochs
+        means = {name: self._mean(each / tokens) for name, each in sums.items()}
+        scores, length = self._mean(known.scores.mean()), self._mean(rollout.lengths.float().mean())
+        kl = self._mean(known.kl.sum(1).mean())
+        return {
+            "loss": means["policy_loss"] + self.args.vf_coef * means["value_loss"],
+            "reward": scores,
+            "kl": kl,
+            "objective": scores - self.args.kl_coef * kl,
+            **means,
+            "entropy": self._mean(-(known.logprobs * rollout.answered).sum() / rollout.answered.sum()),
+            "answer_tokens": length,
+            "ended": self._mean(torch.tensor(float(np.mean(rollout.ended)), device=known.scores.device)),
+            "grad_norm": float(np.mean(norms)),
+        }
+
+    def _optimize(self, rollout: Rollout, known: Judged, rows: Any, sums: dict[str, torch.Tensor]) -> float:
+        tokens = rollout.answered[rows].sum()
+        for start in range(0, len(rows), self.plan.forward_rows):
+            some = rows[start : start + self.plan.forward_rows]
+            part = rollout.part(some)
+            logprobs, values = self._seen(self.model, part)
+            total, told = advantage.loss(self.args, known, some, part.answered, logprobs, values)
+            self.accelerator.backward(total / tokens)
+            for name, each in told.items():
+                sums[name] = sums.get(name, 0) + each
+        # A limit of 0 is none; the norm is told anyway.
+        limit = self.args.max_grad_norm or math.inf
+        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), limit)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return float(norm) if norm is not None else 0.0
+
+    # Figures
+
+    def _mean(self, value: torch.Tensor) -> float:
+        return float(self.accelerator.reduce(value.detach().float().reshape(1), "mean"))
+
+    def _total(self, value: torch.Tensor) -> float:
+        return float(self.accelerator.reduce(value.detach().reshape(1), "sum"))
+
+    def _add(self, figures: dict[str, float]) -> None:
+        for name, value in figures.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+        self._steps_summed += 1
+
+    def _averages(self) -> dict[str, float]:
+        """Return the means since the last log: points of the series leave nothing out."""
+        means = {name: value / self._steps_summed for name, value in self._sums.items()}
+        self._sums, self._steps_summed = {}, 0
+        return {**means, "learning_rate": self._get_learning_rate(), "episode": self.state.episode}
+
+    def _keep(self, rollout: Rollout, known: Judged) -> None:
+        prompts = self.plan.rows_of(self.state.global_step - 1)
+        kept = zip(prompts, rollout.texts, known.scores.tolist(), strict=True)
+        self.last = [
+            {"prompt": self._prompts[index].text, "answer": answer, "reward": score}
+            for index, answer, score in list(kept)[: self.plan.samples]
+        ]
+
+    def _watch_kl(self, kl: float) -> None:
+        limit = self.plan.kl_limit
+        if limit is not None and kl > limit:
+            self.kl_stop = kl
+            self.control.should_training_stop = True
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Answer the held-out prompts, and report reward and divergence; without an effect on the training."""
+        del args, kwargs
+        with random_state_kept():
+            rewards, divergences = [], []
+            for start in range(0, len(self._held_out), self.plan.rows):
+                _, known = self._roll_out(self._held_out[start : start + self.plan.rows])
+                rewards += known.scores.tolist()
+                divergences += known.kl.sum(1).tolist()
+        metrics = {"eval_reward": float(np.mean(rewards)), "eval_kl": float(np.mean(divergences))}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics=metrics)
+        return metrics
+
+    # Checkpoints
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the policy; TRL looks for it in what several processes have wrapped, and saves all."""
+        whole, self.model = self.model, self._policy
+        try:
+            super().save_model(output_dir, _internal_call)
+        finally:
+            self.model = whole
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        if self.args.should_save:
+            trainer_state.write_value_model(self)
+        super()._save_checkpoint(model, trial)
+
+    def _load_best_model(self) -> None:
+        trainer_state.load_best(self)
+
+
+def _inputs(part: Rollout) -> dict[str, Any]:
+    positions = (part.seen.cumsum(1) - 1).clamp(min=0)
+    return {
+        "input_ids": part.ids,
+        "attention_mask": part.seen,
+        "position_ids": positions,
+        "return_dict": True,
+        "output_hidden_states": True,
+        "use_cache": False,
+    }

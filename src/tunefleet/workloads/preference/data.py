@@ -1,0 +1,147 @@
+"""What is in a row of preferences or prompts; every error names the row and the column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tunefleet.analysis.dataset.parts import Parts
+from tunefleet.analysis.dataset.shapes import Recognized, named_judged, named_pair
+from tunefleet.errors import DataError
+from tunefleet.workloads.data.formats import Content, Place, Shape, prompt_of, without_weights
+from tunefleet.workloads.data.readers import Rows, numbered
+
+RowKind = Literal["pairs", "judged", "prompts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A prompt with a better and a worse answer; all texts (the separator behind the prompt), or all chats."""
+
+    prompt: Content
+    chosen: Content
+    rejected: Content
+    tools: list[Any] | None = None
+    place: Place = field(default=Place(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An answer to a prompt, and whether it is good."""
+
+    prompt: Content
+    completion: Content
+    good: bool
+    tools: list[Any] | None = None
+    place: Place = field(default=Place(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A prompt, and the right answer if there is one."""
+
+    prompt: Content
+    reference: str | None
+    place: Place = field(default=Place(), compare=False)
+
+
+def pairs(rows: Rows, shape: Shape) -> Iterator[Pair]:
+    """Read rows as pairs.
+
+    Args:
+        rows: As they are.
+        shape: How they are read.
+
+    Raises:
+        DataError: If a row lacks a column or has something else there.
+    """
+    for parts, place in shape.parts(numbered(rows)):
+        prompt, answers, tools = _contents(parts, shape.separator, place)
+        yield Pair(prompt, answers[0], answers[1], tools, place)
+
+
+def judged(rows: Rows, shape: Shape) -> Iterator[Judged]:
+    """Read rows as judged answers; a pair counts as two.
+
+    Args:
+        rows: As they are.
+        shape: How they are read.
+
+    Raises:
+        DataError: If a row lacks a column or has something else there.
+    """
+    for parts, place in shape.parts(numbered(rows)):
+        prompt, answers, tools = _contents(parts, shape.separator, place)
+        if parts.good is None:
+            yield Judged(prompt, answers[0], good=True, tools=tools, place=place)
+            yield Judged(prompt, answers[1], good=False, tools=tools, place=place)
+        else:
+            yield Judged(prompt, answers[0], parts.good, tools, place)
+
+
+def asked(rows: Rows, shape: Shape) -> Iterator[Asked]:
+    """Read rows as prompts.
+
+    Args:
+        rows: As they are.
+        shape: How they are read.
+
+    Raises:
+        DataError: If a row lacks a column or has something else there, or a chat among texts.
+    """
+    chats: bool | None = None
+    for parts, place in shape.parts(numbered(rows)):
+        if chats is not None and parts.chat is not chats:
+            holds, before = ("a chat", "texts") if parts.chat else ("a text", "chats")
+            raise DataError(
+                f"{place} holds {holds} in {shape.columns[0]!r}, and the rows before it hold {before}.",
+                hint="Make all the same.",
+            )
+        chats = parts.chat
+        if parts.tools:
+            shape.notes.add("Column 'tools' is not used: these prompts are rendered without tools", place.row)
+        reference = parts.answer[0]["content"] if parts.answer else None
+        yield Asked(prompt_of(parts, shape.separator), reference, place)
+
+
+def recognized(kind: RowKind, columns: tuple[Any, ...], first: Mapping[str, Any], origin: str) -> Recognized:
+    """Return the shape of the rows of a kind.
+
+    Args:
+        kind: What a row is.
+        columns: As the spec names them.
+        first: The first row.
+        origin: What the user calls the dataset.
+
+    Raises:
+        DataError: If the first row lacks a column, or the rows are something else.
+    """
+    if kind == "pairs":
+        return named_pair(columns, first, origin)
+    if kind == "judged":
+        return named_judged(columns, first, origin)
+    prompt, reference = columns
+    return Recognized("prompt", {"prompt": prompt, **({"reference": reference} if reference else {})})
+
+
+def _contents(parts: Parts, separator: str, place: Place) -> tuple[Content, list[Content], list[Any] | None]:
+    """Return prompt and answers as texts or as chats."""
+    answers = [parts.answer, *([parts.worse] if parts.worse is not None else [])]
+    for message in (message for answer in answers for message in answer):
+        if message["role"] == "user":
+            raise DataError(
+                f"{place}: an answer has a message of the user, which would be trained as a part of it.",
+                hint="End each chat with the assistant's answer.",
+            )
+        if message.get("weight") == 0:
+            raise DataError(f"{place}: an answer has weight 0, and answers are what is compared.")
+    prompt = prompt_of(parts, separator)
+    if parts.chat:
+        return prompt, [without_weights(answer)[0] for answer in answers], parts.tools
+    texts: list[Content] = [str(answer[0]["content"]) for answer in answers]
+    if not all(texts):
+        raise DataError(f"{place} has an empty text as an answer.")
+    if not any(message["content"] for message in parts.before):
+        raise DataError(f"{place} has an empty prompt.")
+    return prompt, texts, None

@@ -1,0 +1,138 @@
+"""`dpo`, `orpo` and `reward`: trainings on a better and a worse answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import datasets
+from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
+
+from tunefleet.analysis.dataset.notes import Notes
+from tunefleet.analysis.memory.estimate import Load
+from tunefleet.spec import DpoSpec, OrpoSpec, RewardSpec
+from tunefleet.workloads.data.sources import Found
+from tunefleet.workloads.data.tokenization import Encoder
+from tunefleet.workloads.preference import data
+from tunefleet.workloads.preference.evaluation import HeldOut
+from tunefleet.workloads.preference.method import Material, Method, Parts, SpecT, some_left
+from tunefleet.workloads.preference.orpo import OddsTrainer
+from tunefleet.workloads.preference.reference_model import reference_of, where_others_find_it
+from tunefleet.workloads.preference.tokenization import Exchange, Exchanges, Limits
+from tunefleet.workloads.training.label_scores import score_labels_only
+
+
+class PairMethod(Method[SpecT]):
+    """What the trainings on pairs have in common."""
+
+    row_kind = "pairs"
+
+    @property
+    def load(self) -> Load:
+        """Two sequences a row."""
+        return Load(sequences=2)
+
+    def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
+        """Make tokens of prompts, better and worse answers."""
+        shape = self.shape(found.train, found.origin, Notes())
+        prompt_limit = getattr(self.spec.training, "max_prompt_length", None)
+        limits = Limits(max_length, prompt_limit)
+        train = self._tokens(data.pairs(found.train, shape), Exchanges(encoder, shape.notes), limits)
+        limits.counts.dropped += len(found.train) - limits.counts.rows - limits.counts.dropped
+        some_left(limits.counts, found.origin, max_length)
+        held_out = None
+        if found.held_out is not None:
+            others = Limits(max_length, prompt_limit)
+            read = data.pairs(found.held_out, self.shape(found.held_out, found.held_out_origin, shape.notes))
+            held_out = self._tokens(read, Exchanges(encoder, shape.notes), others)
+            some_left(others.counts, found.held_out_origin, max_length)
+        return Material(train, held_out, limits.counts, found.origin, max_length, shape.notes.sentences)
+
+    def _tokens(self, pairs: Iterable[data.Pair], exchanges: Exchanges, limits: Limits) -> datasets.Dataset:
+        kept = list(pairs)
+        chosen = exchanges.encode(Exchange(pair.prompt, pair.chosen, pair.tools, pair.place) for pair in kept)
+        rejected = exchanges.encode(Exchange(pair.prompt, pair.rejected, pair.tools, pair.place) for pair in kept)
+        columns: dict[str, list[list[int]]] = {"prompt_ids": [], "chosen_ids": [], "rejected_ids": []}
+        for (prompt, better), (_, worse) in zip(chosen, rejected, strict=True):
+            cut = limits.cut(prompt, [better, worse])
+            if cut is not None:
+                for name, ids in zip(columns, (cut[0], *cut[1]), strict=True):
+                    columns[name].append(ids)
+        return self.laid_out(columns)
+
+    def laid_out(self, columns: dict[str, list[list[int]]]) -> datasets.Dataset:
+        """Return the columns as the trainer takes them."""
+        return datasets.Dataset.from_dict(columns)
+
+
+class _Dpo(HeldOut, DPOTrainer):
+    sequences_a_row = 2
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for model in (self.model, self.ref_model):
+            if model is not None:
+                score_labels_only(model)
+
+    def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        return dataset  # rows come tokenised and cut
+
+
+class DpoMethod(PairMethod[DpoSpec]):
+    """Direct preference optimisation (Rafailov et al. 2023, arXiv 2305.18290)."""
+
+    @property
+    def load(self) -> Load:
+        """Two sequences a row, and a reference unless the adapter is turned off for it."""
+        training = self.spec.training
+        return Load(2, reference=self.spec.adapter is None and not training.precompute_ref_log_probs)
+
+    def trainer(self, parts: Parts) -> HeldOut:
+        """Make TRL's trainer."""
+        training = self.spec.training
+        args = DPOConfig(
+            **parts.arguments,
+            beta=training.beta,
+            loss_type=[training.loss_type],
+            label_smoothing=training.label_smoothing,
+            max_length=None,
+            precompute_ref_log_probs=training.precompute_ref_log_probs,
+        )
+        common = where_others_find_it(self.launch, parts.common, wanted=training.precompute_ref_log_probs)
+        early = training.precompute_ref_log_probs
+        return _Dpo(args=args, ref_model=None if early else reference_of(self.launch, parts), **common)
+
+
+class OrpoMethod(PairMethod[OrpoSpec]):
+    """Odds-ratio preference optimisation (Hong et al. 2024, arXiv 2403.07691)."""
+
+    def trainer(self, parts: Parts) -> HeldOut:
+        """Make our own trainer."""
+        return OddsTrainer(beta=self.spec.training.beta, arguments=parts.arguments, **parts.common)
+
+
+class _Reward(HeldOut, RewardTrainer):
+    sequences_a_row = 2
+
+
+class RewardMethod(PairMethod[RewardSpec]):
+    """A reward model (Bradley-Terry, as in Ouyang et al. 2022, arXiv 2203.02155)."""
+
+    scores = True
+    measures: ClassVar = {"accuracy": "accuracy", "margin": "margin", "reward": "mean_reward"}
+
+    def laid_out(self, columns: dict[str, list[list[int]]]) -> datasets.Dataset:
+        """Put prompt and answer together: the score is of both."""
+        prompts = columns.pop("prompt_ids")
+        return datasets.Dataset.from_dict(
+            {
+                name: [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
+                for name, answers in columns.items()
+            }
+        )
+
+    def trainer(self, parts: Parts) -> HeldOut:
+        """Make TRL's trainer."""
+        centre = self.spec.training.center_rewards_coefficient
+        args = RewardConfig(**parts.arguments, max_length=None, center_rewards_coefficient=centre)
+        return _Reward(args=args, **parts.common)

@@ -1,0 +1,79 @@
+"""Measures of the held-out rows that are means over rows, not over batches of unequal size.
+
+With several processes a few rows may count twice, where their number is no multiple of what all take at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from tunefleet.workloads.training.exact_trainer import ExactTrainer, random_state_kept
+
+
+class HeldOut(ExactTrainer):
+    """To be named before one of TRL's trainers, which keep what they measure in `_metrics`."""
+
+    sequences_a_row = 1
+    """How many sequences of a batch make one row."""
+    _batch_rows: list[int]
+    _metrics: Mapping[str, Any]
+
+    def measure_held_out(self, names: Mapping[str, str]) -> dict[str, float]:
+        """Measure the held-out rows; reports to no callback and leaves the random state as it was.
+
+        Args:
+            names: What a measure is called → what TRL calls it; those that it does not have are left out.
+
+        Returns:
+            The loss, and the measures.
+        """
+        with random_state_kept():
+            output = self.evaluation_loop(self.get_eval_dataloader(), "held-out rows", prediction_loss_only=True)
+        found = self._metrics["eval"]
+        measured = {name: found[theirs][0] for name, theirs in names.items() if found.get(theirs)}
+        found.clear()
+        return {"loss": float(output.metrics["eval_loss"]), **measured}
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the usual loop, and put the means over rows in place of the means of means."""
+        self._batch_rows = []
+        self._metrics["eval"].clear()
+        output = super().evaluation_loop(*args, **kwargs)
+        for values in self._metrics["eval"].values():
+            values[:] = [_mean(values, self._batch_rows)]
+        return output
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> Any:
+        """Note how many rows the batch has."""
+        self._batch_rows.append(_rows(inputs) // self.sequences_a_row)
+        return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Keep the count of tokens where a checkpoint holds it."""
+        loss: torch.Tensor = super().training_step(*args, **kwargs)
+        self.state.num_input_tokens_seen = max(int(self._total_train_tokens), int(self.state.num_input_tokens_seen))
+        return loss
+
+
+def _rows(inputs: Any) -> int:
+    if isinstance(inputs, list):
+        return len(inputs)
+    return next(int(value.shape[0]) for value in inputs.values() if isinstance(value, torch.Tensor))
+
+
+def _mean(values: list[float | None], rows: list[int]) -> float:
+    weights = rows if len(rows) == len(values) else [1] * len(values)
+    counted = [
+        (value, weight)
+        for value, weight in zip(values, weights, strict=True)
+        if value is not None and not math.isnan(value)
+    ]
+    total = sum(weight for _, weight in counted)
+    return sum(value * weight for value, weight in counted) / total if total else math.nan

@@ -1,0 +1,234 @@
+"""`grpo` and `rloo`: trainings on several answers to each prompt, which are rewarded and compared with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import datasets
+import torch
+from transformers import PreTrainedTokenizerBase
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+
+from tunefleet.analysis.dataset.notes import Notes
+from tunefleet.analysis.memory.estimate import Load
+from tunefleet.errors import DataError, InputError
+from tunefleet.spec import GrpoSpec, RlooSpec
+from tunefleet.spec.alignments import RewardedTaskSpec
+from tunefleet.workloads.data.chat_template import ChatRenderer
+from tunefleet.workloads.data.formats import Content, Shape
+from tunefleet.workloads.data.prompts import PromptTokenizer
+from tunefleet.workloads.data.readers import Rows
+from tunefleet.workloads.data.sources import Found
+from tunefleet.workloads.data.tokenization import Encoder
+from tunefleet.workloads.distributed import ranks
+from tunefleet.workloads.ppo.reward_model import Judge, open_judge
+from tunefleet.workloads.preference import data
+from tunefleet.workloads.preference.evaluation import HeldOut
+from tunefleet.workloads.preference.method import Material, Method, Parts, SpecT, some_left
+from tunefleet.workloads.preference.reward_functions import Answered, Rule, by_rule
+from tunefleet.workloads.preference.tokenization import Counts
+
+Scored = Callable[..., list[float]]
+_REFERENCE = "reference"
+
+
+class GroupMethod(Method[SpecT]):
+    """What both have in common."""
+
+    measures: ClassVar = {
+        "reward": "reward",
+        "reward_std": "reward_std",
+        "answer_tokens": "completions/mean_length",
+        "cut_answers": "completions/clipped_ratio",
+    }
+
+    @property
+    def _wanted(self) -> RewardedTaskSpec:
+        assert isinstance(self.spec, RewardedTaskSpec)
+        return self.spec
+
+    @property
+    def load(self) -> Load:
+        """The answers of a batch; a reference if the divergence counts and no adapter can be turned off for it."""
+        beta = float(getattr(self.spec.training, "beta", 0.0))
+        return Load(1, reference=beta > 0 and self.spec.adapter is None)
+
+    def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
+        """Keep the prompts that are not too long; the trainer makes their tokens."""
+        counts = Counts()
+        shape = self.shape(found.train, found.origin, Notes())
+        train = self._prompts(found.train, shape, encoder, max_length, counts)
+        some_left(counts, found.origin, max_length)
+        self._fill_a_step(len(train), found.origin)
+        held_out = None
+        if found.held_out is not None:
+            others = Counts()
+            other = self.shape(found.held_out, found.held_out_origin, shape.notes)
+            held_out = self._prompts(found.held_out, other, encoder, max_length, others)
+            some_left(others, found.held_out_origin, max_length)
+        # A sequence is a prompt with its answer.
+        longest = max_length + self._wanted.generation.max_new_tokens
+        return Material(train, held_out, counts, found.origin, longest, shape.notes.sentences)
+
+    def _fill_a_step(self, prompts: int, origin: str) -> None:
+        """Refuse fewer prompts than a step takes: the trainer draws whole steps only."""
+        training = self._wanted.training
+        answers = training.batch_size * training.gradient_accumulation_steps * ranks.count()
+        needed = -(-answers // training.num_generations)
+        how = "batch_size × gradient_accumulation_steps × processes ÷ num_generations"
+        if prompts < needed:
+            raise DataError(
+                f"A step takes {needed} prompts ({how}), and {origin} has {prompts} that can be used.",
+                hint="Give more prompts, lower `training.batch_size` or `training.gradient_accumulation_steps`, or "
+                "raise `training.num_generations`.",
+            )
+        if left := prompts % needed:
+            text = f"A step takes {needed} prompts ({how}): each pass leaves out {left} of {prompts}, others each time."
+            self.launch.journal.event("data.incomplete_step", text, "warning", {"prompts": prompts, "left_out": left})
+
+    def _prompts(self, read: Rows, shape: Shape, encoder: Encoder, limit: int, counts: Counts) -> datasets.Dataset:
+        kept: list[dict[str, Any]] = []
+        for row in data.asked(read, shape):
+            length = len(encoder.ask(row.prompt, None, row.place)[1])
+            if length > limit:
+                counts.dropped += 1
+                continue
+            counts.rows += 1
+            counts.tokens += length
+            kept.append({"prompt": row.prompt, _REFERENCE: row.reference})
+        return datasets.Dataset.from_list(kept)
+
+    def arguments(self, parts: Parts) -> dict[str, Any]:
+        """Return the arguments that TRL's trainers of this kind share."""
+        training, drawn = self._wanted.training, self._wanted.generation
+        size = training.num_generations
+        # Answers to a prompt stay together: an evaluation takes whole groups.
+        parts.arguments["per_device_eval_batch_size"] = -(-parts.arguments["per_device_eval_batch_size"] // size) * size
+        # Their loss says nothing of how good the answers are.
+        best = {"metric_for_best_model": "eval_reward", "greater_is_better": True}
+        better = {} if training.eval_strategy == "no" else best
+        source = parts.base.source
+        return {
+            **parts.arguments,
+            **better,
+            # TRL loads the reference by itself: the same as the model that is trained.
+            "model_init_kwargs": None if source.revision is None else {"revision": source.revision},
+            "trust_remote_code": source.trust_remote_code,
+            "num_generations": size,
+            "num_iterations": training.num_iterations,
+            "epsilon": training.epsilon,
+            "mask_truncated_completions": training.mask_truncated_completions,
+            "max_completion_length": drawn.max_new_tokens,
+            "temperature": drawn.temperature,
+            "top_p": drawn.top_p,
+            "top_k": max(drawn.top_k, 0),
+            "min_p": drawn.min_p,
+            "repetition_penalty": drawn.repetition_penalty,
+            "reward_weights": [one.weight for one in self._wanted.rewards]
+            + ([1.0] if self._wanted.reward_model is not None else []),
+        }
+
+    def rewards(self, parts: Parts) -> list[Scored]:
+        """Return what rewards an answer, named as the metrics have it.
+
+        Raises:
+            InputError: If a function or model cannot be used.
+        """
+        found: list[Scored] = []
+        kinds = [one.type for one in self._wanted.rewards]
+        for number, one in enumerate(self._wanted.rewards, start=1):
+            name = one.type if kinds.count(one.type) == 1 else f"{one.type}_{number}"
+            found.append(_named(name, by_rule(one)))
+        if self._wanted.reward_model is not None:
+            # A training without its own idea of a device is on the one that its arguments name.
+            device = self._device(parts)
+            judge = open_judge(self._wanted.reward_model, self.launch.job.inputs, self.launch.workspace, device)
+            found.append(_by_model(judge, self._wanted.training.batch_size, parts.tokenizer))
+        return found
+
+    def _device(self, parts: Parts) -> torch.device:
+        kind = parts.around.machine.device
+        return torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
+
+
+class _Drawing(HeldOut):
+    def _tokenize_prompts(self, prompts: list[Any]) -> Any:
+        if isinstance(prompts[0], str):
+            return PromptTokenizer(self.processing_class).prompts(prompts, rendered=False), None, {}
+        return super()._tokenize_prompts(prompts)
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        # In the arithmetic of the training, whatever types the weights are held in.
+        with self.accelerator.autocast():
+            return super()._generate(*args, **kwargs)
+
+
+class _Grpo(_Drawing, GRPOTrainer):
+    pass
+
+
+class _Rloo(_Drawing, RLOOTrainer):
+    pass
+
+
+class GrpoMethod(GroupMethod[GrpoSpec]):
+    """Group relative policy optimisation (Shao et al. 2024, arXiv 2402.03300)."""
+
+    def trainer(self, parts: Parts) -> HeldOut:
+        """Make TRL's trainer."""
+        training = self.spec.training
+        args = GRPOConfig(
+            **self.arguments(parts),
+            beta=training.beta,
+            loss_type=training.loss_type,
+            scale_rewards=training.scale_rewards,
+            epsilon_high=training.epsilon_high,
+        )
+        return _Grpo(args=args, reward_funcs=self.rewards(parts), **parts.common)
+
+
+class RlooMethod(GroupMethod[RlooSpec]):
+    """REINFORCE leave-one-out (Ahmadian et al. 2024, arXiv 2402.14740)."""
+
+    def trainer(self, parts: Parts) -> HeldOut:
+        """Make TRL's trainer."""
+        training = self.spec.training
+        args = RLOOConfig(
+            **self.arguments(parts), beta=training.beta, normalize_advantages=training.normalize_advantages
+        )
+        return _Rloo(args=args, reward_funcs=self.rewards(parts), **parts.common)
+
+
+def _named(name: str, rule: Rule) -> Scored:
+    def score(*, prompts: list[Content], completions: list[Any], completion_ids: Any, **columns: Any) -> list[float]:
+        references: Sequence[str | None] = columns.get(_REFERENCE) or [None] * len(prompts)
+        return rule(Answered(prompts, [_text(one) for one in completions], references, completion_ids))
+
+    score.__name__ = name
+    return score
+
+
+def _by_model(judge: Judge, batch: int, tokenizer: PreTrainedTokenizerBase) -> Scored:
+    def text(prompt: Content, completion: Any) -> str:
+        if isinstance(prompt, str):
+            return prompt + _text(completion)
+        # As the answer was drawn: laid out by the template of the model that is trained.
+        return ChatRenderer(tokenizer).render([*prompt, *completion])
+
+    def reward_model(*, prompts: list[Content], completions: list[Any], **columns: Any) -> list[float]:
+        del columns
+        texts = [text(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
+        scores: list[float] = judge.scores(texts, batch).tolist()
+        return scores
+
+    return reward_model
+
+
+def _text(completion: Any) -> str:
+    """Return what the model wrote, of a text or of a chat."""
+    if isinstance(completion, str):
+        return completion
+    if not completion:
+        raise InputError("The trainer drew no answer to a prompt.")
+    return "".join(str(message.get("content") or "") for message in completion)

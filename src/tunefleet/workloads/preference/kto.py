@@ -1,0 +1,120 @@
+"""`kto`: a training on answers of which each is good or bad."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import datasets
+import numpy as np
+from trl import KTOConfig, KTOTrainer
+
+from tunefleet.analysis.dataset.notes import Notes
+from tunefleet.analysis.memory.estimate import Load
+from tunefleet.errors import DataError
+from tunefleet.spec import KtoSpec
+from tunefleet.workloads.data.sources import Found
+from tunefleet.workloads.data.tokenization import Encoder
+from tunefleet.workloads.preference import data
+from tunefleet.workloads.preference.evaluation import HeldOut
+from tunefleet.workloads.preference.method import Material, Method, Parts, some_left
+from tunefleet.workloads.preference.reference_model import reference_of, where_others_find_it
+from tunefleet.workloads.preference.tokenization import Exchange, Exchanges, Limits
+from tunefleet.workloads.training.label_scores import score_labels_only
+
+
+class _Kto(HeldOut, KTOTrainer):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for model in (self.model, self.ref_model):
+            if model is not None:
+                score_labels_only(model)
+
+    def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        return dataset  # rows come tokenised and cut
+
+
+class KtoMethod(Method[KtoSpec]):
+    """Kahneman-Tversky optimisation (Ethayarajh et al. 2024, arXiv 2402.01306)."""
+
+    row_kind = "judged"
+    measures: ClassVar = {
+        "reward_good": "rewards/chosen",
+        "reward_bad": "rewards/rejected",
+        "margin": "rewards/margins",
+    }
+
+    @property
+    def load(self) -> Load:
+        """The answer, and a mismatched one for the divergence; a reference unless the adapter is turned off for it."""
+        early = self.spec.training.precompute_ref_log_probs
+        return Load(2, reference=self.spec.adapter is None and not early)
+
+    def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
+        """Make tokens of prompts and answers, in an order drawn from the seed: batches must have both kinds."""
+        training = self.spec.training
+        shape = self.shape(found.train, found.origin, Notes())
+        exchanges = Exchanges(encoder, shape.notes)
+        limits = Limits(max_length, training.max_prompt_length)
+        train = self._tokens(data.judged(found.train, shape), exchanges, limits, found.origin)
+        some_left(limits.counts, found.origin, max_length)
+        self._tell_balance(train)
+        held_out = None
+        if found.held_out is not None:
+            others = Limits(max_length, training.max_prompt_length)
+            read = data.judged(found.held_out, self.shape(found.held_out, found.held_out_origin, shape.notes))
+            held_out = self._tokens(read, exchanges, others, found.held_out_origin)
+            some_left(others.counts, found.held_out_origin, max_length)
+        return Material(train, held_out, limits.counts, found.origin, max_length, shape.notes.sentences)
+
+    def trainer(self, parts: Parts) -> HeldOut:
+        """Make TRL's trainer."""
+        training = self.spec.training
+        early = training.precompute_ref_log_probs
+        args = KTOConfig(
+            **parts.arguments,
+            beta=training.beta,
+            loss_type=training.loss_type,
+            desirable_weight=training.desirable_weight,
+            undesirable_weight=training.undesirable_weight,
+            max_length=None,
+            precompute_ref_log_probs=early,
+        )
+        common = where_others_find_it(self.launch, parts.common, wanted=early)
+        return _Kto(args=args, ref_model=None if early else reference_of(self.launch, parts), **common)
+
+    def _tokens(
+        self, answers: Iterable[data.Judged], exchanges: Exchanges, limits: Limits, origin: str
+    ) -> datasets.Dataset:
+        judged = list(answers)
+        order = np.random.default_rng(self.spec.training.seed).permutation(len(judged)).tolist()
+        judged = [judged[at] for at in order]
+        prompts, completions, labels = [], [], []
+        encoded = exchanges.encode(Exchange(one.prompt, one.completion, one.tools, one.place) for one in judged)
+        for one, (prompt, answer) in zip(judged, encoded, strict=True):
+            cut = limits.cut(prompt, [answer])
+            if cut is not None:
+                prompts.append(cut[0])
+                completions.append(cut[1][0])
+                labels.append(one.good)
+        columns: dict[str, list[Any]] = {"prompt_ids": prompts, "completion_ids": completions, "label": labels}
+        if self.spec.training.loss_type == "kto":
+            if len(prompts) == 1:
+                raise DataError(
+                    f"{origin} has a single answer to learn from: the divergence is estimated of answers to other "
+                    "prompts.",
+                    hint="Give at least two rows, or take `training.loss_type: apo_zero_unpaired`.",
+                )
+            # Each prompt with the answer of the one before it, of which the divergence is estimated.
+            mismatched = zip(prompts, [*completions[-1:], *completions[:-1]], strict=True)
+            columns["KL_completion_ids"] = [answer[: limits.whole - len(prompt)] for prompt, answer in mismatched]
+        return datasets.Dataset.from_dict(columns)
+
+    def _tell_balance(self, train: datasets.Dataset) -> None:
+        good = sum(train["label"])
+        bad = len(train) - good
+        weighed = self.spec.training.desirable_weight * good, self.spec.training.undesirable_weight * bad
+        # Eq. (8) of the paper.
+        if min(weighed) * 4 / 3 < max(weighed):
+            text = f"{good} answers are good and {bad} are bad: weigh them against that with desirable_weight."
+            self.launch.journal.event("data.unbalanced", text, "warning", {"good": good, "bad": bad})

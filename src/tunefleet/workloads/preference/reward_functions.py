@@ -1,0 +1,173 @@
+"""Rewards by rules: each looks at answers with what belongs to them, and gives a number for each."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from tunefleet.errors import InputError
+from tunefleet.spec.rewards import (
+    ExactMatchReward,
+    FormatReward,
+    FunctionReward,
+    LengthReward,
+    RegexReward,
+    Reward,
+)
+from tunefleet.workloads.common.numeric_answers import NUMBER, last_number, number
+from tunefleet.workloads.common.quotes import beginning
+from tunefleet.workloads.data.formats import Content
+
+_MARKED: Final = re.compile(r"####[ \t]*([^\n]*)")
+_NAMED: Final = re.compile(r"\bA:\s*([^\n]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Answers that are to be rewarded, each with what belongs to it.
+
+    Args:
+        prompts: What was asked.
+        answers: What was answered.
+        references: The right answers, where they are known.
+        tokens: Of the answers.
+    """
+
+    prompts: Sequence[Content]
+    answers: Sequence[str]
+    references: Sequence[str | None]
+    tokens: Sequence[Sequence[int]]
+
+
+Rule = Callable[[Answered], list[float]]
+"""Gives a reward for each answer."""
+
+
+def final_answer(text: str, pattern: re.Pattern[str] | None = None) -> str | None:
+    """Return the final answer of a text, in one spelling; None if it has none.
+
+    Args:
+        text: An answer, or a right one.
+        pattern: Finds it, in its first group or as a whole; by default the number behind the first `####` that has
+            one, as evaluations have it: what a model invents behind its answer does not count. Without a number it is
+            the text there; without a mark what stands behind the last `A:`, else the last number.
+    """
+    if pattern is not None:
+        matches = list(pattern.finditer(text))
+        return None if not matches else _spelled(matches[-1].group(1 if pattern.groups else 0) or "")
+    marked: list[str] = _MARKED.findall(text)
+    if marked:
+        numbers = (number(found[0]) for line in marked if (found := NUMBER.search(line)))
+        return next(numbers, None) or next((_spelled(line) for line in marked if line.strip()), None)
+    named = _NAMED.findall(text)
+    return _spelled(named[-1]) if named else last_number(text)
+
+
+def _spelled(text: str) -> str:
+    """Leave out what does not count: how a number is written, spaces around a text, a last full stop, capitals."""
+    return number(text) or text.strip().rstrip(".").casefold()
+
+
+def by_rule(wanted: Reward) -> Rule:
+    """Return the reward of a rule.
+
+    What it returns raises InputError if a function fails, or a reward is no finite number: a training would leave that
+    out and go on as if there were no such reward.
+
+    Raises:
+        InputError: If it names a function that does not exist.
+    """
+    rule = _rule(wanted)
+    name = f"function {wanted.function}" if isinstance(wanted, FunctionReward) else wanted.type
+
+    def finite(given: Answered) -> list[float]:
+        rewards = rule(given)
+        for reward, answer in zip(rewards, given.answers, strict=True):
+            if not math.isfinite(reward):
+                raise InputError(
+                    f"The reward {name} gave {reward} for the answer {beginning(answer)}.",
+                    hint="Give a finite number for every answer, 0 where there is nothing to reward.",
+                )
+        return rewards
+
+    return finite
+
+
+def _rule(wanted: Reward) -> Rule:
+    match wanted:
+        case ExactMatchReward():
+            return _exact(None if wanted.pattern is None else re.compile(wanted.pattern, re.DOTALL))
+        case RegexReward():
+            compiled = re.compile(wanted.pattern, re.DOTALL)
+            return _matching(compiled.fullmatch if wanted.whole else compiled.search)
+        case FormatReward():
+            parts = r"\s*".join(rf"<{tag}>(?:(?!</?{tag}>).)*</{tag}>" for tag in wanted.tags)
+            return _matching(re.compile(rf"\s*{parts}\s*", re.DOTALL).fullmatch)
+        case LengthReward():
+            return _between(wanted.min_tokens, wanted.max_tokens)
+        case FunctionReward():
+            return _called(wanted.function)
+
+
+def _exact(pattern: re.Pattern[str] | None) -> Rule:
+    def right(answer: str, reference: str) -> bool:
+        wanted = final_answer(reference, pattern) or _spelled(reference)
+        return bool(wanted) and final_answer(answer, pattern) == wanted
+
+    return lambda given: [
+        float(right(answer, reference or "")) for answer, reference in zip(given.answers, given.references, strict=True)
+    ]
+
+
+def _matching(match: Callable[[str], Any]) -> Rule:
+    return lambda given: [float(match(answer) is not None) for answer in given.answers]
+
+
+def _between(least: int, most: int) -> Rule:
+    return lambda given: [_share(len(ids), least, most) for ids in given.tokens]
+
+
+def _share(length: int, least: int, most: int) -> float:
+    if length < least:
+        return length / least
+    return 1.0 if length <= most else max(0.0, 2.0 - length / most)
+
+
+def _called(name: str) -> Rule:
+    module, _, attribute = name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            f"The reward function {name} cannot be imported: {error}.",
+            hint="Its module must be installed on the worker, or lie in a folder of its PYTHONPATH.",
+        ) from error
+
+    def reward(given: Answered) -> list[float]:
+        try:
+            found = function(
+                prompts=list(given.prompts), completions=list(given.answers), references=list(given.references)
+            )
+            found = list(found) if isinstance(found, Iterator) else found
+        except (MemoryError, torch.OutOfMemoryError):
+            raise  # less of a batch may help
+        except Exception as error:
+            said = traceback.format_exception_only(error)[-1].strip()
+            raise InputError(f"The reward function {name} failed: {said}", detail=traceback.format_exc()) from error
+        try:
+            rewards = [float(value) for value in found]
+        except (TypeError, ValueError) as error:
+            raise InputError(f"The reward function {name} gave no list of numbers: {error}.") from error
+        if len(rewards) != len(given.answers):
+            many, answers = len(rewards), len(given.answers)
+            raise InputError(f"The reward function {name} gave {many} rewards for {answers} answers.")
+        return rewards
+
+    return reward

@@ -1,0 +1,132 @@
+"""A training from beginning to end: rows → tokens → model → measures before → training → measures after → delivery.
+
+May be killed at any moment and started again on the same folder: then it goes on from the newest valid checkpoint,
+with the measures before the training that it had taken then.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tunefleet.spec import AlignmentTaskSpec
+from tunefleet.workloads.common import base_model
+from tunefleet.workloads.data.sources import open_rows
+from tunefleet.workloads.data.tokenization import Encoder
+from tunefleet.workloads.distributed import ranks
+from tunefleet.workloads.preference import result
+from tunefleet.workloads.preference.dpo import DpoMethod, OrpoMethod, RewardMethod
+from tunefleet.workloads.preference.evaluation import HeldOut
+from tunefleet.workloads.preference.grpo import GrpoMethod, RlooMethod
+from tunefleet.workloads.preference.kto import KtoMethod
+from tunefleet.workloads.preference.method import Material, Method
+from tunefleet.workloads.preference.reference_model import FOLDER
+from tunefleet.workloads.preference.result import Measures
+from tunefleet.workloads.training import assembly, outputs, participation, setup
+from tunefleet.workloads.training.dataset import report_notes
+from tunefleet.workloads.training.disk_check import require_disk
+from tunefleet.workloads.training.launch import Launch
+
+_METHODS: dict[str, type[Method[Any]]] = {
+    "dpo": DpoMethod,
+    "kto": KtoMethod,
+    "orpo": OrpoMethod,
+    "reward": RewardMethod,
+    "grpo": GrpoMethod,
+    "rloo": RlooMethod,
+}
+Aligned = Launch[AlignmentTaskSpec]
+
+
+def run(folder: Path) -> None:
+    """Run the training of a job folder.
+
+    Raises:
+        InputError: If data, model, reward or options cannot be used.
+        MachineError: If this machine lacks what the spec asks for.
+    """
+    launch = setup.open_training(folder, AlignmentTaskSpec)
+    _train(launch, _METHODS[launch.spec.task_type](launch))
+
+
+def _train(launch: Aligned, method: Method[Any]) -> None:
+    spec, clock, session = launch.spec, launch.clock, launch.session
+    around = setup.look_around(launch, liger=False, load=method.load)
+    with clock.part("data"), ranks.leader_first(launch.folder, launch.job.launch, "data"):
+        found = open_rows(spec.data, launch.job.inputs, launch.workspace, method.columns, seed=spec.training.seed)
+        launch, own = participation.own_rows(launch, found.train, found.origin)
+        found, spec = replace(found, train=own), launch.spec
+        method = _METHODS[spec.task_type](launch)
+    with clock.part("model"), ranks.leader_first(launch.folder, launch.job.launch, "model"):
+        base = assembly.locate_base(spec, launch.job.inputs, launch.workspace)
+        tokenizer = base_model.load_tokenizer(base.source)
+    with clock.part("tokenizing"):
+        context = base_model.context_length(base.source)
+        vocabulary = base_model.embedding_rows(base.source)
+        encoder = Encoder(tokenizer, append_eos=getattr(spec.training, "append_eos", True), vocabulary=vocabulary)
+        material = method.material(found, encoder, _longest(launch, context))
+        material = replace(material, duplicates=found.duplicates)
+        _tell(launch, material)
+    around.memory.tell(base.source, around.kernels, material.max_length, launch.journal)
+    with clock.part("model"):
+        trainer = method.build(base, tokenizer, material, around)
+    if session.leads:
+        require_disk(launch.folder, trainer, adapter=spec.adapter is not None, make_room=lambda: False)
+    before, after = setup.train_between(
+        launch,
+        trainer,
+        lambda step, when: _measure(launch, method, trainer, step, when),
+        lambda: _baseline(launch, method, trainer),
+    )
+    with clock.part("saving"):
+        delivered = setup.deliver(launch, trainer, tokenizer)
+    machine, kernels = around.machine, around.kernels
+    resume = str(session.resume.path) if session.resume else None
+    outcome = result.Outcome(trainer, machine, kernels, resume, delivered, clock.seconds(), material, before, after)
+    setup.report(launch, around.memory, result.build(launch.job, spec, outcome))
+    if session.leads:
+        shutil.rmtree(launch.folder.root / FOLDER, ignore_errors=True)
+
+
+def _longest(launch: Aligned, context: int | None) -> int:
+    wanted = launch.spec.training.max_seq_length
+    if context is None or context >= wanted:
+        return wanted
+    launch.journal.event("data.context", f"Rows are cut at {context} tokens, the longest that the model knows.")
+    return context
+
+
+def _tell(launch: Aligned, material: Material) -> None:
+    counts, limit = material.counts, material.max_length
+    total = counts.rows + counts.dropped
+    for count, what in ((counts.truncated, "longer than that and cut"), (counts.dropped, "left out")):
+        if count:
+            text = f"{count} of {total} rows are {what} (limit: {limit} tokens)."
+            launch.journal.event("data.truncated", text, "warning")
+    report_notes(launch.journal, material.notes, material.duplicates)
+    data = {"rows": counts.rows, "tokens": counts.tokens}
+    launch.journal.event("data.ready", f"{counts.rows} rows, {counts.tokens} tokens.", data=data)
+
+
+def _baseline(launch: Aligned, method: Method[Any], trainer: HeldOut) -> Measures | None:
+    """Measure the untrained model, or read what an earlier launch has measured."""
+    if launch.baseline.exists():
+        kept: Measures | None = json.loads(launch.baseline.read_bytes())
+        return kept
+    measured = _measure(launch, method, trainer, 0, "before")
+    if launch.session.leads:
+        outputs.write_file(launch.baseline, json.dumps(measured).encode())
+    return measured
+
+
+def _measure(launch: Aligned, method: Method[Any], trainer: HeldOut, step: int, when: str) -> Measures | None:
+    if trainer.eval_dataset is None:
+        return None
+    measured = trainer.measure_held_out(method.measures)
+    launch.journal.metric(step, {f"held_out_{name}": value for name, value in measured.items()})
+    said = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
+    launch.journal.event(f"evaluation.{when}", f"Held-out rows {when} the training: {said}.")
+    return measured

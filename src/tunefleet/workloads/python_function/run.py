@@ -1,0 +1,175 @@
+"""The job of a `python` task from beginning to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tunefleet.artifacts import hash_file
+from tunefleet.errors import InputError, MachineError
+from tunefleet.schemas.compat_results import FILE_KIND
+from tunefleet.schemas.job_folder import Job
+from tunefleet.settings import inherited_environment, without_credentials
+from tunefleet.spec import PythonTaskSpec
+from tunefleet.trainer_control import JobSession
+from tunefleet.trainer_control.files import read_json, write_json
+from tunefleet.workloads.common import job_secrets, subprocesses
+from tunefleet.workloads.common.job import open_task
+from tunefleet.workloads.faults import CommandFailedError
+from tunefleet.workloads.python_function import runner
+from tunefleet.workloads.python_function.discovery import returned, size_of
+from tunefleet.workloads.python_function.pip_packages import python_with
+
+WORK: Final = "python"
+"""Folder of the job in which the function runs."""
+OUTPUT: Final = "output"
+_OURS: Final = ("TUNEFLEET_", "ORCHESTRATOR_", "NEBULA_", "REDIS_", "PYTHON", "LD_")
+_LOOK_S: Final = 1.0
+_LOG_BYTES: Final = 256 << 20
+
+
+def main(folder: Path) -> None:
+    """Run the function of a job.
+
+    Args:
+        folder: The job folder.
+
+    Raises:
+        CommandFailedError: If the function failed, ran too long or left too much.
+        InputError: If what it returned is not what the spec says, or its packages cannot be had.
+        MachineError: If it is to have no network and this machine cannot see to that.
+    """
+    # The code is not filled in: `${` is its own.
+    task = open_task(folder, PythonTaskSpec, filled=False)
+    job, spec, session = task.job, task.spec, task.session
+    variables: dict[str, str] = job_secrets.filled({"env": dict(spec.env)})["env"]
+    work = _fresh(folder, spec.code)
+    session.status.write(state="running", phase="installing" if spec.requirements else "running")
+    python = python_with(spec.requirements, _environment({}))
+    session.status.write(phase="running")
+    seconds = _run(spec, job, work, python, _environment(variables))
+    result = returned(work / "result.json", spec.emits)
+    outputs = _delivered(folder, work, result)
+    _record(session, result["metrics"])
+    about = {"seconds": round(seconds, 3), "network": spec.network, "requirements": list(spec.requirements)}
+    write_json(task.folder.responses_json, {"ok": True, **result, "outputs": outputs, "run": about}, sync=True)
+
+
+def _fresh(folder: Path, code: str) -> Path:
+    """Return an empty folder with the code: a function that was cut off begins again."""
+    work = folder / WORK
+    shutil.rmtree(work, ignore_errors=True)
+    (work / OUTPUT).mkdir(parents=True)
+    (work / "task.py").write_text(code, encoding="utf-8")
+    return work
+
+
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the function's environment: nothing of ours, no key, no address of a server; what its spec names."""
+    inherited = without_credentials(inherited_environment())
+    plain = {name: value for name, value in inherited.items() if not name.startswith(_OURS)}
+    return {**plain, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", **variables}
+
+
+def _run(spec: PythonTaskSpec, job: Job, work: Path, python: str, environment: Mapping[str, str]) -> float:
+    call, failure = work / "call.json", work / "failure.json"
+    stages = {name.partition(".")[2]: path for name, path in job.inputs.items() if name.startswith("upstream.")}
+    limits = {
+        # The log is a file, too, and is not what the function leaves.
+        "file_bytes": spec.output_limits.max_bytes + _LOG_BYTES,
+        "memory_bytes": spec.resources.hardware.memory_bytes,
+        "cpu_s": int(spec.timeout_s * (os.cpu_count() or 1)) + 60,
+    }
+    write_json(call, {
+        "code": str(work / "task.py"), "entrypoint": spec.entrypoint, "inputs": stages, "network": spec.network,
+        "limits": limits, "result": str(work / "result.json"), "failure": str(failure),
+    })  # fmt: skip
+    began = time.monotonic()
+    try:
+        returncode = subprocesses.run(
+            [python, "-I", "-u", str(Path(runner.__file__).resolve()), str(call)],
+            env=environment, cwd=work, timeout_s=spec.timeout_s, while_running=_weighing(work, spec),
+        )  # fmt: skip
+    except subprocesses.TimeUpError:
+        raise CommandFailedError(
+            f"The code ran longer than timeoutSeconds ({spec.timeout_s:g} s) allows.", "input"
+        ) from None
+    _weighing(work, spec, every_s=0.0)()
+    said = read_json(failure) or {}
+    if returncode == runner.NO_ISOLATION:
+        raise MachineError(
+            f"The code is to have no network, and this worker cannot see to that: {said.get('message')}.",
+            hint="Write network: bridge if it may have network, or allow user namespaces on the worker.",
+        )
+    if said:
+        raise CommandFailedError(
+            f"The code failed: {said['message']}.", said.get("kind", "input"), said.get("traceback")
+        )
+    if returncode != 0:
+        raise _ended_by(returncode)
+    return time.monotonic() - began
+
+
+def _ended_by(returncode: int) -> CommandFailedError:
+    if returncode < 0:
+        how = f"was ended by signal {-returncode}; the machine or the task's memory may have run out"
+        return CommandFailedError(f"The code {how}.", "oom" if returncode == -9 else "bug")
+    return CommandFailedError(f"The code ended with exit code {returncode} and returned nothing.", "input")
+
+
+def _weighing(work: Path, spec: PythonTaskSpec, every_s: float = _LOOK_S) -> Callable[[], None]:
+    """Return what ends the function when it leaves more than it may."""
+    looked_at = 0.0
+
+    def look() -> None:
+        nonlocal looked_at
+        if time.monotonic() - looked_at < every_s:
+            return
+        size_bytes = size_of(work)
+        looked_at = time.monotonic()
+        if size_bytes > spec.output_limits.max_bytes:
+            raise CommandFailedError(
+                f"The code left {size_bytes:,} bytes; pythonOutput.maxBytes allows {spec.output_limits.max_bytes:,}.",
+                "input",
+            )
+
+    return look
+
+
+def _delivered(folder: Path, work: Path, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Put what is delivered where the task's files lie, and say what it is."""
+    write_json(folder / "metrics.json", result["metrics"])
+    (work / "result.json").replace(folder / "result.json")
+    found: dict[str, Any] = {name: _file(folder, name) for name in ("result.json", "metrics.json")}
+    _refuse_links(work / OUTPUT)
+    if any((work / OUTPUT).iterdir()):
+        shutil.rmtree(folder / OUTPUT, ignore_errors=True)
+        (work / OUTPUT).rename(folder / OUTPUT)
+        found[OUTPUT] = {"kind": "folder", "relative_path": OUTPUT, "bytes": size_of(folder / OUTPUT)}
+    return found
+
+
+def _refuse_links(output: Path) -> None:
+    """Deliver nothing of the worker's own by a link into its file system."""
+    for path in output.rglob("*"):
+        if path.is_symlink():
+            raise InputError(f"The code left a link in output: {path.relative_to(output)}.", hint="Copy what it means.")
+
+
+def _file(folder: Path, name: str) -> dict[str, Any]:
+    digest, size_bytes = hash_file(folder / name)
+    return {"kind": FILE_KIND, "relative_path": name, "bytes": size_bytes, "sha256": digest}
+
+
+def _record(session: JobSession, metrics: Mapping[str, Any]) -> None:
+    numbers = {
+        name: value for name, value in metrics.items() if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    if numbers:
+        session.journal.metric(0, numbers)
+        session.journal.event("code.returned", f"The function returned {json.dumps(numbers)}.")

@@ -1,0 +1,195 @@
+"""The run of a `rag_index` task from beginning to end.
+
+Vectors are kept as they are made, and how many points are in the database is written down: a launch after a kill goes
+on there. A point that was put in and not noted takes its own place.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tunefleet.errors import InputError
+from tunefleet.schemas.job_folder import Job
+from tunefleet.spec import RagIndexTaskSpec
+from tunefleet.spec.paths import DATABASE
+from tunefleet.spec.retrieval import INDEX
+from tunefleet.trainer_control.files import read_json, write_json
+from tunefleet.trainer_control.session import JobSession
+from tunefleet.workloads.common.item_control import Heeding
+from tunefleet.workloads.common.job import open_task
+from tunefleet.workloads.embedding.embedding_log import Teller
+from tunefleet.workloads.embedding.encoder import Encoder, open_encoder
+from tunefleet.workloads.embedding.model_loading import Vectors
+from tunefleet.workloads.embedding.vector_cache import KeptVectors, encoded, fingerprint
+from tunefleet.workloads.inference.items import read_items
+from tunefleet.workloads.rag.chunking import Chunk, chunks
+from tunefleet.workloads.rag.vector_db import Collection, Database, copy_database, open_folder, open_server
+
+_POINTS_AT_ONCE: Final = 256
+_DOCUMENTS_AT_ONCE: Final = 100
+_BATCHES_KEPT: Final = 8
+_WORK: Final = "vectors"
+
+
+def run(folder: Path) -> None:
+    """Put a job's texts into the database; goes on where a launch before was ended.
+
+    Raises:
+        TunefleetError: If the data, the model or the database cannot be used.
+    """
+    task = open_task(folder, RagIndexTaskSpec, filled=False)
+    database = _open(folder, task.spec, task.job)
+    try:
+        this = _Run(folder, task.session, task.job, task.spec, database)
+        with Heeding(task.session, kept=_WORK) as heeding:
+            result = this.result(heeding.heed)
+    finally:
+        database.close()
+    (folder / INDEX / ".lock").unlink(missing_ok=True)
+    write_json(task.folder.responses_json, result, sync=True)
+    shutil.rmtree(folder / _WORK)
+
+
+class _Run:
+    """What a run does while the database is open."""
+
+    def __init__(self, folder: Path, session: JobSession, job: Job, spec: RagIndexTaskSpec, database: Database) -> None:
+        self._began = time.monotonic()
+        self._work = folder / _WORK
+        self._session = session
+        self._job = job
+        self._spec = spec
+        self._database = database
+        # Before the work: a wrong address or collection is known at once.
+        self._there = database.find(spec.qdrant.collection)
+        self._items = read_items(spec.data, job.inputs, folder / "inputs")
+        self._encoder = open_encoder(
+            spec.embedding.model,
+            job.inputs.get("embedding.model"),
+            spec.embedding,
+            revision=spec.embedding.revision,
+            trust_remote_code=spec.embedding.trust_remote_code,
+        )
+        if spec.mode == "append":
+            fit(self._there, self._encoder, spec.embedding.model)
+
+    def result(self, heed: Callable[[int], None]) -> dict[str, Any]:
+        """Embed and index; returns the result.
+
+        Args:
+            heed: Called with the number of pieces that are done, between two batches; may end the process.
+        """
+        spec, encoder = self._spec, self._encoder
+        pieces = chunks(self._items, spec.chunking, encoder.model.offsets)
+        texts = [piece.text for piece in pieces]
+        about = fingerprint(texts, self._job.inputs, spec.embedding.model_dump(exclude={"batch_size"}))
+        kept = KeptVectors(self._work, encoder.dimension, about)
+        before = kept.count
+        told = Teller(self._session, len(texts), before, heed=heed).at
+        vectors = encoded(kept, texts, _BATCHES_KEPT * spec.embedding.batch_size, encoder, told)
+        note = Note(self._work / "points.json", about)
+        target = _target(self._database, spec, encoder.dimension, note)
+        teller = Teller(self._session, len(texts), note.done, "indexing", heed=heed)
+        _put(self._database, target, pieces, vectors, note, teller)
+        about_it = about_database(target.name, spec.qdrant.url)
+        return {
+            "ok": True,
+            "executor": "rag_index",
+            "qdrant": about_it if spec.qdrant.url else {**about_it, "path": INDEX},
+            "embedding": {"model": spec.embedding.model, "dimension": encoder.dimension},
+            "documents": len({piece.source for piece in pieces}),
+            "chunks": len(pieces),
+            "points": self._database.count(target.name),
+            "usage": {
+                "texts": len(texts),
+                "computed": len(texts) - before,
+                "prompt_tokens": encoder.tokens,
+                "truncated": encoder.cut,
+                "latency_sec": round(time.monotonic() - self._began, 3),
+            },
+        }
+
+
+def about_database(collection: str, url: str | None) -> dict[str, Any]:
+    """Return what a result says of the database; secrets of an address stay names."""
+    return {"collection": collection, "url": url}
+
+
+def fit(there: Collection | None, encoder: Encoder, model: str) -> None:
+    """Check that a model suits a collection.
+
+    Raises:
+        InputError: If its vectors have another number of numbers.
+    """
+    if there is not None and there.dimension != encoder.dimension:
+        made = f" It was made with {there.model}." if there.model else ""
+        raise InputError(
+            f"The collection {there.name} holds vectors of {there.dimension} numbers, and {model} makes "
+            f"{encoder.dimension}.{made}",
+            hint="Use the model that the collection was made with, or another collection.",
+        )
+
+
+class Note:
+    """How far a run is with the database.
+
+    Args:
+        file: Where it is written down.
+        of: What tells the run from others.
+    """
+
+    def __init__(self, file: Path, of: str) -> None:
+        self._file = file
+        self._of = of
+        found = read_json(file) or {}
+        mine = found.get("of") == of
+        self.prepared = mine
+        """Whether the collection is ready for the points: emptied, if that was asked for."""
+        self.done = int(found.get("done", 0)) if mine else 0
+        """How many points are in the database."""
+
+    def write(self, done: int) -> None:
+        """Note that the collection is ready and how many points are in it."""
+        self.prepared, self.done = True, done
+        write_json(self._file, {"of": self._of, "done": done}, sync=True)
+
+
+def _open(folder: Path, spec: RagIndexTaskSpec, job: Job) -> Database:
+    if spec.qdrant.url is not None:
+        return open_server(spec.qdrant)
+    path = folder / INDEX
+    base = job.inputs.get(DATABASE) or job.inputs.get(f"{DATABASE}.artifact")
+    if base is not None and not path.exists():
+        copy_database(Path(base), path)
+    return open_folder(path)
+
+
+def _target(database: Database, spec: RagIndexTaskSpec, dimension: int, note: Note) -> Collection:
+    name = spec.qdrant.collection
+    there = database.find(name)
+    if there is not None and spec.mode == "recreate" and not note.prepared:
+        database.delete(name)
+        there = None
+    return there or database.create(name, dimension, spec.distance, spec.embedding.model)
+
+
+def _put(
+    database: Database, target: Collection, pieces: Sequence[Chunk], vectors: Vectors, note: Note, teller: Teller
+) -> None:
+    if not note.prepared:
+        counts = list(Counter(piece.source for piece in pieces).items())
+        for begin in range(0, len(counts), _DOCUMENTS_AT_ONCE):
+            database.forget(target.name, counts[begin : begin + _DOCUMENTS_AT_ONCE])
+        note.write(0)
+    for begin in range(note.done, len(pieces), _POINTS_AT_ONCE):
+        teller.at(begin)
+        some = pieces[begin : begin + _POINTS_AT_ONCE]
+        ids = [piece.id(target.name) for piece in some]
+        database.put(target, ids, vectors[begin : begin + len(some)], [piece.payload for piece in some])
+        note.write(begin + len(some))
+    teller.at(len(pieces))

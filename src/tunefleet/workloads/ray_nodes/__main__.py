@@ -1,0 +1,82 @@
+"""`python -m tunefleet.workloads.ray_nodes gcs://PACKAGE`: the entry point of a job on a Ray cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+
+from tunefleet.integrations.clusters.base import Ask
+from tunefleet.integrations.clusters.ray_order import (
+    AGAIN,
+    ENDED,
+    FAILED,
+    HOPELESS,
+    LASTING,
+    RUNNING,
+    WAITING,
+    OrderError,
+    unpack,
+)
+
+
+def main() -> int:
+    """Take the order, do it, and say how it ended; the last line is for the server."""
+    # Each node's lines stand for themselves, also where others print the same.
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    import ray
+
+    ray.init(logging_level=logging.ERROR)
+    stop = threading.Event()
+    # Ray has set a handler of its own, which would leave at once.
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        code, words = _do(_order(sys.argv[1]), stop)
+    except OrderError as error:
+        code, words = FAILED, f"{error}."
+    # What the nodes have printed comes before the last line.
+    ray.shutdown()
+    if code:
+        print(f"{ENDED}{words}", flush=True)
+    return code
+
+
+def _order(package: str) -> Ask:
+    """Take what the server has left, so that nobody else finds it."""
+    from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get
+
+    text = _internal_kv_get(package)
+    if text is None:
+        raise OrderError("what the server has left for this job is gone: it is kept for ten minutes")
+    _internal_kv_del(package)
+    return unpack(text)
+
+
+def _do(ask: Ask, stop: threading.Event) -> tuple[int, str]:
+    from tunefleet.workloads.ray_nodes import long_running, placement_group, single_task
+
+    if ask.options.get(LASTING) == "true":
+        long_running.keep(ask, _say, stop.is_set)
+        return 0, ""
+    try:
+        place = placement_group.take(ask, lambda why: print(f"{WAITING}{why}", flush=True), stop.is_set)
+    except placement_group.HopelessError as error:
+        return HOPELESS, str(error)
+    except placement_group.StoppedError:
+        return AGAIN, "It was stopped while it waited for nodes."
+    try:
+        print(f"{RUNNING}{', '.join(place.names())}", flush=True)
+        ended = single_task.run(ask, place, stop.is_set)
+    finally:
+        place.leave()
+    return ended.code, " ".join(ended.faults)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""The actor in a bundle: it has the CPUs and GPUs, and runs the command there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+_GUARD: Final = "tunefleet.workloads.ray_nodes.guard"
+_NOT_HANDED_ON: Final = frozenset({"RAY_AUTH_TOKEN"})
+"""What opens the cluster is not for what runs on it."""
+
+
+class Node:
+    """What Ray makes an actor of, with two threads: one waits for the command, the other can end it.
+
+    Args:
+        number: Of the node, from 0.
+        grace_s: How long the command may take to end.
+    """
+
+    def __init__(self, number: int, grace_s: float) -> None:
+        self._number = number
+        self._grace_s = grace_s
+        self._line, self._theirs = socket.socketpair()
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
+        """Run a command; returns its exit code, and a fault of the start in words.
+
+        The variables come this way because Ray's head keeps, on a disk maybe, what an actor is made with.
+        """
+        kept = {name: value for name, value in os.environ.items() if name not in _NOT_HANDED_ON}
+        given = {**kept, **environment, "TUNEFLEET_NODE": str(self._number)}
+        arguments = [sys.executable, "-m", _GUARD, str(self._grace_s), *command]
+        with self._theirs:
+            subprocess.run(arguments, stdin=self._theirs.fileno(), env=given, check=True)
+        with self._line.makefile("rb") as answers:
+            said = answers.readline()
+        if not said:
+            return 1, "its guard was killed"
+        told = json.loads(said)
+        return int(told.get("code", 1)), str(told.get("fault", ""))
+
+    def stop(self) -> None:
+        """Have the command end: SIGTERM, and SIGKILL after the grace."""
+        # It may have ended by now.
+        with contextlib.suppress(OSError):
+            self._line.sendall(b"stop\n")

@@ -1,0 +1,170 @@
+"""A placement group of a Ray cluster: one bundle on each of several nodes, waited for with a reason."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import ray
+from ray._private.state import available_resources_per_node
+from ray.experimental.internal_kv import _internal_kv_get
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from tunefleet.integrations.clusters.base import Ask
+from tunefleet.workloads.ray_nodes.diagnostics import Machine, Outlook, outlook
+from tunefleet.workloads.ray_nodes.node import Node
+
+_LOOK_S: Final = 0.5
+_FIRST_S: Final = 2.0
+"""What is free is given within this; there is nothing to tell until then."""
+_SETTLE_S: Final = 5.0
+"""A cluster that has just been started gets its nodes one after the other."""
+_FREE_S: Final = 5.0
+"""How long more nodes than are needed are waited for that were free a moment ago."""
+_STATUS: Final = "__autoscaling_status"
+_V2: Final = "__autoscaler_v2_enabled"
+
+
+class HopelessError(Exception):
+    """The cluster cannot give the nodes."""
+
+
+class StoppedError(Exception):
+    """The job is to end."""
+
+
+class Room:
+    """The nodes of an ask; not one of them is held before all are.
+
+    Args:
+        ask: What is wanted.
+        nodes: How many bundles.
+    """
+
+    def __init__(self, ask: Ask, nodes: int) -> None:
+        self.nodes = nodes
+        self._ask = ask
+        self._need = dict(look(ask).need)
+        self._group = self._reserved()
+
+    def _reserved(self) -> Any:
+        return placement_group([self._need] * self.nodes, strategy="STRICT_SPREAD")
+
+    def suit(self, need: Mapping[str, float]) -> None:
+        """Wait for what is needed now: a node that has joined says how Ray calls its GPUs."""
+        if self._need != need:
+            self.leave()
+            self._need = dict(need)
+            self._group = self._reserved()
+
+    def ready(self, wait_s: float) -> bool:
+        """Whether all bundles are there; waits so long for them."""
+        return bool(self._group.wait(timeout_seconds=wait_s))
+
+    def names(self) -> list[str]:
+        """Return on which nodes the bundles lie, by their number."""
+        where = placement_group_table(self._group)["bundles_to_node_id"]
+        called = {node["NodeID"]: str(node["NodeName"]) for node in ray.nodes()}
+        # A bundle whose node has just died has none.
+        return [called.get(where.get(number, ""), "of an unknown name") for number in range(self.nodes)]
+
+    def start(self, index: int, number: int) -> tuple[Any, Any]:
+        """Start the command in a bundle.
+
+        Args:
+            index: Of the bundle.
+            number: That the command finds in `TUNEFLEET_NODE`.
+
+        Returns:
+            The actor, and what its `run` will return.
+        """
+        need, ask = self._need, self._ask
+        options = {
+            "num_cpus": need["CPU"],
+            "num_gpus": need.get("GPU", 0),
+            "memory": need.get("memory"),
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "max_concurrency": 2,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                placement_group=self._group, placement_group_bundle_index=index
+            ),
+        }
+        actor = ray.remote(Node).options(**options).remote(number, ask.grace_s)
+        return actor, actor.run.remote(list(ask.command), dict(ask.environment))
+
+    def leave(self) -> None:
+        """Give the bundles back; the actors in them end."""
+        remove_placement_group(self._group)
+
+
+def take(ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> Room:
+    """Take the nodes of an ask: more than are needed if they are free now, else as soon as there are enough.
+
+    Args:
+        ask: What is wanted.
+        say: Told why it waits, when that changes.
+        stopped: Whether to wait no longer.
+
+    Raises:
+        HopelessError: If the cluster cannot give them, or has not had them for `patience_s`.
+        StoppedError: If it was told to stop.
+    """
+    most = min(look(ask).now, ask.nodes_max)
+    if most > ask.nodes:
+        room = Room(ask, most)
+        if room.ready(_FREE_S):
+            return room
+        room.leave()
+    room = Room(ask, ask.nodes)
+    try:
+        _wait(room, ask, say, stopped)
+    except BaseException:
+        room.leave()
+        raise
+    return room
+
+
+def _wait(room: Room, ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
+    said, began = "", time.monotonic()
+    had, patient_s = began, _FIRST_S
+    while not room.ready(patient_s):
+        patient_s = _LOOK_S
+        if stopped():
+            raise StoppedError
+        now, seen = time.monotonic(), look(ask)
+        room.suit(seen.need)
+        had = had if seen.lacking else now
+        if seen.hopeless and now - began > min(_SETTLE_S, ask.patience_s):
+            raise HopelessError(seen.never)
+        if now - had > ask.patience_s:
+            raise HopelessError(f"{seen.short}; {ask.patience_s:.0f} s have not changed that.")
+        why = seen.why(ask.patience_s)
+        if why != said:
+            say(why)
+            said = why
+
+
+def look(ask: Ask) -> Outlook:
+    """Compare an ask with what the cluster has now."""
+    free = available_resources_per_node()
+    machines = [
+        Machine(str(node["NodeName"]), node["Resources"], free.get(node["NodeID"], {}))
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+    return outlook(ask, machines, autoscaled=_autoscaled())
+
+
+def _autoscaled() -> bool | None:
+    """Whether an autoscaler runs that starts nodes: it calls their types by name, a mere watcher by the nodes' ids."""
+    if _internal_kv_get(_V2) == b"1":
+        return True
+    report = json.loads(_internal_kv_get(_STATUS) or b"{}").get("autoscaler_report")
+    if not report or not report.get("active_nodes"):
+        return None
+    ids = {f"node_{node['NodeID']}" for node in ray.nodes()}
+    return not set(report["active_nodes"]) <= ids

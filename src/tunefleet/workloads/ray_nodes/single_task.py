@@ -1,0 +1,105 @@
+"""The nodes of one task: they begin together, and it is over when all have ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from tunefleet.integrations.clusters.base import Ask
+from tunefleet.integrations.clusters.ray_order import AGAIN, FAILED, HOPELESS
+from tunefleet.workloads.ray_nodes.placement_group import Room
+
+_LOOK_S: Final = 0.5
+_KILL_S: Final = 5.0
+"""So long after the grace the guards have killed what was left."""
+
+
+@dataclass
+class Ended:
+    """How nodes have ended.
+
+    Args:
+        codes: Exit codes, of those that have one.
+        faults: What went wrong beside them, a sentence each.
+        hopeless: Whether another try would end the same.
+    """
+
+    codes: list[int] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    hopeless: bool = False
+
+    @property
+    def code(self) -> int:
+        """Return the job's exit code."""
+        if self.hopeless:
+            return HOPELESS
+        if AGAIN in self.codes:
+            return AGAIN
+        return FAILED if self.faults or any(self.codes) else 0
+
+    def add(self, name: str, ref: Any, *, told: bool) -> bool:
+        """Read how a node ended.
+
+        Args:
+            name: Of the node.
+            ref: What its actor returns.
+            told: Whether it was told to end: then its exit code says nothing of it.
+
+        Returns:
+            Whether its command has begun, and ended by itself.
+        """
+        try:
+            code, fault = ray.get(ref)
+        except RayError as error:
+            self._lost(name, error)
+            return False
+        self.codes.append(code)
+        if fault:
+            self.faults.append(f"Ray node {name} could not start the command: {fault}.")
+            self.hopeless = True
+        elif code and not told:
+            self.faults.append(f"The command ended with exit code {code} on Ray node {name}.")
+        return not fault
+
+    def _lost(self, name: str, error: RayError) -> None:
+        if "No module named 'tunefleet" in str(error):
+            self.faults.append(f"Ray node {name} has no Tunefleet: install it in Ray's environment on all nodes.")
+            self.hopeless = True
+        elif isinstance(error, RayActorError):
+            self.faults.append(f"Ray node {name} was lost: {_last(error)}.")
+        else:
+            self.faults.append(f"Ray node {name} failed: {_last(error)}.")
+
+
+def run(ask: Ask, room: Room, stopped: Callable[[], bool]) -> Ended:
+    """Run the command on all nodes; returns when nothing of it is left.
+
+    Args:
+        ask: What is run.
+        room: The nodes.
+        stopped: Whether it is to end: each gets SIGTERM, and SIGKILL after the grace.
+    """
+    names = room.names()
+    started = [room.start(number, number) for number in range(room.nodes)]
+    waited = {ref: number for number, (_, ref) in enumerate(started)}
+    ended = Ended()
+    deadline: float | None = None
+    while waited and (deadline is None or time.monotonic() < deadline):
+        ready, _ = ray.wait(list(waited), num_returns=1, timeout=_LOOK_S)
+        alone = [ended.add(names[waited.pop(ref)], ref, told=deadline is not None) for ref in ready]
+        if deadline is None and (stopped() or not all(alone)):
+            deadline = time.monotonic() + ask.grace_s + _KILL_S
+            for number in waited.values():
+                started[number][0].stop.remote()
+    ended.faults += [f"Ray node {names[number]} did not end within the grace." for number in waited.values()]
+    return ended
+
+
+def _last(error: RayError) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,11 @@
+"""`python -m tunefleet.workloads.runpod`: take the jobs of an endpoint; with `--rp_serve_api` those of this machine."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from tunefleet.workloads.runpod.handler import handler
+
+if __name__ == "__main__":
+    # RunPod's own library, which is in its container only.
+    import_module("runpod").serverless.start({"handler": handler})

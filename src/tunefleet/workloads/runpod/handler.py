@@ -1,0 +1,130 @@
+"""A job of the endpoint: reads adapter and base from the hub, merges them, and puts the merged model there.
+
+Input: `lora_model_id`, `base_model_id`, `anonimize`, `hf_token`, `hf_username`; token and account may come from the
+endpoint's own environment instead (`HF_TOKEN`, `HF_USERNAME`), `private: false` makes a public repository,
+`trust_remote_code: true` runs code that comes with the base, `lora_revision` is the adapter's commit, and
+`merge_anew: true` merges once more what is there already. Output: `model_repo_id` and
+`status: success`, or `error` and `status: failed`. The input is never logged: it has a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import tempfile
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tunefleet.errors import InputError, TunefleetError
+from tunefleet.workloads.runpod import merging
+from tunefleet.workloads.runpod.repository import Repository
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a job asks for.
+
+    Args:
+        lora: The adapter's repository.
+        base: The base's.
+        username: Account of the result.
+        token: Reads both, and writes the result.
+        anonymise: Give the result a random name.
+        private: Whether the result is private.
+        code: Run code that comes with the base.
+        revision: Commit of the adapter; null for its newest.
+        anew: Merge once more what is there already.
+    """
+
+    lora: str
+    base: str
+    username: str
+    token: str = field(repr=False)
+    anonymise: bool = False
+    private: bool = True
+    code: bool = False
+    revision: str | None = None
+    anew: bool = False
+
+    @staticmethod
+    def read(given: Any, environment: Mapping[str, str]) -> Wanted:
+        """Read the input of a job.
+
+        Args:
+            given: As RunPod hands it on.
+            environment: Of the endpoint.
+
+        Raises:
+            InputError: If something is missing, or of the wrong type; names what it is, and no value.
+        """
+        said = given if isinstance(given, Mapping) else {}
+        texts = {
+            "lora_model_id": said.get("lora_model_id"),
+            "base_model_id": said.get("base_model_id"),
+            "hf_username": said.get("hf_username") or environment.get("HF_USERNAME"),
+            "hf_token": said.get("hf_token") or environment.get("HF_TOKEN"),
+        }
+        wrong = [name for name, value in texts.items() if not isinstance(value, str) or not value]
+        if wrong:
+            raise InputError(f"The job's input lacks {', '.join(wrong)}.")
+        defaults = {"anonimize": False, "private": True, "trust_remote_code": False, "merge_anew": False}
+        switches = {name: said.get(name, default) for name, default in defaults.items()}
+        wrong = [name for name, value in switches.items() if not isinstance(value, bool)]
+        if wrong:
+            raise InputError(f"{' and '.join(wrong)} of the job's input must be true or false.")
+        revision = said.get("lora_revision")
+        if revision is not None and not isinstance(revision, str):
+            raise InputError("lora_revision of the job's input must be text.")
+        lora, base, username, token = map(str, texts.values())
+        anonymise, private, code, anew = switches.values()
+        return Wanted(lora, base, username, token, anonymise, private, code, revision, anew)
+
+
+async def handler(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Do a job.
+
+    Args:
+        job: With `id` and `input`.
+
+    Returns:
+        The output; see the module.
+    """
+    token = ""
+    try:
+        wanted = Wanted.read(job.get("input"), os.environ)
+        token = wanted.token
+        return await _done(wanted)
+    except Exception as error:  # noqa: BLE001 -- whatever it is, it is the job's answer, and the worker goes on
+        foreseen = isinstance(error, TunefleetError)
+        text = str(error) if foreseen else f"{type(error).__name__}: {error}"
+        told = text if foreseen else traceback.format_exc()
+        logger.error("The job %s has failed: %s", job.get("id"), _without(token, told))  # noqa: TRY400 -- the traceback, without the token
+        return {"error": _without(token, text), "status": "failed"}
+
+
+def _without(token: str, text: str) -> str:
+    return text.replace(token, "***") if token else text
+
+
+async def _done(wanted: Wanted) -> dict[str, Any]:
+    place = Repository(wanted.username, wanted.token, private=wanted.private)
+    parts = await asyncio.to_thread(place.parts, wanted.lora, wanted.base, wanted.revision)
+    name, there = await asyncio.to_thread(place.name, parts, anonymise=wanted.anonymise)
+    if there and not wanted.anew:
+        logger.info("%s holds that merge already", name)
+        return {"model_repo_id": name, "status": "success"}
+    with tempfile.TemporaryDirectory(prefix="tunefleet-merge-") as folder:
+        if parts.whole:
+            logger.info("%s is a whole model: nothing is merged", wanted.lora)
+            made = merging.Made(await asyncio.to_thread(place.copied, parts), verified=None)
+        else:
+            made = await merging.merge(parts, wanted.token, Path(folder), trust=wanted.code)
+        name = await asyncio.to_thread(place.put, name, made.folder, parts)
+    logger.info("%s and %s are merged into %s", parts.lora, parts.base, name)
+    return {"model_repo_id": name, "status": "success", "verified": made.verified}

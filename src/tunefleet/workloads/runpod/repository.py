@@ -1,0 +1,177 @@
+"""Where a merged model goes on the hub. What was merged from the same two is found there and not merged again."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, RepositoryNotFoundError
+
+from tunefleet.errors import InputError
+from tunefleet.workloads.merging.inputs import NEEDED
+
+MARK: Final = "tunefleet-merge.json"
+"""File of a repository that says what it was merged from; sent with the model, in one commit."""
+_ADAPTER: Final = "adapter_config.json"
+_MODEL: Final = "config.json"
+_CODE: Final = "*.py"
+_TAKEN: Final = 409
+"""What the hub answers if there is a repository of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Adapter and base, as they are on the hub now.
+
+    Args:
+        lora: The adapter's repository.
+        lora_commit: Its commit.
+        base: The base's repository.
+        base_commit: Its newest commit.
+        whole: Whether the adapter's repository holds a whole model instead.
+    """
+
+    lora: str
+    lora_commit: str
+    base: str
+    base_commit: str
+    whole: bool
+
+    @property
+    def digest(self) -> str:
+        """The same for the same two commits."""
+        return sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+
+class Repository:
+    """The account that merged models go to.
+
+    Args:
+        username: Its name.
+        token: Reads and writes.
+        private: Whether repositories that are made are private.
+    """
+
+    def __init__(self, username: str, token: str, *, private: bool) -> None:
+        self._username, self._token, self._private = username, token, private
+        self._hub = HfApi(token=token)
+
+    def parts(self, lora: str, base: str, revision: str | None = None) -> Parts:
+        """Look at adapter and base.
+
+        Args:
+            lora: The adapter's repository.
+            base: The base's.
+            revision: Commit of the adapter; its newest by default.
+
+        Raises:
+            InputError: If one is not there, may not be read, or is neither adapter nor model.
+        """
+        about, other = self._info(lora, revision), self._info(base)
+        files = {each.rfilename for each in about.siblings or ()}
+        if _ADAPTER not in files and _MODEL not in files:
+            raise InputError(f"{lora} holds neither an adapter ({_ADAPTER}) nor a model ({_MODEL}).")
+        return Parts(lora, str(about.sha), base, str(other.sha), whole=_ADAPTER not in files)
+
+    def name(self, parts: Parts, *, anonymise: bool) -> tuple[str, bool]:
+        """Return the name of the repository for a merge, and whether that merge is there already.
+
+        A repository of somebody else's merge is never written to: adapters of two accounts may have one name.
+
+        Args:
+            parts: Adapter and base.
+            anonymise: Return a random name.
+        """
+        if anonymise:
+            return f"{self._username}/{uuid.uuid4()}", False
+        plain = f"{self._username}/merged-{parts.lora.rpartition('/')[2]}"
+        own = _own(plain, parts)
+        for name in (plain, own):
+            if not self._hub.repo_exists(name):
+                return name, False
+            if self._mark(name) == parts.digest:
+                return name, True
+        return own, False  # one that was begun and never filled
+
+    def copied(self, parts: Parts) -> Path:
+        """Return the folder of a whole model that stands in an adapter's place, without its maker's code."""
+        wanted = [each for each in NEEDED if each != _CODE]
+        return Path(snapshot_download(parts.lora, revision=parts.lora_commit, token=self._token, allow_patterns=wanted))
+
+    def put(self, name: str, folder: Path, parts: Parts) -> str:
+        """Put a model into its repository, and return its name.
+
+        Args:
+            name: Of the repository; if another merge has made one of that name meanwhile, it gets a longer one.
+            folder: The model.
+            parts: What it was made of.
+
+        Raises:
+            InputError: If the account may not be written to.
+        """
+        try:
+            name = self._made(name, parts)
+            self._hub.upload_folder(
+                repo_id=name,
+                folder_path=folder,
+                ignore_patterns=["README.md", MARK, *([_CODE] if parts.whole else [])],
+                commit_message=f"Merge {parts.lora} into {parts.base}",
+            )
+            # Last, for it says that the rest is there.
+            self._hub.upload_file(
+                repo_id=name, path_in_repo="README.md", path_or_fileobj=_card(parts), commit_message="Say what this is"
+            )
+            said = json.dumps({**asdict(parts), "digest": parts.digest}, indent=1).encode()
+            self._hub.upload_file(
+                repo_id=name, path_in_repo=MARK, path_or_fileobj=said, commit_message="Say what this was merged from"
+            )
+        except HfHubHTTPError as error:
+            raise InputError(f"{name} may not be written: {error}") from error
+        return name
+
+    def _made(self, name: str, parts: Parts) -> str:
+        """Make the repository; the hub lets one of several at once do so."""
+        own = _own(name, parts)
+        try:
+            self._hub.create_repo(name, private=self._private, exist_ok=name.endswith(own[-9:]))
+        except HfHubHTTPError as error:
+            if error.response.status_code != _TAKEN:
+                raise
+            name = own
+            self._hub.create_repo(name, private=self._private, exist_ok=True)
+        return name
+
+    def _info(self, name: str, revision: str | None = None) -> Any:
+        try:
+            return self._hub.model_info(name, revision=revision)
+        except RepositoryNotFoundError as error:
+            raise InputError(
+                f"There is no model {name} on the hub, or the token may not read it.",
+                hint="Check the name, and HF_TOKEN.",
+            ) from error
+
+    def _mark(self, name: str) -> str | None:
+        try:
+            path = self._hub.hf_hub_download(name, MARK)
+        except EntryNotFoundError:
+            return None
+        found = json.loads(Path(path).read_bytes()).get("digest")
+        return found if isinstance(found, str) else None
+
+
+def _own(name: str, parts: Parts) -> str:
+    """Return the name that only a merge of these two has."""
+    return f"{name}-{parts.digest[:8]}"
+
+
+def _card(parts: Parts) -> bytes:
+    head = {"library_name": "transformers", "base_model": [parts.base, parts.lora], "tags": ["tunefleet", "merge"]}
+    what = "A copy of" if parts.whole else f"`{parts.base}` (commit `{parts.base_commit}`) merged with"
+    text = f"{what} `{parts.lora}` (commit `{parts.lora_commit}`), in bf16."
+    return f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n\n{text}\n".encode()

@@ -1,0 +1,114 @@
+"""Translate a spec into training arguments: what every trainer takes. Decides nothing about data or about the model."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunefleet.errors import MachineError
+from tunefleet.spec import ModelTrainingSpec, Parallelism
+from tunefleet.workloads.training.hardware import Hardware, Kernels
+from tunefleet.workloads.training.trackers import name_project
+
+_SMALLEST_EVALUATION_BATCH = 8
+_PROJECT = "tunefleet"
+_BITSANDBYTES = {"adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What surrounds a training.
+
+    Args:
+        hardware: What is there.
+        kernels: What was chosen for it.
+        output_dir: Where checkpoints go.
+        run_name: Name of the run in trackers.
+        evaluation_batch: Rows of a batch in an evaluation, whatever the spec says.
+        parallelism: How several devices share the work.
+        deepspeed: DeepSpeed's configuration, with `deepspeed`.
+    """
+
+    hardware: Hardware
+    kernels: Kernels
+    output_dir: Path
+    run_name: str
+    evaluation_batch: int | None = None
+    parallelism: Parallelism = "ddp"
+    deepspeed: Mapping[str, Any] | None = None
+
+
+def common_arguments(spec: ModelTrainingSpec, setting: Setting) -> dict[str, Any]:
+    """Return what any `TrainingArguments` is given.
+
+    Raises:
+        MachineError: If a tracker or optimizer needs a package that is not installed.
+    """
+    training, hardware, kernels = spec.training, setting.hardware, setting.kernels
+    _check_installed(spec)
+    if training.project_name is not None:
+        name_project(training.project_name)
+    evaluates = training.eval_strategy != "no"
+    deepspeed, parallelism = setting.deepspeed, setting.parallelism
+    return {
+        "output_dir": str(setting.output_dir),
+        "run_name": setting.run_name,
+        "project": training.project_name or _PROJECT,
+        "num_train_epochs": training.num_train_epochs,
+        "max_steps": training.max_steps or -1,
+        "per_device_train_batch_size": training.batch_size,
+        "per_device_eval_batch_size": setting.evaluation_batch
+        or training.eval_batch_size
+        or max(training.batch_size, _SMALLEST_EVALUATION_BATCH),
+        "gradient_accumulation_steps": training.gradient_accumulation_steps,
+        "learning_rate": training.learning_rate,
+        "lr_scheduler_type": training.lr_scheduler_type,
+        # Transformers takes a number below one as a part of all steps.
+        "warmup_steps": training.warmup_steps or training.warmup_ratio,
+        "weight_decay": training.weight_decay,
+        "max_grad_norm": training.max_grad_norm,
+        "optim": training.optim or "adamw_torch_fused",
+        "seed": training.seed,
+        "data_seed": training.seed,
+        "bf16": kernels.compute == "bfloat16",
+        "fp16": kernels.compute == "float16",
+        "use_cpu": hardware.device == "cpu",
+        "use_liger_kernel": kernels.liger,
+        "activation_checkpointing": training.gradient_checkpointing,
+        "activation_checkpointing_kwargs": {"use_reentrant": False} if training.gradient_checkpointing else None,
+        "dataloader_num_workers": training.dataloader_num_workers,
+        "dataloader_pin_memory": hardware.device == "cuda",
+        "logging_steps": training.logging_steps,
+        # The filter shows the last finite loss instead of a NaN: a broken run would look healthy.
+        "logging_nan_inf_filter": False,
+        "save_strategy": training.save_strategy,
+        "save_steps": training.saving_steps,
+        "save_total_limit": training.save_total_limit,
+        "eval_strategy": training.eval_strategy,
+        "eval_steps": training.evaluation_steps if training.eval_strategy == "steps" else None,
+        "load_best_model_at_end": training.load_best_model_at_end,
+        "metric_for_best_model": "eval_loss" if evaluates else None,
+        "greater_is_better": False if evaluates else None,
+        "report_to": [name for name in training.trackers if name != "tensorboard"],
+        "disable_tqdm": True,
+        "ddp_find_unused_parameters": training.ddp_find_unused_parameters,
+        "deepspeed": None if deepspeed is None else dict(deepspeed),
+        "fsdp": True if parallelism == "fsdp" else None,
+        # Each rank writes its share; put together on one they might not fit.
+        "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"} if parallelism == "fsdp" else None,
+    }
+
+
+def _check_installed(spec: ModelTrainingSpec) -> None:
+    needed: list[tuple[str, str]] = [(f"training.report_to: {name}", name) for name in spec.training.trackers]
+    if spec.training.optim in _BITSANDBYTES:
+        needed.append((f"training.optim: {spec.training.optim}", "bitsandbytes"))
+    for wish, package in needed:
+        if importlib.util.find_spec(package) is None:
+            raise MachineError(
+                f"The spec asks for `{wish}`, and the package {package} is not installed.",
+                hint=f"pip install {package} on the worker, or leave it out.",
+            )

@@ -1,0 +1,135 @@
+"""Put the trainer of a launch together: model, arguments, data, callbacks."""
+
+from __future__ import annotations
+
+import datasets
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
+
+from tunefleet.workloads.data.sources import Portion
+from tunefleet.workloads.data.tokenization import Encoder
+from tunefleet.workloads.distributed.row_sharding import allow_sharding_on_cpu
+from tunefleet.workloads.training import assembly, hardware, samples
+from tunefleet.workloads.training.callbacks import common_callbacks
+from tunefleet.workloads.training.dataset import Material, place_of
+from tunefleet.workloads.training.exact_trainer import ContinueTokenCount, StopWhenWorse
+from tunefleet.workloads.training.launch import Supervised
+from tunefleet.workloads.training.predictions import Predict
+from tunefleet.workloads.training.setup import setting_of, settle
+from tunefleet.workloads.training.streaming import SampleStream
+from tunefleet.workloads.training.supervised import supervised_arguments
+from tunefleet.workloads.training.trainer import StreamEpoch, Trainer
+
+_UNCOUNTED = -100
+
+
+def build_trainer(
+    launch: Supervised,
+    base: assembly.Base,
+    tokenizer: PreTrainedTokenizerBase,
+    material: Material,
+    machine: hardware.Hardware,
+    kernels: hardware.Kernels,
+) -> Trainer:
+    """Load the model and make the trainer of a launch.
+
+    Raises:
+        ModelError: If the model or adapter cannot be loaded.
+        MachineError: If a package is missing.
+        InputError: If DeepSpeed's configuration cannot be read.
+        DataError: If the stream cannot go on where the checkpoint was.
+    """
+    spec = launch.spec
+    set_seed(spec.training.seed)
+    count = ContinueTokenCount()
+    held_out = material.held_out
+    # Before the model is loaded: what shares the weights out must be known by then.
+    args = supervised_arguments(spec, setting_of(launch, machine, kernels))
+    loaded, lora = assembly.load_base(spec, base, kernels, spread=launch.parallelism == "device_map")
+    if launch.parallelism == "fsdp":
+        allow_sharding_on_cpu()
+    trainer = Trainer(
+        model=loaded,
+        args=args,
+        train_dataset=material.dataset,
+        # Rows of like length share a batch: the loss is exact either way, and less is spent on padding.
+        eval_dataset=None if held_out is None else _evened(_by_length(held_out.dataset), args),
+        processing_class=tokenizer,
+        peft_config=lora,
+        callbacks=[count, *_callbacks(launch, material)],
+    )
+    count.trainer = trainer
+    settle(launch, trainer)
+    if material.stream is not None:
+        _open_stream(launch, trainer, material.stream)
+    return trainer
+
+
+def _callbacks(launch: Supervised, material: Material) -> list[TrainerCallback]:
+    callbacks: list[TrainerCallback] = [StreamEpoch()] if material.stream is not None else []
+    callbacks += common_callbacks(launch)
+    stopping = launch.spec.training.early_stopping
+    if stopping is not None:
+        callbacks.append(StopWhenWorse(stopping.patience, stopping.threshold))
+    return callbacks
+
+
+def predict(
+    launch: Supervised,
+    trainer: Trainer,
+    tokenizer: PreTrainedTokenizerBase,
+    held_out: Portion | None,
+    encoder: Encoder,
+) -> None:
+    """Let the trainer answer held-out prompts at its evaluations, if the spec wants that."""
+    wanted = launch.spec.predictions
+    if wanted is None or not wanted.enabled:
+        return
+    questions = ask(launch, held_out, encoder, trainer, wanted.sample_count, wanted.max_new_tokens)
+    callback = Predict(wanted, launch.journal)
+    callback.ask = lambda: samples.answer(trainer, tokenizer, questions, wanted.max_new_tokens)
+    trainer.add_callback(callback)
+
+
+def ask(
+    launch: Supervised,
+    held_out: Portion | None,
+    encoder: Encoder,
+    trainer: Trainer,
+    count: int,
+    max_new_tokens: int,
+) -> list[samples.Question]:
+    """Choose prompts that leave room for an answer."""
+    if not count or held_out is None:
+        return []
+    context = getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None)
+    room = (context or launch.spec.training.max_seq_length) - max_new_tokens
+    questions, skipped = samples.choose_questions(held_out, encoder, count, room)
+    if skipped:
+        text = f"{skipped} held-out prompts are empty or leave no room for {max_new_tokens} tokens, and are not asked."
+        launch.journal.event("evaluation.skipped", text, "warning")
+    return questions
+
+
+def _open_stream(launch: Supervised, trainer: Trainer, stream: SampleStream) -> None:
+    args, resume = trainer.args, launch.session.resume
+    needed = args.max_steps * args.gradient_accumulation_steps * args.train_batch_size * args.world_size
+    trainer.train_on_stream(stream, place_of(resume.path if resume else None, stream, needed, launch.journal))
+
+
+def _by_length(dataset: datasets.Dataset) -> datasets.Dataset:
+    lengths = [len(ids) for ids in dataset["input_ids"]]
+    return dataset.select(sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True))
+
+
+def _evened(dataset: datasets.Dataset, args: TrainingArguments) -> datasets.Dataset:
+    """Add rows without a token that counts, so that every rank gets as many batches of the same size.
+
+    Otherwise some rows would be given to two ranks and count twice in the loss.
+    """
+    missing = -len(dataset) % (args.eval_batch_size * args.world_size)
+    if args.world_size == 1 or not missing:
+        return dataset
+    blank = dataset.select([len(dataset) - 1]).map(
+        lambda row: {"labels": [_UNCOUNTED] * len(row["labels"])}, features=dataset.features
+    )
+    return datasets.concatenate_datasets([dataset, *[blank] * missing])

@@ -1,0 +1,114 @@
+"""One process start of a training: what it is to do and where, with what was changed since the spec was written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from tunefleet.errors import InputError
+from tunefleet.spec import ModelTrainingSpec, Parallelism, TrainingTaskSpec
+from tunefleet.trainer_control.files import read_json
+from tunefleet.workloads.common.job import Opened, open_task
+from tunefleet.workloads.distributed import ranks
+from tunefleet.workloads.training.clock import Clock
+
+_SHARE = "TUNEFLEET_GPU_MEMORY_FRACTION"
+_BATCH = ("batch_size", "gradient_accumulation_steps")
+
+SpecT = TypeVar("SpecT", bound=ModelTrainingSpec)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch(Opened[SpecT]):
+    """One process start of a training: its spec has the batch of a second try.
+
+    Args:
+        overrides: What was changed since the spec was written.
+    """
+
+    clock: Clock
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What was changed, as the result lists it."""
+        return {name: value for name, value in self.overrides.items() if name != "after"}
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """How several devices share the work."""
+        return self.spec.training.strategy(ranks.count())
+
+    @property
+    def shares_weights(self) -> bool:
+        """Whether a process has a part of the weights only, or has them together with their optimizer."""
+        return self.parallelism in {"fsdp", "deepspeed"}
+
+    @property
+    def baseline(self) -> Path:
+        """Where the measurement before the training is kept for later launches."""
+        return self.folder.root / "baseline.json"
+
+    @property
+    def product(self) -> Path:
+        """The folder that is delivered."""
+        return self.folder.root / self.spec.product
+
+
+Supervised = Launch[TrainingTaskSpec]
+
+
+def open_launch(folder: Path, wanted: type[SpecT]) -> Launch[SpecT]:
+    """Read what a job folder says.
+
+    Args:
+        folder: Of the job.
+        wanted: The specs that the program trains.
+
+    Raises:
+        InputError: If the job is another one.
+    """
+    task = open_task(folder, wanted)
+    spec, session = task.spec, task.session
+    overrides = read_json(task.folder.overrides_json) or {}
+    sizes = {name: int(overrides[name]) for name in _BATCH if name in overrides}
+    if sizes:
+        spec = spec.model_copy(update={"training": spec.training.model_copy(update=sizes)})
+        batch, times = spec.training.batch_size, spec.training.gradient_accumulation_steps
+        text = f"An earlier launch ran out of memory: this one takes {batch} rows a pass, {times} passes a step."
+        session.journal.event("training.batch_halved", text, "warning", sizes)
+    if overrides.get("rollbacks"):
+        text = f"An earlier launch diverged: this one goes on with a learning rate of {overrides['learning_rate']:g}."
+        data = {name: overrides[name] for name in ("learning_rate", "rollbacks")}
+        session.journal.event("training.rolled_back", text, "warning", data)
+    return Launch(task.job, spec, task.folder, session, Clock(), overrides)
+
+
+def limit_gpu_memory(environment: Mapping[str, str] = os.environ) -> float | None:
+    """Take no more than a share of each GPU's memory, if the job's environment says so.
+
+    Returns:
+        The share; None if there is no limit, or no GPU to which it would apply.
+
+    Raises:
+        InputError: If the share is no number above 0 and up to 1.
+    """
+    text = environment.get(_SHARE, "")
+    if not text:
+        return None
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise InputError(f"{_SHARE} is {text!r}.", hint="Write a number above 0 and up to 1.")
+    if not torch.cuda.is_available():
+        return None
+    for device in range(torch.cuda.device_count()):
+        torch.cuda.set_per_process_memory_fraction(share, device)
+    return share

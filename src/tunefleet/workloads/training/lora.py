@@ -1,0 +1,189 @@
+"""The LoRA adapter: its configuration, checked against the model that it goes into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import torch
+from peft import LoraConfig, PeftModel, TaskType
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from tunefleet.errors import ModelError
+from tunefleet.spec import LoraSpec
+from tunefleet.workloads.common.base_model import require_same_vocabulary
+
+ALL_LINEAR: Literal["all-linear"] = "all-linear"
+REFERENCE: Final = "ref"
+"""TRL's name of the copy of a given adapter to which its training is held."""
+
+
+def lora_config(model: PreTrainedModel, lora: LoraSpec, *, scores: bool = False) -> LoraConfig:
+    """Build the configuration of a new adapter.
+
+    Args:
+        model: The base.
+        lora: What the user wants.
+        scores: The model has a head with one score, which is trained whole.
+
+    Raises:
+        ModelError: If a target matches nothing, or the output head.
+    """
+    _check_targets(model, lora.target_modules)
+    _check_exist(model, lora.modules_to_save)
+    return LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        bias=lora.bias,
+        target_modules=ALL_LINEAR if lora.target_modules == ALL_LINEAR else list(lora.target_modules),
+        task_type=TaskType.SEQ_CLS if scores else TaskType.CAUSAL_LM,
+        use_rslora=lora.use_rslora,
+        use_dora=lora.use_dora,
+        modules_to_save=list(lora.modules_to_save) or None,
+    )
+
+
+def require_same(model: PreTrainedModel, lora: LoraSpec, folder: str) -> None:
+    """Refuse keys of `lora` that contradict an adapter that is trained further: its shape and scale are what they are.
+
+    Args:
+        model: The base.
+        lora: What the user wants; keys that were not written contradict nothing.
+        folder: With the adapter.
+
+    Raises:
+        ModelError: If one does, or the adapter has no config.
+    """
+    try:
+        config = LoraConfig.from_pretrained(folder)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ModelError(f"The adapter in {Path(folder).name} has no config that can be read: {error}") from error
+    for name, key in _SAME.items():
+        wanted, found = getattr(lora, name), getattr(config, key)
+        if name == "target_modules":
+            # PEFT writes short names or paths of modules, as it thinks fit.
+            wanted = set(candidates(model)) if wanted == ALL_LINEAR else {each.rsplit(".", 1)[-1] for each in wanted}
+            found = {each.rsplit(".", 1)[-1] for each in found} if isinstance(found, list | set | tuple) else found
+        elif name == "modules_to_save":
+            wanted, found = set(wanted), set(found or ())
+        if name in lora.model_fields_set and wanted != found:
+            raise ModelError(
+                f"`lora.{name}` is {_words(wanted)}, and the loaded adapter has {_words(found)}: an adapter that is "
+                "trained further keeps its shape and scale.",
+                hint=f"Leave `lora.{name}` out, or start a new adapter without the loaded one.",
+            )
+
+
+_SAME: Final = {
+    "r": "r",
+    "alpha": "lora_alpha",
+    "dropout": "lora_dropout",
+    "bias": "bias",
+    "use_rslora": "use_rslora",
+    "use_dora": "use_dora",
+    "target_modules": "target_modules",
+    "modules_to_save": "modules_to_save",
+}
+"""Keys of `lora`, and what PEFT calls them."""
+
+
+def _words(value: object) -> str:
+    return ", ".join(sorted(map(str, value))) or "none" if isinstance(value, set) else str(value)
+
+
+def continue_adapter(model: PreTrainedModel, folder: str) -> PeftModel:
+    """Put an existing adapter on the model, to be trained further.
+
+    Raises:
+        ModelError: If the folder holds no adapter for this model.
+    """
+    rows = model.get_input_embeddings().weight.shape[0]
+    require_same_vocabulary(Path(folder), rows, f"in {Path(folder).name}")
+    try:
+        return PeftModel.from_pretrained(model, folder, is_trainable=True)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise ModelError(
+            f"The adapter in {folder} cannot be put on this model: {str(error).splitlines()[0]}",
+            hint="It must have been trained on the same base model.",
+            detail=str(error),
+        ) from error
+
+
+def kept(model: object) -> dict[str, torch.Tensor]:
+    """Return the trained weights of an adapter that is there already, before a library rounds them.
+
+    Args:
+        model: With an adapter; of any other there are none.
+    """
+    if not isinstance(model, PeftModel):
+        return {}
+    return {name: parameter.data for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def train_in_float32(model: object, before: Mapping[str, torch.Tensor], *, autocast: bool) -> None:
+    """Hold what is trained of an adapter in float32: in bfloat16 most updates are rounded away.
+
+    TRL casts it to bfloat16 if the base is quantised, and PEFT leaves modules that are trained whole in the type of the
+    base. Inputs are cast for the adapter by PEFT, and for whole modules by autocast.
+
+    Args:
+        model: With its adapters; any other is left as it is.
+        before: Weights that the adapter had: what was rounded is put back, also in the copy that is the reference.
+        autocast: Whether the model computes under it.
+    """
+    if not isinstance(model, PeftModel):
+        return
+    whole = autocast or model.get_input_embeddings().weight.dtype == torch.float32
+    for name, parameter in model.named_parameters():
+        start = before.get(name.replace(f".{REFERENCE}.", ".default."))
+        if start is not None and start.dtype != parameter.dtype:
+            parameter.data = start.to(parameter.device, copy=True)
+        short = parameter.is_floating_point() and parameter.element_size() < torch.float32.itemsize
+        if parameter.requires_grad and short and ("lora_" in name or whole):
+            parameter.data = parameter.data.float()
+
+
+def candidates(model: PreTrainedModel) -> list[str]:
+    """List the ends of module names that an adapter can go into, without the output head."""
+    head = model.get_output_embeddings()
+    return sorted(
+        {
+            name.rsplit(".", 1)[-1]
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear | Conv1D) and module is not head
+        }
+    )
+
+
+def _check_targets(model: PreTrainedModel, targets: Sequence[str] | Literal["all-linear"]) -> None:
+    if targets == ALL_LINEAR:
+        return
+    hint = f"This model has: {', '.join(candidates(model))}; or write {ALL_LINEAR}."
+    names = [name for name, _ in model.named_modules()]
+    head = model.get_output_embeddings()
+    for target in targets:
+        # As PEFT matches them.
+        matched = [name for name in names if name == target or name.endswith(f".{target}")]
+        if not matched:
+            raise ModelError(
+                f"`lora.target_modules` names {target!r}, which no module of the model matches.", hint=hint
+            )
+        if any(model.get_submodule(name) is head for name in matched):
+            raise ModelError(
+                f"`lora.target_modules` names the output head ({target!r}), whose adapter would never be trained.",
+                hint=f"Leave it out, or name it in `lora.modules_to_save`. {hint}",
+            )
+
+
+def _check_exist(model: PreTrainedModel, names: Sequence[str]) -> None:
+    ends = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules()}
+    for name in names:
+        if name.rsplit(".", 1)[-1] not in ends:
+            raise ModelError(
+                f"`lora.modules_to_save` names {name!r}, which the model does not have.",
+                hint=f"It has, among others: {', '.join(sorted(ends - {''})[:40])}.",
+            )

@@ -1,0 +1,112 @@
+"""What the results of all trainings have in common: the keys of the contract, what was really used, and how fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import trl
+
+from tunefleet.schemas.job_folder import Job
+from tunefleet.spec import ModelTrainingSpec
+from tunefleet.workloads.training.exact_trainer import ExactTrainer
+from tunefleet.workloads.training.hardware import Hardware, Kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A training that has come to its end.
+
+    Args:
+        trainer: As the training left it.
+        hardware: Where.
+        kernels: With what.
+        resumed_from: The checkpoint that this launch started from.
+        delivered: Keys of the result that say where the product lies.
+        seconds: How long the parts of this launch took.
+    """
+
+    trainer: ExactTrainer
+    hardware: Hardware
+    kernels: Kernels
+    resumed_from: str | None
+    delivered: dict[str, Any]
+    seconds: dict[str, float]
+
+
+def contracted(job: Job, spec: ModelTrainingSpec, ended: Ended, rows: int | None) -> dict[str, Any]:
+    """Return the keys of the orchestrator's contract, and how far the training went.
+
+    Args:
+        job: Of the training.
+        spec: What the user wanted.
+        ended: What came of it.
+        rows: That it was trained on; None if nobody counted them.
+    """
+    args, state = ended.trainer.args, ended.trainer.state
+    return {
+        "task_id": job.task_id,
+        "training_successful": True,
+        "training_time_seconds": ended.seconds.get("training_s", 0.0),
+        "error_message": None,
+        "model_name": spec.model.source.identifier,
+        "dataset_size": rows,
+        "output_dir": str(Path(args.output_dir).parent),
+        "checkpoints_dir": str(args.output_dir),
+        "resume_from_path": ended.resumed_from,
+        **ended.delivered,
+        "steps": state.global_step,
+        "epochs": state.epoch,
+    }
+
+
+def used(spec: ModelTrainingSpec, ended: Ended) -> dict[str, Any]:
+    """Say what was really used, as the objects tell it and not as the spec wished it."""
+    trainer, hardware, kernels = ended.trainer, ended.hardware, ended.kernels
+    model, args = trainer.model, trainer.args
+    optimizer: Any = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    parameters = list(model.parameters())
+    return {
+        "device": hardware.device,
+        "device_name": hardware.name or None,
+        "compute_dtype": kernels.compute,
+        "weights_dtype": str(model.get_input_embeddings().weight.dtype).removeprefix("torch."),
+        "attention": model.config._attn_implementation,
+        "optimizer": type(optimizer).__name__,
+        "optimizer_fused": bool(optimizer.defaults.get("fused")),
+        "lr_scheduler": str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)),
+        "liger": kernels.liger,
+        "gradient_checkpointing": args.gradient_checkpointing,
+        "quantization": None if spec.quantized is None else spec.quantized.model_dump(mode="json"),
+        "batch_size": args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
+        "processes": args.world_size,
+        "parallelism": _parallelism(spec, args.world_size),
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "parameters_trained": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        "seed": args.seed,
+        "torch_threads": torch.get_num_threads(),
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "trl": trl.__version__},
+    }
+
+
+def _parallelism(spec: ModelTrainingSpec, processes: int) -> str | None:
+    strategy = spec.training.strategy(processes)
+    return strategy if processes > 1 or strategy == "device_map" else None
+
+
+def throughput(ended: Ended) -> dict[str, float]:
+    """Rates of this launch: what a launch before it did is not in its time."""
+    state, training_s = ended.trainer.state, ended.seconds.get("training_s", 0.0)
+    first = int(ended.resumed_from.rsplit("-", 1)[-1]) if ended.resumed_from else 0
+    steps = state.global_step - first
+    if steps <= 0 or training_s <= 0:
+        return {}
+    tokens = state.num_input_tokens_seen * steps / state.global_step
+    return {
+        "steps_per_s": steps / training_s,
+        "step_time_s": training_s / steps,
+        "tokens_per_s": tokens / training_s,
+    }

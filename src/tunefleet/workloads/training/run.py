@@ -1,0 +1,130 @@
+"""A training from beginning to end: data → tokens → model → loss before → training → loss after → delivery.
+
+May be killed at any moment and started again on the same folder: then it goes on from the newest valid checkpoint,
+with the loss before the training that it had measured then.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from tunefleet.spec import TrainingTaskSpec
+from tunefleet.workloads.common import base_model
+from tunefleet.workloads.data.token_cache import KeptTokens
+from tunefleet.workloads.data.tokenization import Encoder
+from tunefleet.workloads.distributed import ranks
+from tunefleet.workloads.training import assembly, hardware, outputs, participation, samples, setup, summary
+from tunefleet.workloads.training.build import ask, build_trainer, predict
+from tunefleet.workloads.training.dataset import find, prepare
+from tunefleet.workloads.training.disk_check import require_disk
+from tunefleet.workloads.training.launch import Supervised
+from tunefleet.workloads.training.summary import Measured
+from tunefleet.workloads.training.trainer import Trainer
+
+
+def run(folder: Path) -> None:
+    """Run the training of a job folder.
+
+    Raises:
+        InputError: If data, model or options cannot be used.
+        MachineError: If this machine lacks what the spec asks for.
+    """
+    launch = setup.open_training(folder, TrainingTaskSpec)
+    _train(launch)
+
+
+def _train(launch: Supervised) -> None:
+    spec, clock, session = launch.spec, launch.clock, launch.session
+    around = setup.look_around(launch, liger=spec.training.liger)
+    machine, kernels, memory = around.machine, around.kernels, around.memory
+    _tell_packing(launch, kernels)
+    with clock.part("data"), ranks.leader_first(launch.folder, launch.job.launch, "data"):
+        found = find(spec, launch.job.inputs, launch.workspace)
+        if found.rows is not None:
+            launch, own = participation.own_rows(launch, found.rows.rows, found.rows.shape.origin)
+            found, spec = replace(found, rows=replace(found.rows, rows=own)), launch.spec
+    with clock.part("model"), ranks.leader_first(launch.folder, launch.job.launch, "model"):
+        base = assembly.locate_base(spec, launch.job.inputs, launch.workspace)
+        tokenizer = base_model.load_tokenizer(base.source)
+    with clock.part("tokenizing"):
+        whole = spec.training.completion_only_loss is False
+        append_eos, vocabulary = spec.training.append_eos, base_model.embedding_rows(base.source)
+        encoder = Encoder(tokenizer, whole=whole, append_eos=append_eos, vocabulary=vocabulary)
+        kept = KeptTokens(launch.folder.tokens_dir, tokenizer, encoder, writes=session.leads)
+        material = prepare(spec, found, encoder, base_model.context_length(base.source), launch.journal, kept)
+    memory.tell(base.source, kernels, material.max_length, launch.journal, material.labelled)
+    with clock.part("model"):
+        trainer = build_trainer(launch, base, tokenizer, material, machine, kernels)
+    if session.leads:
+        require_disk(launch.folder, trainer, adapter=spec.adapter is not None, make_room=kept.discard)
+    wanted = spec.evaluate
+    questions = ask(launch, found.held_out, encoder, trainer, wanted.questions, wanted.max_new_tokens)
+    if wanted.exact_match is not None and found.held_out is not None:
+        samples.require_comparable(questions, wanted.exact_match, found.held_out)
+    predict(launch, trainer, tokenizer, found.held_out, encoder)
+    before, after = setup.train_between(
+        launch,
+        trainer,
+        lambda step, when: _measure(launch, trainer, tokenizer, questions, step, when),
+        lambda: _baseline(launch, trainer, tokenizer, questions),
+    )
+    with clock.part("saving"):
+        delivered = setup.deliver(launch, trainer, tokenizer)
+    resume = str(session.resume.path) if session.resume else None
+    outcome = summary.Outcome(trainer, machine, kernels, resume, delivered, clock.seconds(), material, before, after)
+    setup.report(launch, memory, summary.build(launch.job, spec, outcome))
+    kept.discard()
+
+
+def _tell_packing(launch: Supervised, kernels: hardware.Kernels) -> None:
+    training = launch.spec.training
+    if training.packing and not kernels.varlen and training.batch_size > 1:
+        text = "Packing without FlashAttention pays for all pairs of tokens in a batch: batch_size 1 is faster."
+        launch.journal.event("training.packing", text, "warning")
+
+
+def _baseline(
+    launch: Supervised,
+    trainer: Trainer,
+    tokenizer: PreTrainedTokenizerBase,
+    questions: list[samples.Question],
+) -> Measured:
+    """Measure the untrained model, or read what an earlier launch has measured."""
+    if launch.baseline.exists():
+        kept = json.loads(launch.baseline.read_bytes())
+        return Measured(kept["loss"], [samples.Answer(**answer) for answer in kept["answers"]])
+    measured = _measure(launch, trainer, tokenizer, questions, 0, "before")
+    kept = {"loss": measured.loss, "answers": [answer.as_json() for answer in measured.answers]}
+    if launch.session.leads:
+        outputs.write_file(launch.baseline, json.dumps(kept).encode())
+    return measured
+
+
+def _measure(
+    launch: Supervised,
+    trainer: Trainer,
+    tokenizer: PreTrainedTokenizerBase,
+    questions: list[samples.Question],
+    step: int,
+    when: str,
+) -> Measured:
+    if trainer.eval_dataset is None:
+        return Measured(None, [])
+    journal, wanted = launch.journal, launch.spec.evaluate
+    loss = trainer.held_out_loss()
+    journal.metric(step, {"held_out_loss": loss})
+    journal.event(f"evaluation.{when}", f"The held-out loss {when} the training is {loss:.4f} nats per token.")
+    answers = samples.answer(
+        trainer, tokenizer, questions, wanted.max_new_tokens, lambda: journal.progress("evaluating")
+    )
+    if wanted.exact_match is not None:
+        right = samples.right(answers, wanted.exact_match)
+        journal.metric(step, {"held_out_exact_match": sum(right) / len(right)})
+        journal.event(f"evaluation.{when}", f"{sum(right)} of {len(right)} answers {when} the training are right.")
+    for index, answer in enumerate(answers[: wanted.answers]):
+        journal.prediction(step, index, answer.prompt, answer.output, answer.reference)
+    return Measured(loss, answers)

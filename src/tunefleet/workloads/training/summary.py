@@ -1,0 +1,119 @@
+"""`responses.json` of a supervised training: what a run did, and how well it went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tunefleet.schemas.job_folder import Job
+from tunefleet.spec import EvaluateSpec, TrainingTaskSpec
+from tunefleet.spec.matching import ExactMatchSpec
+from tunefleet.workloads.training.dataset import Material
+from tunefleet.workloads.training.report import Ended, contracted, throughput, used
+from tunefleet.workloads.training.samples import Answer, right
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The model at one moment: held-out loss in nats per token, and answers to held-out prompts."""
+
+    loss: float | None
+    answers: list[Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Ended):
+    """A supervised training that has come to its end.
+
+    Args:
+        material: What it was trained on.
+        before: The model before the training.
+        after: The model after it.
+    """
+
+    material: Material
+    before: Measured
+    after: Measured
+
+
+def build(job: Job, spec: TrainingTaskSpec, outcome: Outcome) -> dict[str, Any]:
+    """Put the result together; the first keys are those of the orchestrator's contract."""
+    material, args = outcome.material, outcome.trainer.args
+    train = material.train
+    return {
+        **contracted(job, spec, outcome, train.rows if train else None),
+        "losses": _losses(outcome),
+        "held_out": _held_out(outcome, spec.evaluate),
+        "tokens": {
+            "seen": int(outcome.trainer.state.num_input_tokens_seen),
+            "dataset": train.tokens if train else None,
+            "dataset_trained": train.trained_tokens if train else None,
+        },
+        "throughput": throughput(outcome),
+        "data": _data(material),
+        "used": {
+            **used(spec, outcome),
+            "packing": args.packing,
+            "padding_free": args.padding_free,
+            "max_seq_length": material.max_length,
+        },
+        "timings": outcome.seconds,
+    }
+
+
+def _losses(outcome: Outcome) -> dict[str, float | None]:
+    history = outcome.trainer.state.log_history
+    logged = [entry["loss"] for entry in history if "loss" in entry]
+    evaluated = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
+    if outcome.after.loss is not None:
+        evaluated.append(outcome.after.loss)
+    return {
+        "train_first": logged[0] if logged else None,
+        "train_last": logged[-1] if logged else None,
+        "held_out_before": outcome.before.loss,
+        "held_out_after": outcome.after.loss,
+        "held_out_best": min(evaluated, default=None),
+    }
+
+
+def _held_out(outcome: Outcome, wanted: EvaluateSpec) -> dict[str, Any] | None:
+    held_out, before, after = outcome.material.held_out, outcome.before, outcome.after
+    if held_out is None or before.loss is None or after.loss is None:
+        return None
+    return {
+        "rows": held_out.rows,
+        "tokens": held_out.trained_tokens,
+        "unit": "nats per token",
+        "loss_before": before.loss,
+        "loss_after": after.loss,
+        "fall": before.loss - after.loss,
+        "exact_match": _exact_match(before, after, wanted.exact_match),
+        "answers": [
+            {"prompt": late.prompt, "before": early.output, "after": late.output, "reference": late.reference}
+            for early, late in list(zip(before.answers, after.answers, strict=True))[: wanted.answers]
+        ],
+    }
+
+
+def _exact_match(before: Measured, after: Measured, match: ExactMatchSpec | None) -> dict[str, Any] | None:
+    if match is None:
+        return None
+    early, late = right(before.answers, match), right(after.answers, match)
+    return {"rows": len(late), "before": sum(early) / len(early), "after": sum(late) / len(late)}
+
+
+def _data(material: Material) -> dict[str, Any]:
+    train, packed = material.train, material.packed
+    return {
+        "dataset": material.origin,
+        "shape": material.shape,
+        "rows": train.rows if train else None,
+        "dropped_rows": train.dropped if train else None,
+        "truncated_rows": train.truncated if train else None,
+        "streaming": material.stream is not None,
+        "held_out_rows": material.held_out.rows if material.held_out else 0,
+        "duplicates": material.duplicates.rows if material.duplicates else None,
+        "notes": list(material.notes),
+        "packed_sequences": packed.sequences if packed else None,
+        "packed_filled": round(packed.filled, 4) if packed else None,
+    }

@@ -1,0 +1,128 @@
+"""Whether the files of a model are whole: index against files, headers against sizes; no weight is read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tunefleet.errors import ModelError
+from tunefleet.workloads.merging.safetensors_reader import Tensor, TensorFile, model_files
+
+_INDEX: Final = "model.safetensors.index.json"
+_CONFIG: Final = "config.json"
+_BITS: Final = {
+    "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16,
+    "F8_E4M3": 8, "F8_E5M2": 8, "I8": 8, "U8": 8, "BOOL": 8,
+}  # fmt: skip
+"""How large a value of a type is; of another one only the place is checked."""
+_FETCH: Final = "Fetch it anew: delete its folder in the hub's cache, or copy what is missing."
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The weights of a model, as their headers have them.
+
+    Args:
+        files: In the order of their names.
+        tensors: By name.
+    """
+
+    files: tuple[TensorFile, ...]
+    tensors: dict[str, Tensor]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all weights."""
+        return sum(each.size_bytes for each in self.tensors.values())
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers there are."""
+        return sum(math.prod(each.shape) for each in self.tensors.values())
+
+    @property
+    def dtypes(self) -> list[str]:
+        """Their types, as safetensors spells them."""
+        return sorted({each.dtype for each in self.tensors.values()})
+
+
+def check(folder: Path) -> Files:
+    """Check the files of a model.
+
+    Args:
+        folder: Of the model.
+
+    Raises:
+        ModelError: If one is missing, cut off, or not what the index says.
+    """
+    _json(folder / _CONFIG)
+    files = model_files(folder)
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        _check_places(file)
+        for tensor in file.tensors:
+            if tensor.name in tensors:
+                other = tensors[tensor.name].path.name
+                raise ModelError(f"Both {other} and {file.path.name} hold {tensor.name}.", hint=_FETCH)
+            tensors[tensor.name] = tensor
+    if not tensors:
+        raise ModelError(f"The files of the model hold no weights: {files[0].path.name} is empty.", hint=_FETCH)
+    if (folder / _INDEX).is_file():
+        _check_index(_json(folder / _INDEX), tensors)
+    return Files(tuple(files), tensors)
+
+
+def _check_places(file: TensorFile) -> None:
+    """Check that each tensor has the size of its shape, and that no bytes are left out or shared."""
+    at = len(file.header)
+    for tensor in file.tensors:
+        bits = _BITS.get(tensor.dtype)
+        if bits is not None and math.prod(tensor.shape) * bits != tensor.size_bytes * 8:
+            raise ModelError(
+                f"{file.path.name} has {tensor.size_bytes} bytes for {tensor.name}, {tensor.dtype} of the shape "
+                f"{list(tensor.shape)}.",
+                hint=_FETCH,
+            )
+        if tensor.offset != at:
+            raise ModelError(f"{file.path.name} is damaged: {tensor.name} does not begin where it should.", hint=_FETCH)
+        at += tensor.size_bytes
+
+
+def _check_index(index: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    placed: dict[str, str] = index["weight_map"]
+    for name, file in sorted(placed.items()):
+        if name not in tensors:
+            raise ModelError(f"{_INDEX} says that {file} holds {name}, which is in no file.", hint=_FETCH)
+        if tensors[name].path.name != file:
+            raise ModelError(
+                f"{_INDEX} says that {file} holds {name}, and {tensors[name].path.name} does.", hint=_FETCH
+            )
+    unknown = sorted(set(tensors) - set(placed))
+    if unknown:
+        where = tensors[unknown[0]].path.name
+        raise ModelError(f"{where} holds {unknown[0]}, which {_INDEX} does not know.", hint=_FETCH)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ModelError(f"The model's {path.name} cannot be read: {error}", hint=_FETCH) from error
+    if not isinstance(found, dict):
+        raise ModelError(f"The model's {path.name} holds no JSON object.", hint=_FETCH)
+    return found
+
+
+def embedding_rows(weights: Files, names: Sequence[str]) -> int | None:
+    """Return how many rows the stored embeddings have; null if they have another name in the files.
+
+    Args:
+        weights: Of the model.
+        names: What the embeddings may be called.
+    """
+    found = next((weights.tensors[name] for name in names if name in weights.tensors), None)
+    return None if found is None else found.rows
