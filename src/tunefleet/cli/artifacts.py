@@ -64,9 +64,8 @@ def get(
         named = dest is not None
         if task:
             folder = dest or _folder_for(artifact, "artifact")
-            where = client.tasks.fetch_output(
-                one_task(client, task), artifact, folder, overwrite=named, on_progress=on_progress
-            )
+            meant = client.tasks.get(one_task(client, task)).id  # artifacts are listed by the whole id
+            where = client.tasks.fetch_output(meant, artifact, folder, overwrite=named, on_progress=on_progress)
         else:
             detail = client.artifacts.get(artifact)
             folder = dest or _folder_for(detail.name, detail.id)

@@ -31,7 +31,7 @@ from tunefleet.services import checkpoints, garbage, quotas, ration, store_verif
 from tunefleet.services.core import Core
 from tunefleet.services.garbage import Collected
 from tunefleet.services.identity import Actor, AttemptActor, Who, has_quota, may_change, may_read, may_submit
-from tunefleet.services.ids import new_id
+from tunefleet.services.ids import MEANT_AT_MOST, new_id, several
 from tunefleet.services.metrics import refuse_ended
 from tunefleet.services.paging import before, bounded, split
 from tunefleet.services.views import artifact_detail, artifact_view
@@ -262,14 +262,15 @@ async def list_(
 
 
 async def get(core: Core, who: Who, reference: str) -> ArtifactDetail:
-    """Return an artifact by its id, name or digest; of several with one name, the newest.
+    """Return an artifact by its id or a unique beginning of it, its digest, or its name: the newest of that name.
 
     Raises:
         NotFoundError: If there is none, or an attempt has nothing to do with it.
+        ConflictError: If several ids begin so.
     """
 
     def operation(connection: Connection) -> ArtifactDetail:
-        found = _find(connection, who.project, reference)
+        found = _find(connection, who.project, reference, begun=isinstance(who, Actor))
         if isinstance(who, AttemptActor):
             found = [row for row in found if _concerns(connection, who, [row])]
         else:
@@ -327,12 +328,17 @@ async def collect_garbage(core: Core) -> Collected:
     return await garbage.collect(core)
 
 
-def _find(connection: Connection, project: str, reference: str) -> list[ArtifactRow]:
+def _find(connection: Connection, project: str, reference: str, *, begun: bool = True) -> list[ArtifactRow]:
     for column in ("id", "digest", "name"):
         found = artifacts.find(connection, project=project, column=column, value=reference)
         if found:
             return found
-    return []
+    if not begun or not reference.startswith("art-"):
+        return []
+    rows = artifacts.by_prefix(connection, reference, project=project, limit=MEANT_AT_MOST + 1)
+    if len(rows) > 1:
+        raise several("artifacts", reference, [(row.id, row.name) for row in rows])
+    return rows
 
 
 def _concerns(connection: Connection, attempt: AttemptActor, rows: list[ArtifactRow]) -> bool:

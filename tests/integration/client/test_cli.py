@@ -169,6 +169,9 @@ def test_artifacts_of_a_task(cli: Cli, hand: HandWorker, take: Callable[..., Pla
     assert got.code == 0
     assert (tmp_path / "got" / "adapter.bin").exists()
     assert Path(cli("artifacts", "get", listed[0]["id"], tmp_path / "b", "--json").json["path"]) == tmp_path / "b"
+    begun = cli("artifacts", "get", "adapter", tmp_path / "c", "--task", played.task_id[:-3], "--json")
+    assert Path(begun.json["path"]) == tmp_path / "c"
+    assert Path(cli("artifacts", "get", listed[0]["id"][:-2], tmp_path / "d", "--json").json["path"]) == tmp_path / "d"
     assert cli("artifacts", "get", "nothing").code == 4
 
 

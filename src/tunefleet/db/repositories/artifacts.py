@@ -118,6 +118,13 @@ def find(connection: Connection, *, project: str, column: str, value: str) -> li
     return [ArtifactRow(*row) for row in connection.execute(query)]
 
 
+def by_prefix(connection: Connection, prefix: str, *, project: str, limit: int) -> list[ArtifactRow]:
+    """Return artifacts whose id starts so."""
+    at = artifacts.c
+    query = select(artifacts).where(at.project == project, at.id >= prefix, at.id < prefix + "\uffff")
+    return [ArtifactRow(*row) for row in connection.execute(query.order_by(at.id).limit(limit))]
+
+
 def named(connection: Connection, *, project: str, name: str, task_id: str | None) -> list[ArtifactRow]:
     """Return artifacts with a name: those of a task, or those that belong to none; newest first."""
     query = (
