@@ -93,7 +93,7 @@ proofs: test-services ## run the proofs that `make test` leaves out, of all area
 	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
 	@status=0; \
 	$(call COSTED,) tests --layer proofs $(if $(AREA),--area $(AREA)) $(ARGS) || status=1; \
-	$(if $(filter db,$(or $(AREA),db)),$(call COSTED,) tests/unit/services tests/integration/notify tests/contract/transport --store postgres $(ARGS) || status=1;) \
+	$(if $(filter db,$(or $(AREA),db)),$(call COSTED,) tests/unit/orchestrator tests/integration/notify tests/contract/transport --store postgres $(ARGS) || status=1;) \
 	exit $$status
 
 # Apart from `make test`: to count lines in every server, worker and job takes a third to three quarters longer.

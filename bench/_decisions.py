@@ -20,9 +20,9 @@ import placement
 
 from tunefleet.db import DEFAULT_PROJECT
 from tunefleet.db.repositories import task_list
-from tunefleet.services import keys
-from tunefleet.services.core import Core
-from tunefleet.services.opening import open_core
+from tunefleet.orchestrator.access import api_keys
+from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.context import Core
 from tunefleet.settings import ServerSettings
 
 FLEETS: Final = (10, 100, 1_000, 5_000)
@@ -72,7 +72,7 @@ async def measure(fleets: Sequence[int], queues: Sequence[int], tell: Callable[[
         with tempfile.TemporaryDirectory() as folder:
             core = open_core(ServerSettings(data=Path(folder)))
             try:
-                await keys.ensure_first(core)
+                await api_keys.ensure_first(core)
                 placement.fill_fleet(core, count)
                 await _occupy(core, count)
                 for length in queues:

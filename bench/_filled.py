@@ -18,11 +18,12 @@ from tunefleet.db.repositories import journal, tasks
 from tunefleet.db.repositories import workflows as workflow_rows
 from tunefleet.db.repositories.task_transitions import Move, New, enter, switch
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.orchestrator.access import api_keys
+from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.ids import new_id
+from tunefleet.orchestrator.scheduling import rank
 from tunefleet.placement import Requirement
-from tunefleet.services import keys, ranking
-from tunefleet.services.core import Core
-from tunefleet.services.ids import new_id
-from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
 
 AT_ONCE = 5000
@@ -45,7 +46,7 @@ def fill(folder: Path, *, count: int, points: int) -> str:
     """
     core = open_core(ServerSettings(data=folder))
     try:
-        asyncio.run(keys.ensure_first(core))
+        asyncio.run(api_keys.ensure_first(core))
         ids = _tasks(core, count, time.time())
         _points(core, ids[-1], points)
         return ids[-1]
@@ -83,7 +84,7 @@ def _new(workflow_id: str, seq: int, need: Requirement, numbers: range, now: flo
             "id": new_id("task"), "project": "default", "workflow_id": workflow_id, "workflow_seq": seq,
             "name": f"rate-{number:05}", "kind": kind,
             "slot_class": "job", "owner": ("ada", "ben", "cleo")[number % 3], "parent_task_id": None, "priority": 0,
-            "rank": ranking.rank(now + number * 1e-3, 0), "requirement_key": need.key, "max_attempts": 3,
+            "rank": rank.rank(now + number * 1e-3, 0), "requirement_key": need.key, "max_attempts": 3,
             "backoff_s": 10.0, "retry_on": "", "on_lost": "replace", "max_runtime_s": None, "queue_deadline": None,
             "created_at": now - 60 * (numbers[-1] - number),
         }  # fmt: skip

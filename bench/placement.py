@@ -42,13 +42,14 @@ from tunefleet.db.repositories import workflows as workflow_rows
 from tunefleet.db.repositories.task_transitions import Move, New, enter, switch
 from tunefleet.db.rows import WorkerRow
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.orchestrator.access import api_keys
+from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.ids import new_id
+from tunefleet.orchestrator.scheduling import rank, scheduler
+from tunefleet.orchestrator.workers.presence import Presence
 from tunefleet.placement import Candidate, Device, Requirement, WorkerState, plan
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, Gpu, GpuLoad, Load
-from tunefleet.services import keys, placing, ranking
-from tunefleet.services.core import Core
-from tunefleet.services.fleet import Presence
-from tunefleet.services.ids import new_id
-from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
 
 BUDGET: int = 1000
@@ -183,7 +184,7 @@ def _new_tasks(workflow: tuple[str, int], numbers: range, now: float) -> Iterato
         values = {
             "id": new_id("task"), "project": "default", "workflow_id": workflow[0], "workflow_seq": workflow[1],
             "name": f"t{number}", "kind": need.kind, "slot_class": need.slot_class, "owner": "bench",
-            "parent_task_id": None, "priority": 0, "rank": ranking.rank(now + number * 1e-3, 0),
+            "parent_task_id": None, "priority": 0, "rank": rank.rank(now + number * 1e-3, 0),
             "requirement_key": need.key, "max_attempts": 3, "backoff_s": 10.0, "retry_on": "", "on_lost": "replace",
             "max_runtime_s": None, "queue_deadline": None, "created_at": now,
         }  # fmt: skip
@@ -239,7 +240,7 @@ class Watch:
         began, count, seen = (time.perf_counter(), time.process_time()), 0, -1
         while seen != core.signals.version("placement"):
             seen = core.signals.version("placement")
-            count += await placing.run_once(core)
+            count += await scheduler.run_once(core)
         self.wall_s += time.perf_counter() - began[0]
         self.cpu_s += time.process_time() - began[1]
         return count
@@ -281,7 +282,7 @@ async def stored(lengths: list[int], count: int, passes: int) -> list[tuple[floa
         with tempfile.TemporaryDirectory() as folder:
             core = open_core(ServerSettings(data=Path(folder)))
             try:
-                await keys.ensure_first(core)
+                await api_keys.ensure_first(core)
                 fill_fleet(core, count)
                 fill_queue(core, length)
                 print(f"  {length:>7,} queued: ", end="", flush=True)

@@ -40,6 +40,14 @@ sys.path.insert(0, str(ROOT))
 from _servers import compare, kills  # noqa: E402
 
 from tests.integration.postgres.process import PostgresProcess, programs  # noqa: E402
+from tunefleet.orchestrator.access import api_keys  # noqa: E402
+from tunefleet.orchestrator.access.permissions import Actor  # noqa: E402
+from tunefleet.orchestrator.bootstrap import open_core  # noqa: E402
+from tunefleet.orchestrator.context import Core  # noqa: E402
+from tunefleet.orchestrator.scheduling import scheduler  # noqa: E402
+from tunefleet.orchestrator.telemetry import ingest  # noqa: E402
+from tunefleet.orchestrator.workers import exchange as link  # noqa: E402
+from tunefleet.orchestrator.workflows import workflows  # noqa: E402
 from tunefleet.schemas.api import SubmitRequest  # noqa: E402
 from tunefleet.schemas.worker_link import (  # noqa: E402
     Capabilities,
@@ -50,10 +58,6 @@ from tunefleet.schemas.worker_link import (  # noqa: E402
     JournalBatch,
     RegisterRequest,
 )
-from tunefleet.services import keys, link, metrics, placing, workflows  # noqa: E402
-from tunefleet.services.core import Core  # noqa: E402
-from tunefleet.services.identity import Actor  # noqa: E402
-from tunefleet.services.opening import open_core  # noqa: E402
 from tunefleet.settings import ServerSettings, load  # noqa: E402
 
 WORKERS = 32
@@ -123,9 +127,9 @@ def opened(folder: Path, url: str | None) -> Iterator[Core]:
 
 
 async def workers_of(core: Core, folder: Path, tasks: int) -> list[HandWorker]:
-    await keys.ensure_first(core)
+    await api_keys.ensure_first(core)
     admin, key = [
-        await keys.authenticate(core, (folder / "keys" / f"{name}.key").read_text().strip())
+        await api_keys.authenticate(core, (folder / "keys" / f"{name}.key").read_text().strip())
         for name in ("admin", "worker")
     ]
     submits = [workflows.submit(core, admin, SubmitRequest(document=ECHO)) for _ in range(tasks)]
@@ -140,7 +144,7 @@ async def cycles_per_s(core: Core, folder: Path, tasks: int) -> float:
     workers = await workers_of(core, folder, tasks)
     done, begun = 0, time.perf_counter()
     while done < tasks:
-        await placing.run_once(core)
+        await scheduler.run_once(core)
         await asyncio.gather(*(worker.start() for worker in workers))
         done += sum(await asyncio.gather(*(worker.finish() for worker in workers)))
     return tasks / (time.perf_counter() - begun)
@@ -149,9 +153,9 @@ async def cycles_per_s(core: Core, folder: Path, tasks: int) -> float:
 async def points_per_s(core: Core, folder: Path, batches: int) -> float:
     """Store what trainings have measured, a batch of each at a time."""
     workers = await workers_of(core, folder, WORKERS)
-    await placing.run_once(core)
+    await scheduler.run_once(core)
     tokens = [token for held in await asyncio.gather(*(worker.start() for worker in workers)) for token in held]
-    who = [await keys.authenticate_attempt(core, token) for token in tokens]
+    who = [await api_keys.authenticate_attempt(core, token) for token in tokens]
 
     def batch(number: int) -> JournalBatch:
         first = number * BATCH_POINTS
@@ -164,7 +168,7 @@ async def points_per_s(core: Core, folder: Path, batches: int) -> float:
     given = [batch(number) for number in range(batches)]
     begun = time.perf_counter()
     for each in given:
-        await asyncio.gather(*(metrics.ingest(core, one, each) for one in who))
+        await asyncio.gather(*(ingest.ingest(core, one, each) for one in who))
     return len(who) * batches * BATCH_POINTS / (time.perf_counter() - begun)
 
 

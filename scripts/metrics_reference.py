@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunefleet.services.observing.gauges import Gauges
-from tunefleet.services.observing.meters import Bounded, Meters
+from tunefleet.orchestrator.observability.counters import Bounded, Meters
+from tunefleet.orchestrator.observability.gauges import Gauges
 
 _HEAD = """# Metrics
 

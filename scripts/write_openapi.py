@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.api.app import create_app
-from tunefleet.services.opening import open_core
+from tunefleet.orchestrator.bootstrap import open_core
 from tunefleet.settings import ServerSettings, load
 
 PATH = Path(__file__).resolve().parent.parent / "web/openapi.json"

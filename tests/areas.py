@@ -54,7 +54,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "tests/integration/notify",
         "tests/integration/servers",
         "tests/properties",
-        "tests/unit/services",
+        "tests/unit/orchestrator",
     ),
     "packaging": (
         "tests/acceptance/test_page_in_wheel.py",

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from tests.documents import names
 from tests.documents.blocks import ROOT
 from tunefleet.api.app import create_app
-from tunefleet.services.opening import open_core
+from tunefleet.orchestrator.bootstrap import open_core
 from tunefleet.settings import ServerSettings, load
 from tunefleet.trainer_control.control.command_queue import CommandBoard
 from tunefleet.trainer_control.distributed import step_agreement

@@ -17,7 +17,13 @@ _KNOWN = SHELLS | {"yaml", "python", "json", "toml", "nginx", "sql"}
 _REASON = 8
 """Characters: what is shorter is no reason."""
 _SOURCE = ROOT / "src/tunefleet"
-_FEDERATION = ("federation", "services/federation", "workloads/federated", "spec/federat*.py", "client/*federat*.py")
+_FEDERATION = (
+    "federation",
+    "orchestrator/federation",
+    "workloads/federated",
+    "spec/federat*.py",
+    "client/*federat*.py",
+)
 _OF_TASKS = {"show", "ls", "pause", "resume", "stop", "retry", "rm", "abort", "checkpoints", "logs", "follow", "watch"}
 """Commands of tasks for which a federation has its own, or which it has no use for."""
 

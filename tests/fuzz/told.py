@@ -14,13 +14,17 @@ import orjson
 from pydantic import ValidationError
 
 from tests.properties import laws
-from tests.unit.services.lab import TRAIN, FakeClock, FakeWorker, Lab
+from tests.unit.orchestrator.lab import TRAIN, FakeClock, FakeWorker, Lab
 from tunefleet.errors import TunefleetError
 from tunefleet.lifecycle.task import FINAL
+from tunefleet.orchestrator.access import api_keys
+from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.context import Clock
+from tunefleet.orchestrator.scheduling import scheduler
+from tunefleet.orchestrator.tasks import tasks
+from tunefleet.orchestrator.telemetry import ingest, series
+from tunefleet.orchestrator.workers import exchange
 from tunefleet.schemas.worker_link import ExchangeRequest, JournalBatch, RegisterRequest
-from tunefleet.services import keys, link, metrics, placing, series, tasks
-from tunefleet.services.core import Clock
-from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
 
 R = TypeVar("R")
@@ -40,9 +44,9 @@ class Listener:
         core = open_core(
             ServerSettings(data=data, synchronous="NORMAL"), clock=Clock(lambda: clock.wall, lambda: clock.monotonic)
         )
-        self.run(keys.ensure_first(core))
+        self.run(api_keys.ensure_first(core))
         admin, worker = (
-            self.run(keys.authenticate(core, (data / "keys" / f"{name}.key").read_text().strip()))
+            self.run(api_keys.authenticate(core, (data / "keys" / f"{name}.key").read_text().strip()))
             for name in ("admin", "worker")
         )
         self.lab = Lab(core, clock, admin, worker)
@@ -77,7 +81,7 @@ class Listener:
                 await tasks.cancel(self.lab.core, self.lab.admin, task.id)
         await self.worker.exchange()
         self.task_id = await self.lab.submit(TRAIN)
-        await placing.run_once(self.lab.core)
+        await scheduler.run_once(self.lab.core)
         self.lab.clock.advance(2.0)
         offers = {offer.task_id: offer.token for offer in (await self.worker.exchange()).offers}
         self.token = offers.get(self.task_id, "")
@@ -102,7 +106,7 @@ def journal_is_taken(data: bytes, folder: Path) -> None:
 
 async def _ingest(here: Listener, batch: JournalBatch) -> int:
     attempt = await here.lab.attempt(here.token)
-    return (await metrics.ingest(here.lab.core, attempt, batch)).cursor
+    return (await ingest.ingest(here.lab.core, attempt, batch)).cursor
 
 
 async def _show(here: Listener) -> None:
@@ -122,10 +126,12 @@ def exchange_is_taken(data: bytes, folder: Path) -> None:
     text = data.replace(b"TOKEN", here.token.encode()).replace(b"TASK", here.task_id.encode())
     here.lab.clock.advance(2.0)
     try:
-        here.run(link.exchange(core, key, ExchangeRequest.model_validate_json(text).model_copy(update={"wait_s": 0.0})))
+        here.run(
+            exchange.exchange(core, key, ExchangeRequest.model_validate_json(text).model_copy(update={"wait_s": 0.0}))
+        )
     except ValidationError:
         try:
-            here.run(link.register(core, key, RegisterRequest.model_validate_json(text)))
+            here.run(exchange.register(core, key, RegisterRequest.model_validate_json(text)))
         except ValidationError:
             return
         except TunefleetError as refused:
@@ -134,5 +140,5 @@ def exchange_is_taken(data: bytes, folder: Path) -> None:
         _is_their_fault(refused)
     wrong = core.db.read(laws.broken).result()
     assert not wrong, "\n".join(wrong)
-    here.run(placing.run_once(core))
+    here.run(scheduler.run_once(core))
     here.run(_show(here))

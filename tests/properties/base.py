@@ -21,13 +21,17 @@ from sqlalchemy import Connection, Row, select
 from tests.properties import laws
 from tests.properties.hosts import Host, ending
 from tests.properties.model import Model, S, Task
-from tests.unit.services.lab import FakeClock, Lab
+from tests.unit.orchestrator.lab import FakeClock, Lab
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.orchestrator import ids
+from tunefleet.orchestrator.access import api_keys, projects
+from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.context import Clock
+from tunefleet.orchestrator.scheduling import explain, reaper, scheduler
+from tunefleet.orchestrator.tasks import control, tasks
+from tunefleet.orchestrator.workers import cordons
 from tunefleet.schemas.projects import ProjectChange
-from tunefleet.services import controls, ids, keys, placing, projects, steering, sweep, tasks, why
-from tunefleet.services.core import Clock
-from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
 
 R = TypeVar("R")
@@ -71,7 +75,7 @@ class Stage(RuleBasedStateMachine):
         )  # fmt: skip
         core = self._open()
         admin, key = (
-            self.run(keys.authenticate(core, (data / "keys" / f"{name}.key").read_text().strip()))
+            self.run(api_keys.authenticate(core, (data / "keys" / f"{name}.key").read_text().strip()))
             for name in ("admin", "worker")
         )
         self.lab = Lab(core, self.clock, admin, key)
@@ -159,7 +163,7 @@ class Stage(RuleBasedStateMachine):
             return
         for id_ in list(self.model.tasks)[-2:] + self.others[-2:]:
             shown = self.run(tasks.get(self.lab.core, self.lab.admin, id_))
-            told = self.run(why.of_task(self.lab.core, self.lab.admin, id_))
+            told = self.run(explain.of_task(self.lab.core, self.lab.admin, id_))
             assert shown.id == id_
             assert told.why or shown.status in {"running", "completed"}, (shown, told)
 
@@ -177,19 +181,19 @@ class Stage(RuleBasedStateMachine):
         self.run(projects.change(self.lab.core, self.lab.admin, "default", ProjectChange(max_running=None)))
         for host in self.hosts:
             self.run(host.register(keeps=not host.gone))
-            self.run(controls.uncordon(self.lab.core, self.lab.admin, host.id))
+            self.run(cordons.uncordon(self.lab.core, self.lab.admin, host.id))
         open_: list[Any] = []
         for _ in range(40):
             self.clock.advance(2000.0)
             for row in self.rows("tasks"):
                 if row.status == "paused":
                     try:
-                        self.run(steering.resume(self.lab.core, self.lab.admin, row.id))
+                        self.run(control.resume(self.lab.core, self.lab.admin, row.id))
                     except ConflictError:  # nobody has its checkpoint any more
                         self.run(tasks.cancel(self.lab.core, self.lab.admin, row.id))
             for host in self.hosts:
                 self.run(host.say())
-            self.run(placing.run_once(self.lab.core))
+            self.run(scheduler.run_once(self.lab.core))
             self.clock.advance(2.0)
             for host in self.hosts:
                 self.run(host.say())
@@ -202,12 +206,12 @@ class Stage(RuleBasedStateMachine):
             # A look that comes late lets no offer grow older, as that of a part that its whole left behind.
             for _ in range(round(ACCEPT_WITHIN_S) + 2):
                 self.clock.advance(1.0)
-                self.run(sweep.run_once(self.lab.core))
+                self.run(reaper.run_once(self.lab.core))
             open_ = [row for row in self.rows("tasks") if row.finished_at is None]
             if not open_:
                 break
         told = [
-            (row.id, row.kind, row.status, self.run(why.of_task(self.lab.core, self.lab.admin, row.id)).why)
+            (row.id, row.kind, row.status, self.run(explain.of_task(self.lab.core, self.lab.admin, row.id)).why)
             for row in open_
         ]
         assert not told, f"these never ended: {told}"

@@ -13,10 +13,12 @@ from tests.properties.hosts import Host, ending
 from tests.properties.model import S
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.orchestrator.access import projects
+from tunefleet.orchestrator.scheduling import reaper, scheduler
+from tunefleet.orchestrator.tasks.verdicts import reason_of
+from tunefleet.orchestrator.workers import cordons, workers
 from tunefleet.schemas.projects import ProjectChange
 from tunefleet.schemas.worker_link import Finish, Reached
-from tunefleet.services import controls, placing, projects, sweep, workers
-from tunefleet.services.verdicts import reason_of
 
 End = tuple[str, str, bool]
 """Outcome, reason, and what was found."""
@@ -157,7 +159,7 @@ class Fleet(Stage):
 
     def place(self) -> None:
         """The server matches what waits with who is free."""
-        self.run(placing.run_once(self.lab.core))
+        self.run(scheduler.run_once(self.lab.core))
         before = len(self.model.attempts)
         self.adopt(offered=True)
         if self.quota is not None and len(self.model.attempts) > before:
@@ -172,7 +174,7 @@ class Fleet(Stage):
             self.clock.advance(1.0)
             for host in self.up:
                 self.run(host.say())
-            self.run(sweep.run_once(self.lab.core))
+            self.run(reaper.run_once(self.lab.core))
             self.adopt(void=DECIDED)
             failed = {row.id: row for row in self.rows("tasks") if row.status == "failed" and row.reason == "timeout"}
             for id_, task in self.model.tasks.items():
@@ -200,7 +202,7 @@ class Fleet(Stage):
         """An admin decides about a machine."""
         what = ("cordon", "drain", "uncordon", "uncordon")[pick % 4]
         try:
-            self.run(getattr(controls, what)(self.lab.core, self.lab.admin, self.hosts[pick % len(self.hosts)].id))
+            self.run(getattr(cordons, what)(self.lab.core, self.lab.admin, self.hosts[pick % len(self.hosts)].id))
         except NotFoundError:
             assert not any(row.id == self.hosts[pick % len(self.hosts)].id for row in self.rows("workers"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.unit.services.lab import FakeWorker, Lab
+from tests.unit.orchestrator.lab import FakeWorker, Lab
 from tunefleet.schemas.worker_link import Desired, ExchangeReply, ExecutorOffer, Finish
 
 SLOTS = {"light": 2, "job": 1}

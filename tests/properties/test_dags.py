@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.services.lab import open_lab
-from tests.unit.services.pipelines import Node, Pipelines, stage
+from tests.unit.orchestrator.lab import open_lab
+from tests.unit.orchestrator.pipelines import Node, Pipelines, stage
 from tunefleet.executors.echo import EchoExecutor
+from tunefleet.orchestrator.tasks import tasks
 from tunefleet.schemas.api import TaskView, WorkflowDetail
 from tunefleet.schemas.worker_link import Offer
-from tunefleet.services import tasks
 
 FINAL = {"completed", "failed", "cancelled", "skipped"}
 BEGUN = {"queued", "dispatched", "running", "paused", "completed"}

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.services.campaigns.desk import ADA, another, made
-from tests.unit.services.lab import Lab
+from tests.unit.orchestrator.campaigns.desk import ADA, another, made
+from tests.unit.orchestrator.lab import Lab
 from tunefleet.db import Connection
 from tunefleet.db.campaigns import cycles
 from tunefleet.db.campaigns.cycles import CycleRow, StepRow
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.cycle import STEPS, CycleStatus, StepName
+from tunefleet.orchestrator.campaigns import retries, service
+from tunefleet.orchestrator.campaigns.cycle_state import TASK, CycleState, LeaseLost
+from tunefleet.orchestrator.campaigns.engine_repository import LEASE_S, Book
 from tunefleet.schemas.campaign import CampaignRetry
-from tunefleet.services.campaigns import again, jobs
-from tunefleet.services.campaigns.book import LEASE_S, Book
-from tunefleet.services.campaigns.state import TASK, CycleState, LeaseLost
 
 ACTS = 400
 
@@ -71,11 +71,11 @@ async def test_no_step_is_done_twice_and_no_chunk_is_skipped(lab: Lab, tmp_path:
     id_ = await made(lab, budget={"max_failures": 3})
     done: Counter[tuple[int, int, StepName]] = Counter()
     people: list[Callable[[], Awaitable[object]]] = [
-        lambda: jobs.pause(lab.core, ADA, id_),
-        lambda: jobs.start(lab.core, ADA, id_),
-        lambda: again.retry(lab.core, ADA, id_, CampaignRetry()),
-        lambda: again.remerge(lab.core, ADA, id_),
-        lambda: jobs.stop(lab.core, ADA, id_),
+        lambda: service.pause(lab.core, ADA, id_),
+        lambda: service.start(lab.core, ADA, id_),
+        lambda: retries.retry(lab.core, ADA, id_, CampaignRetry()),
+        lambda: retries.remerge(lab.core, ADA, id_),
+        lambda: service.stop(lab.core, ADA, id_),
     ]
     async with another(lab, tmp_path / "other") as core:
         holders = [

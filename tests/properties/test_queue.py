@@ -12,8 +12,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.integration.postgres.everywhere import Everywhere
 from tests.integration.postgres.process import PostgresProcess
 from tests.properties.machine import QueueMachine
-from tunefleet.services import keys
-from tunefleet.services.opening import open_core
+from tunefleet.orchestrator.access import api_keys
+from tunefleet.orchestrator.bootstrap import open_core
 from tunefleet.settings import ServerSettings
 
 
@@ -49,6 +49,6 @@ def test_the_queue_is_as_its_model_on_postgres(
     Everywhere(postgres).install(monkeypatch)
     postgres.copy()
     core = open_core(ServerSettings(data=tmp_path / "data"))
-    asyncio.run(keys.ensure_first(core))
+    asyncio.run(api_keys.ensure_first(core))
     core.close()
     run(tmp_path / "data", 15, 60, repeats=True)

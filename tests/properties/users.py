@@ -12,8 +12,10 @@ from tests.properties.base import PICK, Stage
 from tests.properties.documents import SHAPES
 from tests.properties.model import S, Task
 from tunefleet.errors import ConflictError, NotFoundError, SpecError
+from tunefleet.orchestrator.scheduling import cluster_state
+from tunefleet.orchestrator.tasks import control, tasks
+from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import CommandRequest, SubmitRequest
-from tunefleet.services import roster, steering, tasks, workflows
 
 COMMANDS = ("save_checkpoint", "graceful_stop", "save_and_stop", "evaluate", "abort")
 VERBS = ("submit_behind", "cancel", "cancel_all", "pause", "pause", "resume", "ask", "repeat", "repeat_all", "remove",
@@ -59,7 +61,7 @@ class Users(Stage):
         id_ = self.task(pick)
         if id_ is None:
             return
-        known, here = self.model.tasks.get(id_), roster.presences(self.lab.core)
+        known, here = self.model.tasks.get(id_), cluster_state.presences(self.lab.core)
         try:
             self.run(tasks.cancel(self.lab.core, self.lab.admin, id_))
         except ConflictError:
@@ -72,7 +74,7 @@ class Users(Stage):
         """A user cancels a whole workflow."""
         if not self.flows:
             return
-        flow, here = self.flows[-1 - pick % len(self.flows)], roster.presences(self.lab.core)
+        flow, here = self.flows[-1 - pick % len(self.flows)], cluster_state.presences(self.lab.core)
         ids = [row.id for row in self.rows("tasks") if row.workflow_id == flow]
         mine = [self.model.tasks[id_] for id_ in ids if id_ in self.model.tasks]
         try:
@@ -107,7 +109,7 @@ class Users(Stage):
             return
         known = self.model.tasks.get(id_)
         try:
-            self.run(steering.pause(self.lab.core, self.lab.admin, id_))
+            self.run(control.pause(self.lab.core, self.lab.admin, id_))
         except ConflictError:
             assert known is None or known.status is not S.RUNNING or known.kind == "echo" or known.desired == "cancel"
             return
@@ -128,7 +130,7 @@ class Users(Stage):
             known.status is S.PAUSED or (known.status, known.desired) == (S.RUNNING, "pause")
         )
         try:
-            self.run(steering.resume(self.lab.core, self.lab.admin, id_))
+            self.run(control.resume(self.lab.core, self.lab.admin, id_))
         except ConflictError:
             assert not goes_on
             return
@@ -141,7 +143,7 @@ class Users(Stage):
         id_, command = self.task(pick), COMMANDS[pick % len(COMMANDS)]
         if id_ is not None:
             try:
-                self.run(steering.command(self.lab.core, self.lab.admin, id_, CommandRequest(command=command)))
+                self.run(control.command(self.lab.core, self.lab.admin, id_, CommandRequest(command=command)))
             except ConflictError:
                 pass
             else:

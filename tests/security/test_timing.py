@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import tunefleet
-from tests.unit.services.lab import Lab
+from tests.unit.orchestrator.lab import Lab
 from tunefleet.errors import AuthError
+from tunefleet.orchestrator.access import api_keys
+from tunefleet.orchestrator.context import Core
 from tunefleet.schemas.api import KeyCreate
-from tunefleet.services import keys
-from tunefleet.services.core import Core
 
 WORDS = r"(?:token|secret|signature|mac|password|proof|credential|api_key)"
 SECRET = re.compile(rf"(?:^|_){WORDS}$")
@@ -56,10 +56,10 @@ def test_no_secret_is_compared_by_its_characters() -> None:
 
 async def test_every_refused_key_costs_the_same_work(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that nobody ever had, one that differs in its last character only, and one that was revoked."""
-    made = await keys.create(lab.core, lab.admin, KeyCreate(name="alice", role="member"))
-    good = await keys.create(lab.core, lab.admin, KeyCreate(name="bob", role="member"))
-    await keys.revoke(lab.core, lab.admin, made.id)
-    hashed, read = keys.hashed, Core.read
+    made = await api_keys.create(lab.core, lab.admin, KeyCreate(name="alice", role="member"))
+    good = await api_keys.create(lab.core, lab.admin, KeyCreate(name="bob", role="member"))
+    await api_keys.revoke(lab.core, lab.admin, made.id)
+    hashed, read = api_keys.hashed, Core.read
     done: list[str] = []
 
     def counted(secret: str) -> str:
@@ -70,12 +70,12 @@ async def test_every_refused_key_costs_the_same_work(lab: Lab, monkeypatch: pyte
         done.append("read")
         return await read(self, operation)
 
-    monkeypatch.setattr(keys, "hashed", counted)
+    monkeypatch.setattr(api_keys, "hashed", counted)
     monkeypatch.setattr(Core, "read", looked_up)
     work = []
     last = "A" if good.secret[-1] != "A" else "B"
     for key in ("tf_nobody", good.secret[:-1] + last, made.secret):
-        for ask in (keys.authenticate, keys.authenticate_session):
+        for ask in (api_keys.authenticate, api_keys.authenticate_session):
             done.clear()
             with pytest.raises(AuthError):
                 await ask(lab.core, key)

@@ -47,8 +47,8 @@ from tunefleet.api.routers import (
     workers,
     workflows,
 )
-from tunefleet.services import keys as keys_service
-from tunefleet.services.core import Core
+from tunefleet.orchestrator.access import api_keys as keys_service
+from tunefleet.orchestrator.context import Core
 
 API_PREFIX: Final = "/api/v1"
 TRAINING_PREFIX: Final = "/api/training"

@@ -16,9 +16,9 @@ from tunefleet.api.auth import NOTED
 from tunefleet.api.metrics_middleware import request_id_of
 from tunefleet.db.access.audit import AuditRow
 from tunefleet.errors import TunefleetError, UnreachableError
-from tunefleet.services import audit
-from tunefleet.services.core import Core
-from tunefleet.services.leadership import fenced
+from tunefleet.orchestrator.access import audit_log
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.ha.leadership import fenced
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 ROUTINE: Final = frozenset(
@@ -89,7 +89,7 @@ class Audit:
         if name not in ROUTINE and (who is not None or name in _NAMELESS):
             # Any server may write it, also one that has just ceased to lead.
             with fenced(None):
-                await audit.write(self._core, who, self._row(scope, status, request_id))
+                await audit_log.write(self._core, who, self._row(scope, status, request_id))
 
     def _row(self, scope: Scope, status: int, request_id: str) -> AuditRow:
         client = scope.get("client")

@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Path, Request, Response
 
 from tunefleet.errors import AuthError, ForbiddenError
-from tunefleet.services import keys
-from tunefleet.services.campaigns import tokens as campaign_tokens
-from tunefleet.services.core import Core
-from tunefleet.services.federation import access, tokens
-from tunefleet.services.federation.tokens import FederationActor
-from tunefleet.services.identity import Actor, AttemptActor
+from tunefleet.orchestrator.access import api_keys
+from tunefleet.orchestrator.access.permissions import Actor, AttemptActor
+from tunefleet.orchestrator.campaigns import engine_token as campaign_tokens
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.federation import participants, token_access
+from tunefleet.orchestrator.federation.participants import FederationActor
 
 _ATTEMPT_PREFIX: Final = "att-"
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -63,8 +63,8 @@ async def identify(request: Request) -> Actor | AttemptActor:
         ForbiddenError: If a page of another site uses the browser's session, or the token is a federation's.
     """
     secret = _header_secret(request)
-    if secret is not None and tokens.is_token(secret):
-        await access.authenticate(core_of(request), secret)
+    if secret is not None and participants.is_token(secret):
+        await token_access.authenticate(core_of(request), secret)
         raise ForbiddenError(
             f"The token of a federation may not call {request.method} {request.url.path}.",
             hint="It is good for the uploads, versions and chunks of its federation.",
@@ -72,7 +72,7 @@ async def identify(request: Request) -> Actor | AttemptActor:
     return await _identify(request, secret)
 
 
-async def identify_participant(request: Request) -> tokens.Who:
+async def identify_participant(request: Request) -> participants.Who:
     """Find out who asks something of a federation: by key, by the federation's token, by either as HTTP Basic.
 
     Raises:
@@ -85,8 +85,8 @@ async def identify_participant(request: Request) -> tokens.Who:
         if secret is not None and request.method not in _SAFE_METHODS and _from_a_page(request):
             # A browser keeps what stood in a URL, and sends it on its own as it does cookies.
             refuse_foreign_page(request)
-    if secret is not None and tokens.is_token(secret):
-        participant = await access.authenticate(core_of(request), secret)
+    if secret is not None and participants.is_token(secret):
+        participant = await token_access.authenticate(core_of(request), secret)
         noted(request, participant)
         return participant
     who = await _identify(request, secret)
@@ -105,14 +105,14 @@ async def _known(request: Request, secret: str | None) -> Actor | AttemptActor:
     core = core_of(request)
     if secret is not None:
         if secret.startswith(_ATTEMPT_PREFIX):
-            return await keys.authenticate_attempt(core, secret)
+            return await api_keys.authenticate_attempt(core, secret)
         if campaign_tokens.is_token(secret):
             return await campaign_tokens.authenticate(core, secret)
-        return await keys.authenticate(core, secret)
+        return await api_keys.authenticate(core, secret)
     session = request.cookies.get(cookie_name(core))
     if session is None:
         raise AuthError("This request carries no key.", hint="Send one as 'Authorization: Bearer KEY'.")
-    actor = await keys.authenticate_session(core, session)
+    actor = await api_keys.authenticate_session(core, session)
     if request.method not in _SAFE_METHODS:
         refuse_foreign_page(request)
     return actor
@@ -262,7 +262,7 @@ async def end_session(response: Response, request: Request) -> None:
     core = core_of(request)
     token = request.cookies.get(cookie_name(core))
     if token is not None:
-        await keys.close_session(core, token)
+        await api_keys.close_session(core, token)
         response.delete_cookie(cookie_name(core), httponly=True, samesite="strict", secure=_secure(request))
 
 

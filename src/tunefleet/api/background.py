@@ -15,18 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tunefleet.errors import NotLeadingError, TunefleetError, UnreachableError
-from tunefleet.services import artifacts, elastic, joining, placing, ration, settling, store_verification, sweep
-from tunefleet.services.campaigns.book import TOPIC as CAMPAIGNS
-from tunefleet.services.campaigns.book import Book
-from tunefleet.services.campaigns.tracking import Outbox
-from tunefleet.services.clusters.keeper import ClusterKeeper
-from tunefleet.services.core import Core
-from tunefleet.services.fanout import JOINING
-from tunefleet.services.federation.keeper import RoundKeeper
-from tunefleet.services.federation.status import SETTLING
-from tunefleet.services.leadership import fenced
-from tunefleet.services.leading import Election, keep_place
-from tunefleet.services.notify.courier import Courier
+from tunefleet.orchestrator.campaigns.engine_repository import TOPIC as CAMPAIGNS
+from tunefleet.orchestrator.campaigns.engine_repository import Book
+from tunefleet.orchestrator.campaigns.tracking_outbox import Outbox
+from tunefleet.orchestrator.clusters.reconciler import ClusterKeeper
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.federation import task_settlement
+from tunefleet.orchestrator.federation.round_scheduler import RoundKeeper
+from tunefleet.orchestrator.federation.status import SETTLING
+from tunefleet.orchestrator.ha.leader_election import Election, keep_place
+from tunefleet.orchestrator.ha.leadership import fenced
+from tunefleet.orchestrator.notifications.delivery import Courier
+from tunefleet.orchestrator.scheduling import autoscaling, reaper, scheduler
+from tunefleet.orchestrator.storage import artifacts, capacity, verification
+from tunefleet.orchestrator.workflows import shard_merge
+from tunefleet.orchestrator.workflows.fan_out import JOINING
 from tunefleet.transport.redis.connection import address_of
 
 if TYPE_CHECKING:
@@ -107,7 +110,7 @@ class Lifetime:
             asyncio.create_task(self._loop("mirror", self._mirror.run_once), name="mirror"),
             asyncio.create_task(keep_place(self._election, self.core, self._give_up), name="election"),
             asyncio.create_task(self._loop("leading", self._follow, every_s=FOLLOW_S), name="leading"),
-            asyncio.create_task(self._loop("keys", lambda: sweep.flush_keys(self.core), every_s=sweep.FLUSH_S)),
+            asyncio.create_task(self._loop("keys", lambda: reaper.flush_keys(self.core), every_s=reaper.FLUSH_S)),
             asyncio.create_task(self._loop("room", self._count_room, every_s=ROOM_S)),
         ]
 
@@ -118,7 +121,7 @@ class Lifetime:
 
     async def _count_room(self) -> None:
         """Other servers store and delete files, too."""
-        await self.core.read(lambda connection: ration.count(connection, self.core.blobs))
+        await self.core.read(lambda connection: capacity.count(connection, self.core.blobs))
 
     async def _follow(self) -> None:
         """Have the loops of a leader exactly while this server is one."""
@@ -135,11 +138,11 @@ class Lifetime:
     def _work(self) -> None:
         loops = {
             "placement": self._loop("placement", self._place),
-            "elastic": self._loop("elastic", self._scale, every_s=elastic.GAP_S),
+            "elastic": self._loop("elastic", self._scale, every_s=autoscaling.GAP_S),
             "joining": self._loop("joining", self._join),
             "settling": self._loop("settling", self._settle),
-            "sweep": self._loop("sweep", lambda: sweep.run_once(self.core), every_s=SWEEP_S),
-            "scrub": self._loop("scrub", lambda: store_verification.run_for_a_while(self.core)),
+            "sweep": self._loop("sweep", lambda: reaper.run_once(self.core), every_s=SWEEP_S),
+            "scrub": self._loop("scrub", lambda: verification.run_for_a_while(self.core)),
             "garbage": self._loop("garbage", lambda: artifacts.collect_garbage(self.core), every_s=GARBAGE_S),
         }
         self._nodes = ClusterKeeper(self.core, self.url)
@@ -202,29 +205,29 @@ class Lifetime:
         signals = self.core.signals
         seen = signals.version("placement")
         began = self.core.clock.monotonic()
-        await elastic.run_once(self.core)
-        await asyncio.sleep(elastic.rest_s(self.core.clock.monotonic() - began))
-        await signals.wait("placement", elastic.pause_s(self.core), seen)
+        await autoscaling.run_once(self.core)
+        await asyncio.sleep(autoscaling.rest_s(self.core.clock.monotonic() - began))
+        await signals.wait("placement", autoscaling.pause_s(self.core), seen)
 
     async def _place(self) -> None:
         signals = self.core.signals
         # The version first: what changes during the pass starts the next one.
         seen = signals.version("placement")
-        await placing.run_once(self.core)
-        await asyncio.sleep(placing.pause_s(self.core))
+        await scheduler.run_once(self.core)
+        await asyncio.sleep(scheduler.pause_s(self.core))
         await signals.wait("placement", PLACEMENT_SWEEP_S, seen)
 
     async def _join(self) -> None:
         signals = self.core.signals
         seen = signals.version(JOINING)
-        await joining.run_once(self.core)
-        await signals.wait(JOINING, joining.pause_s(self.core), seen)
+        await shard_merge.run_once(self.core)
+        await signals.wait(JOINING, shard_merge.pause_s(self.core), seen)
 
     async def _settle(self) -> None:
         signals = self.core.signals
         seen = signals.version(SETTLING)
-        await settling.run_once(self.core)
-        await signals.wait(SETTLING, settling.SWEEP_S, seen)
+        await task_settlement.run_once(self.core)
+        await signals.wait(SETTLING, task_settlement.SWEEP_S, seen)
 
     async def _loop(self, name: str, step: Callable[[], Awaitable[object]], *, every_s: float = 0.0) -> None:
         failures = 0

@@ -11,9 +11,9 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
-from tunefleet.services.core import Core
-from tunefleet.services.fleet import Fleet
-from tunefleet.services.leading import SEEN
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.ha.leader_election import SEEN
+from tunefleet.orchestrator.workers.presence import Fleet
 from tunefleet.transport.forward import PEER, Peers, proof
 
 PATH: Final = "/peer/fleet"

@@ -20,9 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tunefleet.api import leader_mirror, problem_details
 from tunefleet.api.metrics_middleware import HEADER, request_id_of
 from tunefleet.errors import NotLeadingError, UnreachableError
-from tunefleet.services.core import Core
-from tunefleet.services.leadership import fenced
-from tunefleet.services.leading import SEEN
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.ha.leader_election import SEEN
+from tunefleet.orchestrator.ha.leadership import fenced
 from tunefleet.transport.forward import FORWARDED_FOR, PEER, Answer, NotSentError, Peers, epoch_of, proof
 
 log = logging.getLogger(__name__)

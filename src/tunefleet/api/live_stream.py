@@ -15,6 +15,12 @@ from sse_starlette import ServerSentEvent
 
 import tunefleet
 from tunefleet.errors import TooManyError
+from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.campaigns import step_progress
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.telemetry import events, live_feed
+from tunefleet.orchestrator.telemetry.live_feed import Place
+from tunefleet.orchestrator.views import moment
 from tunefleet.schemas.live import (
     CampaignActivity,
     LiveCampaigns,
@@ -25,12 +31,6 @@ from tunefleet.schemas.live import (
     TaskProgress,
 )
 from tunefleet.schemas.worker_link import Load
-from tunefleet.services import events, live
-from tunefleet.services.campaigns import activity
-from tunefleet.services.core import Core
-from tunefleet.services.identity import Actor
-from tunefleet.services.live import Place
-from tunefleet.services.views import moment
 
 GATHER_S: Final = 0.25
 """So long what happens is gathered before it is sent."""
@@ -117,7 +117,7 @@ class Live:
             self.place = Place(found[-1].id, self.place.points)
             yield self._say("events", LiveEvents(events=tuple(found))), len(found) == _PAGE
         for task_id, known in self.place.points.items():
-            told, reached, more = await live.points(self.core, task_id, known)
+            told, reached, more = await live_feed.points(self.core, task_id, known)
             self.place = Place(self.place.event_id, {**self.place.points, task_id: reached})
             if told.points or told.resumed:
                 yield self._say("points", told), more
@@ -128,17 +128,17 @@ class Live:
                 yield message, False
         if now - self._loads_at >= _LOADS_S:
             self._loads_at = now
-            loads = live.loads(self.core, self.who, self._loads)
+            loads = live_feed.loads(self.core, self.who, self._loads)
             if loads:
                 yield self._say("loads", LiveLoads(workers=loads)), False
 
     async def _moved(self) -> AsyncIterator[ServerSentEvent]:
         """Yield how far running tasks and cycles have come, where that is news."""
-        tasks, self._progress = self._progress, await live.progress(self.core, self.who)
+        tasks, self._progress = self._progress, await live_feed.progress(self.core, self.who)
         further = tuple(each for id_, each in self._progress.items() if tasks.get(id_) is not each)
         if further:
             yield self._say("progress", LiveProgress(tasks=further))
-        cycles, self._cycles = self._cycles, await activity.going_on(self.core, self.who, self._cycles)
+        cycles, self._cycles = self._cycles, await step_progress.going_on(self.core, self.who, self._cycles)
         changed = tuple(each for key, each in self._cycles.items() if cycles.get(key) is not each)
         if changed:
             yield self._say("campaigns", LiveCampaigns(cycles=changed))

@@ -19,7 +19,7 @@ from tunefleet.certificate import opened
 from tunefleet.client import trust
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.observability.logs import PrivateLogFile, formatter
-from tunefleet.services.opening import open_core
+from tunefleet.orchestrator.bootstrap import open_core
 from tunefleet.settings import CampaignSettings, ServerSettings, TrackingSettings, load, unsupported
 from tunefleet.transport.redis.connection import address_of
 

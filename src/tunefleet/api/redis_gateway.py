@@ -7,10 +7,11 @@ import socket
 
 from tunefleet.db.fleet import workers
 from tunefleet.db.repositories import controls
+from tunefleet.orchestrator.access.permissions import REDIS_WORKER
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.workers import exchange as link
+from tunefleet.orchestrator.workers import message_payloads
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
-from tunefleet.services import bulk, link
-from tunefleet.services.core import Core
-from tunefleet.services.identity import REDIS_WORKER
 from tunefleet.transport.base import address_towards
 from tunefleet.transport.redis import fleet_identity
 from tunefleet.transport.redis.fleet_identity import Store
@@ -38,11 +39,11 @@ class CoreDesk:
 
     async def fetch(self, digest: str) -> bytes:
         """Return a message that a worker has put over HTTP."""
-        return await bulk.fetch(self._core, digest)
+        return await message_payloads.fetch(self._core, digest)
 
     async def keep(self, body: bytes, token: str) -> str:
         """Store a message for who holds the token."""
-        return await bulk.keep(self._core, body, token)
+        return await message_payloads.keep(self._core, body, token)
 
     async def elastic_disabled(self) -> frozenset[str]:
         """Return the workers that elastic scaling keeps out of the pool."""

@@ -17,10 +17,11 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from tunefleet.api.auth import core_of, identify
 from tunefleet.errors import AuthError
+from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.context import KEYS, Core
+from tunefleet.orchestrator.tasks import tasks
+from tunefleet.orchestrator.telemetry import events, logs
 from tunefleet.schemas.api import EventView, LogView, ProgressView, TaskView
-from tunefleet.services import events, logs, tasks
-from tunefleet.services.core import KEYS, Core
-from tunefleet.services.identity import Actor
 
 _PAGE: Final = 500
 _PROGRESS_S: Final = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tunefleet.services.campaigns.state import MERGE, SECONDS, TASK
+from tunefleet.orchestrator.campaigns.cycle_state import MERGE, SECONDS, TASK
 from tunefleet.spec.campaign import CampaignBudgetSpec
 
 

@@ -9,10 +9,10 @@ from typing import Any, Literal, Protocol
 from tunefleet.client import AsyncClient
 from tunefleet.errors import TunefleetError
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.services.campaigns.activity import Activity
-from tunefleet.services.campaigns.book import Book
-from tunefleet.services.campaigns.state import CycleState
-from tunefleet.services.core import Clock
+from tunefleet.orchestrator.campaigns.cycle_state import CycleState
+from tunefleet.orchestrator.campaigns.engine_repository import Book
+from tunefleet.orchestrator.campaigns.step_progress import Activity
+from tunefleet.orchestrator.context import Clock
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.campaign import CampaignSpec, TaskType
 

@@ -13,8 +13,8 @@ from tunefleet.campaign import progress
 from tunefleet.campaign.contract import Base, CycleFailed, StepContext, StepFailed
 from tunefleet.errors import NotFoundError, UnreachableError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.orchestrator.campaigns.status import same_reason
 from tunefleet.schemas.api import ArtifactView, SubmitRequest, TaskDetail, WorkflowView
-from tunefleet.services.campaigns.status import same_reason
 from tunefleet.spec.campaign import CampaignSpec
 
 FIRST_LOOK_S: Final = 0.1

@@ -28,9 +28,9 @@ from tunefleet.client import AsyncClient
 from tunefleet.errors import ForbiddenError, InputError, SpecError, TunefleetError
 from tunefleet.integrations.trackers import catalog
 from tunefleet.lifecycle.cycle import StepName, needs_you
-from tunefleet.services.campaigns.book import RENEW_S, Book, Level
-from tunefleet.services.campaigns.state import BudgetError, CycleState, LeaseLost
-from tunefleet.services.core import Clock
+from tunefleet.orchestrator.campaigns.cycle_state import BudgetError, CycleState, LeaseLost
+from tunefleet.orchestrator.campaigns.engine_repository import RENEW_S, Book, Level
+from tunefleet.orchestrator.context import Clock
 from tunefleet.settings import CampaignSettings, TrackingSettings, load
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ from tunefleet.campaign.engine import Engine
 from tunefleet.campaign.reporter import Reporter
 from tunefleet.client import AsyncClient
 from tunefleet.errors import TunefleetError
-from tunefleet.services.campaigns.book import TOPIC, Book
-from tunefleet.services.campaigns.tracking import Outbox
-from tunefleet.services.core import Core
+from tunefleet.orchestrator.campaigns.engine_repository import TOPIC, Book
+from tunefleet.orchestrator.campaigns.tracking_outbox import Outbox
+from tunefleet.orchestrator.context import Core
 from tunefleet.settings import CampaignSettings, TrackingSettings, load
 
 log = logging.getLogger(__name__)

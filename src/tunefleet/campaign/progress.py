@@ -13,9 +13,9 @@ from typing import Final
 from tunefleet.campaign.contract import StepContext
 from tunefleet.client.transfer import Progress as Transfer
 from tunefleet.errors import TunefleetError
+from tunefleet.orchestrator.campaigns.step_progress import Activity
 from tunefleet.schemas.api import TaskView
 from tunefleet.schemas.campaign import Unit
-from tunefleet.services.campaigns.activity import Activity
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tunefleet.campaign.report import run_of
 from tunefleet.errors import TunefleetError
 from tunefleet.integrations.trackers import catalog, delivery
-from tunefleet.services.campaigns.tracking import Outbox, Untold
+from tunefleet.orchestrator.campaigns.tracking_outbox import Outbox, Untold
 from tunefleet.settings import TrackingSettings
 
 log = logging.getLogger(__name__)

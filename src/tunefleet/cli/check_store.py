@@ -13,8 +13,8 @@ from tunefleet.settings import ServerSettings, load
 
 def artifact_store() -> Finding:
     """Check that the server's files can be written, read and removed where the settings say; leaves nothing there."""
-    from tunefleet.services.blobs import kind, open_blobs
-    from tunefleet.services.proving import prove
+    from tunefleet.orchestrator.storage.blob_stores import kind, open_blobs
+    from tunefleet.orchestrator.storage.store_probe import prove
 
     settings = load(ServerSettings)
     name, folder = settings.artifacts or str(settings.data_dir / "artifacts"), settings.data_dir / "artifacts"

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from tunefleet.errors import TunefleetError
 from tunefleet.observability.scrub import scrub
+from tunefleet.orchestrator import redaction
 from tunefleet.runtime.secrets.resolver import Redaction
-from tunefleet.services import redact
 from tunefleet.settings import (
     ClientSettings,
     ProcessSettings,
@@ -62,12 +62,12 @@ class Quiet:
 
     def document(self, data: Any) -> str:
         """Return data as JSON, without the values that go by a secret's name."""
-        return json.dumps(redact.tree(self._known.value(data)), indent=1, ensure_ascii=False, default=str) + "\n"
+        return json.dumps(redaction.tree(self._known.value(data)), indent=1, ensure_ascii=False, default=str) + "\n"
 
 
 def _starred(match: re.Match[str]) -> str:
     # A reference to a secret is none.
-    return match[0] if match["value"].startswith(("${", "***", "null", "None")) else f"{match['name']}{redact.STARS}"
+    return match[0] if match["value"].startswith(("${", "***", "null", "None")) else f"{match['name']}{redaction.STARS}"
 
 
 def _variables() -> dict[str, str]:

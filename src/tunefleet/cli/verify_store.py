@@ -39,9 +39,9 @@ def verify_store(
     """
     from tunefleet.db.engine.offline import name_of, reading, target_of
     from tunefleet.db.repositories import artifacts
-    from tunefleet.services import filemark
-    from tunefleet.services.blobs import open_blobs
-    from tunefleet.services.garbage import unknown_files
+    from tunefleet.orchestrator.ha import storage_marker
+    from tunefleet.orchestrator.storage.blob_stores import open_blobs
+    from tunefleet.orchestrator.storage.garbage_collection import unknown_files
 
     settings = load(ServerSettings) if data is None else load(ServerSettings, data=data)
     url = settings.database_url
@@ -49,7 +49,7 @@ def verify_store(
     blobs = open_blobs(settings)
     try:
         with reading(target) as connection:
-            filemark.require(connection, name_of(target), blobs, settings.data_dir)
+            storage_marker.require(connection, name_of(target), blobs, settings.data_dir)
             read, bad = _read(blobs, connection, quiet=as_json)
             unknown = unknown_files(blobs, connection)
         for digest in unknown if delete_unknown else ():
@@ -76,7 +76,7 @@ def verify_store(
 def _read(blobs: BlobStore, connection: Connection, *, quiet: bool) -> tuple[int, Sequence[dict[str, Any]]]:
     from tunefleet.db.repositories import artifacts
     from tunefleet.errors import NotFoundError
-    from tunefleet.services.store_verification import artifacts_with, is_whole, set_aside
+    from tunefleet.orchestrator.storage.verification import artifacts_with, is_whole, set_aside
 
     known = artifacts.all_digests(connection)
     bad: list[dict[str, Any]] = []

@@ -25,8 +25,8 @@ from tests.integration.s3.gateway import BUCKET, SECRET_KEY, Gateway
 from tunefleet.artifacts import BlobStore, FolderStore
 from tunefleet.cli.check_store import artifact_store
 from tunefleet.errors import MachineError, TunefleetError
-from tunefleet.services.federation import files
-from tunefleet.services.proving import prove
+from tunefleet.orchestrator.federation import adapter_files
+from tunefleet.orchestrator.storage.store_probe import prove
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 
@@ -75,7 +75,7 @@ def test_a_damaged_object_is_never_averaged(make: Make, s3_server: Gateway, tmp_
     put(bucket)
     s3_server.client.put_object(Bucket=BUCKET, Key=bucket._key(DIGEST), Body=b"something else")
     with pytest.raises(MachineError, match=r"has something else under"):
-        files.local(bucket, DIGEST, tmp_path / "copy")
+        adapter_files.local(bucket, DIGEST, tmp_path / "copy")
     assert list((tmp_path / "copy").iterdir()) == []
 
 

@@ -33,7 +33,7 @@ from tunefleet.errors import (
     TunefleetError,
     UnreachableError,
 )
-from tunefleet.services.blobs import open_blobs
+from tunefleet.orchestrator.storage.blob_stores import open_blobs
 from tunefleet.settings import ServerSettings, load
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]

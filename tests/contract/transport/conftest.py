@@ -15,8 +15,8 @@ from tests.integration.redis.process import RedisProcess
 from tunefleet.api import launch
 from tunefleet.api.app import create_app
 from tunefleet.client import Client
+from tunefleet.orchestrator.bootstrap import open_core
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, RegisterRequest
-from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
 from tunefleet.transport.base import WorkerLink
 from tunefleet.transport.http import HttpLink

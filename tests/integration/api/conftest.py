@@ -14,7 +14,7 @@ import pytest
 from tests.integration.api.support import HandWorker, Running
 from tunefleet.api import launch
 from tunefleet.api.app import create_app
-from tunefleet.services.opening import open_core
+from tunefleet.orchestrator.bootstrap import open_core
 from tunefleet.settings import ServerSettings, load
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from tunefleet.api import launch
-from tunefleet.services.core import Core
+from tunefleet.orchestrator.context import Core
 
 ECHO = """apiVersion: tunefleet/v1
 kind: Workflow

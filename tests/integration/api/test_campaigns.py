@@ -14,8 +14,8 @@ from tests.integration.api.support import Running, is_problem, submit
 from tests.integration.api.test_streams import stream
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model import Stage
-from tunefleet.services.campaigns.book import Book
-from tunefleet.services.campaigns.state import CycleState, NewVersion
+from tunefleet.orchestrator.campaigns.cycle_state import CycleState, NewVersion
+from tunefleet.orchestrator.campaigns.engine_repository import Book
 
 DATASET = {"name": "org/rows", "field_instruction": "question", "field_output": "answer"}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.listening import listening
-from tunefleet.services.configurations import Configurations
+from tunefleet.orchestrator.preflight.model_configs import Configurations
 from tunefleet.settings import ServerSettings, load
 
 CONFIG = {"model_type": "llama", "hidden_size": 8}

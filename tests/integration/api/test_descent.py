@@ -8,18 +8,19 @@ from typing import Any
 import pytest
 
 from tests.fakes.collector import Collector, Span, collecting
-from tests.unit.services import test_fanout, test_merging
-from tests.unit.services.conftest import fresh_data, lab
-from tests.unit.services.lab import Lab
-from tests.unit.services.pipelines import Pipelines, stage
-from tests.unit.services.test_descent import CALLER
+from tests.unit.orchestrator import test_fanout, test_merging
+from tests.unit.orchestrator.conftest import fresh_data, lab
+from tests.unit.orchestrator.lab import Lab
+from tests.unit.orchestrator.pipelines import Pipelines, stage
+from tests.unit.orchestrator.test_descent import CALLER
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.observability import context, traceparent
 from tunefleet.observability.spans import open_spans
+from tunefleet.orchestrator.observability.commit_metrics import Commits
+from tunefleet.orchestrator.observability.task_spans import TaskSpans
+from tunefleet.orchestrator.tasks import tasks
+from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import RetryRequest
-from tunefleet.services import tasks, workflows
-from tunefleet.services.observing.commits import Commits
-from tunefleet.services.observing.tasks import TaskSpans
 
 __all__ = ["fresh_data", "lab"]
 

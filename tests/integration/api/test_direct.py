@@ -24,8 +24,8 @@ from tunefleet.client import direct as sending
 from tunefleet.client.attempt import AttemptClient
 from tunefleet.client.throttle import Throttle
 from tunefleet.errors import MachineError, UnreachableError
-from tunefleet.services import direct as service
-from tunefleet.services.core import Clock
+from tunefleet.orchestrator.context import Clock
+from tunefleet.orchestrator.storage import direct_uploads as service
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(180)]
 

@@ -14,7 +14,7 @@ import pytest
 from tests.integration.api.federated import Worker, arrays, create, tarred, workers
 from tests.integration.api.support import Running, is_problem
 from tunefleet.client import Client
-from tunefleet.services.core import Clock
+from tunefleet.orchestrator.context import Clock
 
 
 def headers_of(kind: str, secret: str) -> dict[str, str]:

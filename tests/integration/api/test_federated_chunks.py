@@ -14,8 +14,8 @@ import pytest
 from tests.integration.api.federated import arrays, create, workers
 from tests.integration.api.support import Running, is_problem
 from tunefleet.client import Client
-from tunefleet.services.core import Clock
-from tunefleet.services.federation import chunks
+from tunefleet.orchestrator.context import Clock
+from tunefleet.orchestrator.federation import data_chunks
 
 
 @pytest.fixture
@@ -84,10 +84,10 @@ def test_a_worker_keeps_its_chunk_until_it_is_done_or_silent(
     assert claim(running, made, 3).status_code == 404
     now = running.core.clock.wall()
     with monkeypatch.context() as later:
-        later.setattr(running.core, "clock", Clock(lambda: now + 0.8 * chunks.LEASE_S))
+        later.setattr(running.core, "clock", Clock(lambda: now + 0.8 * data_chunks.LEASE_S))
         with workers(running, made, tmp_path, "1") as (one,):
             one.upload(arrays(1))
-        later.setattr(running.core, "clock", Clock(lambda: now + 1.2 * chunks.LEASE_S))
+        later.setattr(running.core, "clock", Clock(lambda: now + 1.2 * data_chunks.LEASE_S))
         taken = claim(running, made, 3).json()
         assert taken["chunkIndex"] == 1, "the first worker has uploaded since, the second was silent"
         lost = claim(running, made, 2, completedChunk=1)

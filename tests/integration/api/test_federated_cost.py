@@ -23,8 +23,8 @@ from tests.integration.federation.test_memory import updates
 from tests.unit.federation.adapters import Q, factors, save
 from tunefleet.artifacts import hash_file
 from tunefleet.federation import CONFIG, TENSORS
-from tunefleet.services.federation import examining
-from tunefleet.services.federation.landing import Landing
+from tunefleet.orchestrator.federation.updates import validation
+from tunefleet.orchestrator.federation.updates.staging import Landing
 
 MIB = 1 << 20
 ROWS = 12 * MIB
@@ -146,7 +146,7 @@ def test_nothing_of_an_upload_is_done_in_the_thread_that_serves(
     """Structural: pieces are small whatever the size, and written, unpacked and checked elsewhere."""
     pieces: list[int] = []
     threads: dict[str, set[str]] = {"write": set(), "examine": set()}
-    write, examine = Landing.write, examining.examine
+    write, examine = Landing.write, validation.examine
 
     def watched_write(self: Landing, data: Any) -> None:
         pieces.append(len(data))
@@ -158,7 +158,7 @@ def test_nothing_of_an_upload_is_done_in_the_thread_that_serves(
         return examine(*args)
 
     monkeypatch.setattr(Landing, "write", watched_write)
-    monkeypatch.setattr(examining, "examine", watched_examine)
+    monkeypatch.setattr(validation, "examine", watched_examine)
     noise = np.random.default_rng(0).bytes(8 * MIB)
     with workers(running, create(admin), tmp_path, "1") as (one,):
         one.send(_with_notes(one, noise))

@@ -22,7 +22,7 @@ from tests.integration.api.support import Running, until
 from tests.unit.federation.adapters import Q, load
 from tunefleet.federation import CONFIG, TENSORS
 from tunefleet.federation.layers import PREFIX
-from tunefleet.services.federation import uploads
+from tunefleet.orchestrator.federation.updates import uploads
 
 A_OF_Q = f"{PREFIX}{Q}.lora_A.weight"
 

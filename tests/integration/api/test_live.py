@@ -19,8 +19,8 @@ from tests.integration.api.support import HandWorker, Running, is_problem, submi
 from tests.integration.api.test_campaigns import Engine, apply
 from tunefleet.api import live_stream
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.services.campaigns.activity import Activity
-from tunefleet.services.live import Watched
+from tunefleet.orchestrator.campaigns.step_progress import Activity
+from tunefleet.orchestrator.telemetry.live_feed import Watched
 
 Message = tuple[str, str, dict[str, Any]]
 """Kind, id and data."""

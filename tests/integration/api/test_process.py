@@ -22,7 +22,7 @@ from tests.fakes.receiver import receiving
 from tunefleet.api.process import main
 from tunefleet.client import Client
 from tunefleet.errors import StoreError
-from tunefleet.services.opening import open_core
+from tunefleet.orchestrator.bootstrap import open_core
 from tunefleet.settings import ServerSettings, load
 
 pytestmark = pytest.mark.proof

@@ -13,8 +13,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.api.support import ECHO, HandWorker, Running, submit, until
-from tunefleet.services.observing import gauges
-from tunefleet.services.observing.gauges import Gauges
+from tunefleet.orchestrator.observability import gauges
+from tunefleet.orchestrator.observability.gauges import Gauges
 
 TEXT = "text/plain;version=0.0.4"
 

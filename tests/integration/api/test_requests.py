@@ -18,7 +18,7 @@ from tunefleet.artifacts import manifest_digest
 
 def test_every_error_has_a_status() -> None:
     # Errors of the host side never come this far; another test of the same run may have imported them.
-    sides = tuple(f"tunefleet.{part}" for part in ("errors", "spec", "artifacts", "db", "services", "server", "api"))
+    sides = tuple(f"tunefleet.{part}" for part in ("errors", "spec", "artifacts", "db", "orchestrator", "api"))
 
     def codes(root: type[errors.TunefleetError]) -> set[str]:
         return {root.code}.union(
@@ -149,7 +149,7 @@ def test_unexpected_failure_tells_nothing_and_logs_all(
     async def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("the secret is 1234")
 
-    monkeypatch.setattr("tunefleet.services.listing.page", broken)
+    monkeypatch.setattr("tunefleet.orchestrator.tasks.listing.page", broken)
 
     def traced() -> bool:
         return any(record.exc_info and "1234" in str(record.exc_info[1]) for record in caplog.records)
@@ -172,7 +172,7 @@ def test_background_loop_survives_a_failure(
             raise RuntimeError("the first look failed")
         return 0
 
-    monkeypatch.setattr("tunefleet.services.sweep.run_once", fails_once)
+    monkeypatch.setattr("tunefleet.orchestrator.scheduling.reaper.run_once", fails_once)
     running = start(tmp_path / "data")
     until(lambda: looked > 1)
     running.stop()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.api.support import Running, is_problem
 from tunefleet.api.auth import cookie_name
-from tunefleet.services.tries import AT_ONCE
+from tunefleet.orchestrator.access.login_throttle import AT_ONCE
 from tunefleet.settings import ServerSettings, load
 
 OWN = {"Sec-Fetch-Site": "same-origin"}

@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.api.support import HandWorker, Running, is_problem, submit, until
 from tests.integration.api.training import agent, client, close_clients, register, train
-from tunefleet.services import journal_limits
+from tunefleet.orchestrator.telemetry import journal_limits
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from tests.integration.api.support import HandWorker, Running, is_problem
 from tunefleet.client import Client
 from tunefleet.db.engine import migrate
 from tunefleet.db.repositories import artifacts
-from tunefleet.services import filemark, upkeep
+from tunefleet.orchestrator.ha import storage_marker
+from tunefleet.orchestrator.storage import usage_report
 
 PASSED = """apiVersion: tunefleet/v1
 kind: Workflow
@@ -43,7 +44,7 @@ def lying(folder: Path) -> int:
 def test_the_room_that_data_takes_is_what_lies_in_the_folder(
     running: Running, admin: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "FRESH_S", 0.0)
+    monkeypatch.setattr(usage_report, "FRESH_S", 0.0)
     before = sizes(admin)
     (tmp_path / "rows.jsonl").write_bytes(b"x" * 4321)
     with Client(running.url, running.admin_key) as client:
@@ -56,7 +57,7 @@ def test_the_room_that_data_takes_is_what_lies_in_the_folder(
     assert again["data"] == after["data"], "a file counts once, whoever refers to it"
     data = running.core.settings.data_dir
     kept = ("results", "checkpoints", "federations", "data", "arriving", "unused")
-    mark = running.core.db.read(filemark.digest_of).result()
+    mark = running.core.db.read(storage_marker.digest_of).result()
     assert mark is not None
     known = sum(again[kind][1] for kind in kept) + running.core.blobs.size(mark)
     assert known == lying(data / "artifacts")
@@ -67,7 +68,7 @@ def test_the_room_that_data_takes_is_what_lies_in_the_folder(
 def test_what_nothing_refers_to_is_told_apart(
     running: Running, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "FRESH_S", 0.0)
+    monkeypatch.setattr(usage_report, "FRESH_S", 0.0)
     digest = hashlib.sha256(b"nobody's").hexdigest()
     before = sizes(admin)
     sent = admin.put(f"/blobs/{digest}", content=b"nobody's", headers={"Upload-Offset": "0", "Upload-Length": "8"})

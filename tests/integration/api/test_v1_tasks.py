@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from tests.integration.api.support import ECHO, HandWorker, Running, submit
+from tunefleet.orchestrator.compat import v1_tasks
 from tunefleet.schemas.compat_v1 import TaskAnswer, TaskRecord
-from tunefleet.services import records
 
 TWO = """apiVersion: mloc/v1
 kind: EchoTask
@@ -166,7 +166,7 @@ def test_the_bare_list_leads_on_to_older_tasks(
     admin: httpx.Client, monkeypatch: pytest.MonkeyPatch, running: Running
 ) -> None:
     ids = [submit(admin) for _ in range(4)][::-1]
-    monkeypatch.setattr(records, "NEWEST", 2)
+    monkeypatch.setattr(v1_tasks, "NEWEST", 2)
     reply = admin.get("/tasks")
     assert [record["task_id"] for record in reply.json()] == ids[:2]
     older = admin.get(f"{running.url}{reply.links['next']['url']}").json()
@@ -180,7 +180,7 @@ def test_the_bare_list_ends_early_where_records_repeat_a_large_document(
     document = f"apiVersion: tunefleet/v1\nspec:\n  taskType: echo\n  stages:\n{stages}"
     made = admin.post("/tasks", content=document, headers=YAML).json()["tasks"]
     ids = [task["task_id"] for task in made][::-1]
-    monkeypatch.setattr(records, "LISTED_CHARACTERS", 70 * len(document))
+    monkeypatch.setattr(v1_tasks, "LISTED_CHARACTERS", 70 * len(document))
     reply = admin.get("/tasks")
     listed = [record["task_id"] for record in reply.json()]
     assert 50 < len(listed) < 80
@@ -188,7 +188,7 @@ def test_the_bare_list_ends_early_where_records_repeat_a_large_document(
     older = admin.get(f"{running.url}{reply.links['next']['url']}").json()
     rest = ids[len(listed) :]
     assert [task["id"] for task in older["items"]][: len(rest)] == rest
-    monkeypatch.setattr(records, "LISTED_CHARACTERS", 1)
+    monkeypatch.setattr(v1_tasks, "LISTED_CHARACTERS", 1)
     assert [record["task_id"] for record in admin.get("/tasks").json()] == ids[:1]
 
 

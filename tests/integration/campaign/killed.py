@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.fakes import billed_package
 from tests.unit.campaign.played import Counted, Crashing
-from tests.unit.services.campaigns.desk import ADA, spec
+from tests.unit.orchestrator.campaigns.desk import ADA, spec
 from tunefleet.campaign.contract import Order
 from tunefleet.campaign.engine import Engine
 from tunefleet.campaign.steps.sleep import SleepStep
@@ -24,9 +24,9 @@ from tunefleet.campaign.steps.wait import WaitStep
 from tunefleet.client import AsyncClient
 from tunefleet.db.campaigns import campaigns
 from tunefleet.lifecycle.cycle import STEPS
-from tunefleet.services.campaigns import jobs
-from tunefleet.services.core import Core
-from tunefleet.services.opening import open_core
+from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.campaigns import service
+from tunefleet.orchestrator.context import Core
 from tunefleet.settings import CampaignSettings, ServerSettings
 
 INTERVAL_S = 0.3
@@ -80,7 +80,7 @@ async def _run(core: Core, book: Crashing, engine: Engine, name: str, cycles: in
     wanted = spec(
         run_intervals={"min_hours": hours, "max_hours": hours}, budget={"cost_per_task": 2.0, "cost_per_second": 0.5}
     )
-    (campaign,) = await jobs.apply(core, ADA, {name: wanted}, start=False)
+    (campaign,) = await service.apply(core, ADA, {name: wanted}, start=False)
     await book.begin()
     while True:
         worked = await engine.advance(campaign.id)

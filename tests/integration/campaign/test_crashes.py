@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.campaign.test_crashes import crashed
-from tests.unit.services.conftest import fresh_data, lab
-from tests.unit.services.lab import Lab
+from tests.unit.orchestrator.conftest import fresh_data, lab
+from tests.unit.orchestrator.lab import Lab
 
 __all__ = ["fresh_data", "lab"]
 

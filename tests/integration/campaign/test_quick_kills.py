@@ -20,11 +20,11 @@ import pytest
 
 from tests.fakes.billing import Billing, billing
 from tests.integration.campaign import killed
-from tests.unit.services.campaigns.desk import ADA
-from tests.unit.services.conftest import fresh_data
+from tests.unit.orchestrator.campaigns.desk import ADA
+from tests.unit.orchestrator.conftest import fresh_data
 from tunefleet.lifecycle.cycle import STEPS
+from tunefleet.orchestrator.campaigns import service
 from tunefleet.schemas.campaign import CampaignDetail, CycleView
-from tunefleet.services.campaigns import jobs
 
 __all__ = ["fresh_data"]
 
@@ -87,7 +87,7 @@ def test_each_chunk_is_paid_for_once_whenever_the_engine_is_killed(data: Path, b
 async def _read(data: Path, name: str) -> CampaignDetail:
     core = killed.opened(data)
     try:
-        return await jobs.get(core, ADA, name)
+        return await service.get(core, ADA, name)
     finally:
         core.close()
 

@@ -24,8 +24,8 @@ from tunefleet.campaign.steps.merge import MergeStep
 from tunefleet.client.service import Patience
 from tunefleet.errors import AuthError, UnreachableError
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.services.campaigns.activity import Activity
-from tunefleet.services.campaigns.state import Budget, BudgetError
+from tunefleet.orchestrator.campaigns.cycle_state import Budget, BudgetError
+from tunefleet.orchestrator.campaigns.step_progress import Activity
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.campaign import CampaignSpec
 

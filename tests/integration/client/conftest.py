@@ -18,8 +18,8 @@ from tunefleet.api.app import create_app
 from tunefleet.cli.main import run
 from tunefleet.client import Client
 from tunefleet.client.attempt import AttemptClient
+from tunefleet.orchestrator.bootstrap import open_core
 from tunefleet.schemas.worker_link import JournalBatch
-from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
 
 LOG = "loading\n" + "".join(f"step {step}\n" for step in range(1, 41)) + "done\n"

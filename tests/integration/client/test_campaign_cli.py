@@ -16,9 +16,9 @@ from tunefleet.cli.campaign_run import _follow
 from tunefleet.client import AsyncClient, Client
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model import Stage
+from tunefleet.orchestrator.campaigns.cycle_state import BudgetError, NewVersion
+from tunefleet.orchestrator.campaigns.step_progress import Activity
 from tunefleet.schemas.campaign import CampaignLine, CampaignView
-from tunefleet.services.campaigns.activity import Activity
-from tunefleet.services.campaigns.state import BudgetError, NewVersion
 from tunefleet.spec.campaign_file import parse_campaigns
 
 CONFIG = """story:

@@ -12,7 +12,7 @@ from tests.fakes.federation import FEDERATION, TOKEN, Double, serving
 from tests.integration.api.support import Running, until
 from tunefleet.api import launch
 from tunefleet.api.app import create_app
-from tunefleet.services.opening import open_core
+from tunefleet.orchestrator.bootstrap import open_core
 from tunefleet.settings import ServerSettings, load
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.middle import Middle, middle
 from tests.integration.api.support import Running
 from tests.integration.nat.conftest import Papers
-from tests.unit.services.lab import capabilities
+from tests.unit.orchestrator.lab import capabilities
 from tunefleet.client import Client
 from tunefleet.client.backend import AgentClient
 from tunefleet.errors import MachineError, UnreachableError

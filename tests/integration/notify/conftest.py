@@ -12,8 +12,8 @@ from pydantic import SecretStr
 from tests.fakes.receiver import Receiver, receiving
 from tests.fakes.smtp import FakeMailServer, mail_server
 from tests.integration.notify.told import opened
-from tests.unit.services.conftest import fresh_data
-from tests.unit.services.lab import FakeClock, Lab
+from tests.unit.orchestrator.conftest import fresh_data
+from tests.unit.orchestrator.lab import FakeClock, Lab
 
 __all__ = ["fresh_data"]
 

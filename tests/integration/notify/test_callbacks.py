@@ -9,15 +9,15 @@ import pytest
 
 from tests.fakes.receiver import Receiver, receiving
 from tests.integration.notify.told import deliver, verified
-from tests.unit.services.federating import Party, keep, party
-from tests.unit.services.lab import Lab
+from tests.unit.orchestrator.federating import Party, keep, party
+from tests.unit.orchestrator.lab import Lab
 from tunefleet.errors import ForbiddenError, GoneError, InputError
+from tunefleet.orchestrator.federation import members, participants, service, versions
 from tunefleet.schemas.federated import MemberChange
-from tunefleet.services.federation import jobs, members, tokens, versions
 
 
 async def told_at(lab: Lab, group: Party, worker: str, url: str | None) -> None:
-    who = tokens.FederationActor(group.id)
+    who = participants.FederationActor(group.id)
     await members.change(lab.core, who, group.id, worker, MemberChange(callback_url=url))
 
 
@@ -93,8 +93,8 @@ async def test_what_waits_for_a_removed_federation_is_given_up(lab: Lab, tmp_pat
     group = await party(lab, tmp_path / "files")
     await told_at(lab, group, "w1", "http://127.0.0.1:1/")
     await publish(lab, group, 1.0)
-    await jobs.cancel(lab.core, lab.admin, group.id)
-    await jobs.remove(lab.core, lab.admin, group.id)
+    await service.cancel(lab.core, lab.admin, group.id)
+    await service.remove(lab.core, lab.admin, group.id)
     (told,) = await deliver(lab)
     assert (told.state, told.error) == ("failed", "The federation was removed.")
 
@@ -117,7 +117,7 @@ async def test_who_may_not_take_part_is_not_told(lab: Lab, tmp_path: Path) -> No
     await told_at(lab, group, "a", "https://example.org/secret")
     (member,) = await members.list_(lab.core, lab.admin, group.id)
     assert (member.worker, member.callback_url) == ("a", "https://example.org/…")
-    await jobs.cancel(lab.core, lab.admin, group.id)
+    await service.cancel(lab.core, lab.admin, group.id)
     with pytest.raises(GoneError):
         await told_at(lab, group, "a", "https://example.org")
 
@@ -126,6 +126,6 @@ async def test_the_secret_may_be_the_makers_own(lab: Lab, receiver: Receiver, tm
     own = "whsec_" + "A" * 40
     group = await party(lab, tmp_path / "files", callback_secret=own)
     assert group.made.callback_secret == own
-    assert "callback_secret" not in (await jobs.get(lab.core, lab.admin, group.id)).spec
+    assert "callback_secret" not in (await service.get(lab.core, lab.admin, group.id)).spec
     with pytest.raises(InputError, match="callback_secret cannot be used"):
         await party(lab, tmp_path / "files", callback_secret="short")

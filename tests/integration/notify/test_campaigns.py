@@ -7,19 +7,19 @@ from typing import Any
 
 from tests.fakes.receiver import Receiver
 from tests.integration.notify.told import deliver
-from tests.unit.services.campaigns.desk import HOUR, reached, spec, taken
-from tests.unit.services.lab import Lab
+from tests.unit.orchestrator.campaigns.desk import HOUR, reached, spec, taken
+from tests.unit.orchestrator.lab import Lab
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model import Stage
+from tunefleet.orchestrator.campaigns import service
+from tunefleet.orchestrator.campaigns.cycle_state import BudgetError, NewVersion
+from tunefleet.orchestrator.campaigns.engine_repository import Book
+from tunefleet.orchestrator.notifications import channels
 from tunefleet.schemas.notify import ChannelCreate
-from tunefleet.services.campaigns import jobs
-from tunefleet.services.campaigns.book import Book
-from tunefleet.services.campaigns.state import BudgetError, NewVersion
-from tunefleet.services.notify import channels
 
 
 async def campaign(lab: Lab, **more: Any) -> tuple[Book, str]:
-    (applied,) = await jobs.apply(lab.core, lab.admin, {"daily": spec(**more)})
+    (applied,) = await service.apply(lab.core, lab.admin, {"daily": spec(**more)})
     return Book(lab.core), applied.id
 
 
@@ -72,7 +72,7 @@ async def test_a_task_that_cannot_be_cancelled_is_told_once_for_many_tries(lab: 
     await channels.create(lab.core, lab.admin, ChannelCreate(name="team", to=receiver.url))
     book, id_ = await campaign(lab)
     await reached(book, id_, StepName.WAIT)
-    await jobs.stop(lab.core, lab.admin, id_)
+    await service.stop(lab.core, lab.admin, id_)
     for _ in range(9):
         lab.clock.advance(3 * HOUR)
         (left,) = await book.to_cancel()
@@ -81,11 +81,11 @@ async def test_a_task_that_cannot_be_cancelled_is_told_once_for_many_tries(lab: 
     assert (said["event"], said["title"]) == ("failed", "daily: a task could not be cancelled")
     assert "The task of cycle 0 of the campaign daily could not be cancelled, and may go on" in said["text"]
     assert "Gradients answers 500." in said["text"]
-    shown = await jobs.get(lab.core, lab.admin, id_)
+    shown = await service.get(lab.core, lab.admin, id_)
     assert "could not be cancelled" in (shown.cycle_list[0].waiting or "")
     (left,) = await book.to_cancel() or [left]
     await book.cancelled(left)
-    assert (await jobs.get(lab.core, lab.admin, id_)).cycle_list[0].waiting is None
+    assert (await service.get(lab.core, lab.admin, id_)).cycle_list[0].waiting is None
 
 
 async def test_what_the_document_of_a_campaign_wants_is_told_and_nothing_else(lab: Lab, receiver: Receiver) -> None:

@@ -11,12 +11,12 @@ import pytest
 from tests.fakes.receiver import Receiver, receiving
 from tests.fakes.smtp import FakeMailServer
 from tests.integration.notify.told import channel, deliver, opened, run, verified
-from tests.unit.services.lab import ECHO, FakeClock, Lab
+from tests.unit.orchestrator.lab import ECHO, FakeClock, Lab
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.notifications import channels, history
+from tunefleet.orchestrator.notifications.delivery import GIVE_UP_S, MIN_TRIES, Courier
+from tunefleet.orchestrator.notifications.triggers import TOPIC
 from tunefleet.schemas.notify import ChannelChange
-from tunefleet.services.core import Core
-from tunefleet.services.notify import channels, history
-from tunefleet.services.notify.courier import GIVE_UP_S, MIN_TRIES, Courier
-from tunefleet.services.notify.watch import TOPIC
 
 
 async def test_nothing_is_lost_while_a_receiver_is_down_and_the_order_stays(data: Path) -> None:

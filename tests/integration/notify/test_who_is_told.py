@@ -9,14 +9,17 @@ import pytest
 
 from tests.fakes.receiver import Receiver, Seen
 from tests.integration.notify.told import channel, deliver, opened, run, verified
-from tests.unit.services.lab import ECHO, TRAIN, FakeClock, Lab
-from tests.unit.services.test_quotas import member
+from tests.unit.orchestrator.lab import ECHO, TRAIN, FakeClock, Lab
+from tests.unit.orchestrator.test_quotas import member
 from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFoundError, SpecError
+from tunefleet.orchestrator.access import api_keys
+from tunefleet.orchestrator.notifications import channels, history
+from tunefleet.orchestrator.notifications.formats import is_secret, new_secret
+from tunefleet.orchestrator.scheduling import explain
+from tunefleet.orchestrator.tasks import control, tasks
+from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import SubmitRequest
 from tunefleet.schemas.notify import ChannelChange
-from tunefleet.services import keys, steering, tasks, why, workflows
-from tunefleet.services.notify import channels, history
-from tunefleet.services.notify.formats import is_secret, new_secret
 
 
 async def test_a_training_that_is_done_is_told_whole_and_signed(lab: Lab, receiver: Receiver) -> None:
@@ -107,7 +110,7 @@ async def test_a_pause_a_stall_and_a_lost_worker_are_told(lab: Lab, receiver: Re
     assert receiver.taken[1].json["text"].startswith("The task train lost its worker: w1 does not answer. It waits")
 
     await worker.register()
-    await steering.pause(lab.core, lab.admin, task_id)
+    await control.pause(lab.core, lab.admin, task_id)
     await worker.finish(offer.token, "paused", "paused")
     await deliver(lab)
     assert receiver.events[2:] == ["paused"]
@@ -237,7 +240,7 @@ async def test_a_channel_for_everyone_ends_with_its_owners_admin_key(lab: Lab, r
     await run(lab)
     await deliver(lab)
     assert len(receiver.taken) == 1
-    await keys.revoke(lab.core, lab.admin, second.key_id)
+    await api_keys.revoke(lab.core, lab.admin, second.key_id)
     await run(lab)
     await deliver(lab)
     assert len(receiver.taken) == 1
@@ -268,7 +271,7 @@ async def test_a_channel_that_is_not_there_is_named_where_it_stands_at_a_submit_
         (6, 11, "spec.notify.0.to", "you have no channel nobody"),
         (12, 35, "spec.stages.1.spec.notify.1.to", "you have no channel else"),
     ]
-    dry = await why.of_document(lab.core, lab.admin, request)
+    dry = await explain.of_document(lab.core, lab.admin, request)
     assert [(fault.line, fault.path) for fault in dry.faults] == [
         (each.line, each.path) for each in refused.value.faults
     ]
@@ -329,7 +332,7 @@ async def test_what_is_undone_is_told_to_nobody(lab: Lab, receiver: Receiver) ->
 
 async def test_without_channels_a_transaction_asks_the_store_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     from tunefleet.db.repositories import notifications as rows
-    from tunefleet.services.notify import facts
+    from tunefleet.orchestrator.notifications import facts
 
     await run(lab)
     asked: list[str] = []
@@ -343,7 +346,7 @@ async def test_without_channels_a_transaction_asks_the_store_nothing(lab: Lab, m
 async def test_a_fault_in_the_words_undoes_nothing(
     lab: Lab, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from tunefleet.services.notify import facts
+    from tunefleet.orchestrator.notifications import facts
 
     def broken(*_: object) -> None:
         raise ValueError("broken")

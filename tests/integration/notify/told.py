@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes.receiver import Seen
-from tests.unit.services.lab import ECHO, FakeClock, Lab
+from tests.unit.orchestrator.lab import ECHO, FakeClock, Lab
+from tunefleet.orchestrator.access import api_keys
+from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.context import Clock
+from tunefleet.orchestrator.notifications import channels, history
+from tunefleet.orchestrator.notifications.delivery import Courier
 from tunefleet.schemas.notify import ChannelCreate, NotificationView
-from tunefleet.services import keys
-from tunefleet.services.core import Clock
-from tunefleet.services.identity import Actor
-from tunefleet.services.notify import channels, history
-from tunefleet.services.notify.courier import Courier
-from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
 
 
@@ -27,8 +27,8 @@ async def opened(data: Path, clock: FakeClock, **settings: Any) -> AsyncIterator
         clock=Clock(lambda: clock.wall, lambda: clock.monotonic),
     )
     try:
-        admin = await keys.authenticate(core, (data / "keys" / "admin.key").read_text().strip())
-        worker_key = await keys.authenticate(core, (data / "keys" / "worker.key").read_text().strip())
+        admin = await api_keys.authenticate(core, (data / "keys" / "admin.key").read_text().strip())
+        worker_key = await api_keys.authenticate(core, (data / "keys" / "worker.key").read_text().strip())
         yield Lab(core, clock, admin, worker_key)
     finally:
         core.close()

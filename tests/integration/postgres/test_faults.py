@@ -24,8 +24,8 @@ from tunefleet.db.engine.notify import MAX_PAYLOAD_BYTES, payloads
 from tunefleet.db.engine.writer import EVERYTHING
 from tunefleet.db.tables.core import meta
 from tunefleet.errors import StoreError
-from tunefleet.services.opening import open_core
-from tunefleet.services.signals import Signals
+from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.pubsub import Signals
 from tunefleet.settings import ServerSettings
 
 pytestmark = pytest.mark.proof

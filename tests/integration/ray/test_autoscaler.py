@@ -21,7 +21,7 @@ from tunefleet.api import launch
 from tunefleet.api.app import create_app
 from tunefleet.client import Client
 from tunefleet.integrations.clusters.ray import Ray, lasting
-from tunefleet.services.opening import open_core
+from tunefleet.orchestrator.bootstrap import open_core
 from tunefleet.settings import ServerSettings, load
 
 pytestmark = [pytest.mark.heavy, pytest.mark.proof, pytest.mark.timeout(180)]

@@ -18,8 +18,8 @@ from tests.integration.redis.process import RedisProcess
 from tunefleet.api import launch
 from tunefleet.api.app import create_app
 from tunefleet.client import Client
+from tunefleet.orchestrator.bootstrap import open_core
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, Finish, Offer
-from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
 from tunefleet.transport.redis.keys import Keys
 from tunefleet.transport.redis.worker import RedisLink

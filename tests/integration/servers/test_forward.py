@@ -14,10 +14,10 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from tests.unit.api.test_forward import SECRET, Server, asked, served_here
-from tests.unit.services.lab import FakeClock
+from tests.unit.orchestrator.lab import FakeClock
 from tunefleet.api import launch
 from tunefleet.api.leader_proxy import Forward
-from tunefleet.services.core import Clock
+from tunefleet.orchestrator.context import Clock
 from tunefleet.transport.forward import epoch_of
 
 

@@ -17,8 +17,8 @@ from tunefleet.db import Database
 from tunefleet.db.fleet import servers as server_rows
 from tunefleet.db.fleet.servers import ServerRow
 from tunefleet.errors import StoreError
-from tunefleet.services import filemark
-from tunefleet.services.opening import open_core
+from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.ha import storage_marker
 from tunefleet.settings import ServerSettings
 
 
@@ -126,15 +126,15 @@ def test_a_server_with_other_files_is_refused_while_others_serve(
     def lives(_: float) -> None:
         database.write(lambda connection: server_rows.be_here(connection, row)).result()
 
-    monkeypatch.setattr(filemark.time, "sleep", lives)
+    monkeypatch.setattr(storage_marker.time, "sleep", lives)
     with pytest.raises(StoreError, match="keep their files elsewhere"):
         open_core(settings("c"))
     # Nobody lives: the files were moved, and whoever says so has their new place marked.
-    monkeypatch.setattr(filemark.time, "sleep", lambda _: None)
+    monkeypatch.setattr(storage_marker.time, "sleep", lambda _: None)
     with pytest.raises(StoreError, match="--adopt-files"):
         open_core(settings("c"))
     core = open_core(settings("c"), adopt_files=True)
-    digest = core.db.read(filemark.digest_of).result()
+    digest = core.db.read(storage_marker.digest_of).result()
     assert digest is not None
     assert FolderStore(tmp_path / "c" / "artifacts").has(digest)
     core.close()

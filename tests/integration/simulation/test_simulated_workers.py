@@ -15,8 +15,8 @@ from tunefleet.api import launch
 from tunefleet.api.app import create_app
 from tunefleet.client import Client
 from tunefleet.errors import TunefleetError
+from tunefleet.orchestrator.bootstrap import open_core
 from tunefleet.schemas.api import SubmitRequest
-from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
 from tunefleet.simulation.documents import documents
 from tunefleet.simulation.driving import Load, Progress

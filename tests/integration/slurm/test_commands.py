@@ -16,7 +16,7 @@ from tests.unit.clusters.test_slurm import ASK
 from tunefleet.errors import ConflictError, MachineError, UnreachableError
 from tunefleet.integrations.clusters import Seen
 from tunefleet.integrations.clusters.slurm import Slurm, script_of
-from tunefleet.services.clusters import engines
+from tunefleet.orchestrator.clusters import providers
 from tunefleet.settings import ServerSettings
 
 
@@ -224,7 +224,7 @@ def test_the_settings_of_slurm_stand_in_its_jobs(installed: StandIns, tmp_path: 
     settings = ServerSettings(
         slurm=True, slurm_options="--account=lab --comment='a b'", slurm_prelude=prelude, nodes_dir=tmp_path / "nodes"
     )
-    found = engines.of(settings)
+    found = providers.of(settings)
     assert set(found.absent) == {"ray"}
     installed.answers("sbatch", "17\n")
     assert found.clusters["slurm"].submit(ASK) == "17"

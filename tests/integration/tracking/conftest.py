@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.services.conftest import fresh_data, lab
+from tests.unit.orchestrator.conftest import fresh_data, lab
 
 __all__ = ["alone", "fresh_data", "lab"]
 

@@ -17,16 +17,16 @@ from rich.console import Console
 from tests.fakes.listening import listening
 from tests.integration.tracking.kept import mlflow_runs, trackio_runs
 from tests.unit.campaign.told import recorded
-from tests.unit.services.campaigns.desk import ADA, made
-from tests.unit.services.lab import Lab
+from tests.unit.orchestrator.campaigns.desk import ADA, made
+from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign.report import run_of
 from tunefleet.campaign.reporter import Reporter
 from tunefleet.cli import campaign_view
 from tunefleet.cli.console import _THEME
 from tunefleet.integrations.trackers import delivery
+from tunefleet.orchestrator.campaigns import history, service
+from tunefleet.orchestrator.campaigns.tracking_outbox import MAX_PAUSE_S, Outbox, pause_s
 from tunefleet.schemas.campaign import CampaignDetail, TrackingView
-from tunefleet.services.campaigns import history, jobs
-from tunefleet.services.campaigns.tracking import MAX_PAUSE_S, Outbox, pause_s
 from tunefleet.settings import TrackingSettings, load
 
 pytestmark = [pytest.mark.proof]
@@ -44,7 +44,7 @@ async def tell_all(reporter: Reporter) -> int:
 
 
 async def shown(lab: Lab, id_: str) -> tuple[CampaignDetail, list[TrackingView]]:
-    found = await jobs.get(lab.core, ADA, id_)
+    found = await service.get(lab.core, ADA, id_)
     return found, [told for cycle in reversed(found.cycle_list) for told in cycle.tracking]
 
 
@@ -145,7 +145,7 @@ async def test_a_campaign_that_wants_no_tracker_any_more_is_told_of_nowhere(lab:
     await recorded(lab, id_, trackers=("trackio",))
     await made(lab, tracking=["none"])
     assert await tell_all(reporter(lab, alone)) == 1
-    assert await shown(lab, id_) == (await jobs.get(lab.core, ADA, id_), [])
+    assert await shown(lab, id_) == (await service.get(lab.core, ADA, id_), [])
     assert not (alone / "trackio").exists()
     assert not await Outbox(lab.core).waits()
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.api.support import HandWorker, Running, submit
 from tests.integration.api.test_isolation import MARK, Known
-from tunefleet.services.federation import guide
+from tunefleet.orchestrator.federation import upload_guide
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,7 +49,7 @@ def asked(
     running: Running, first: Known, member: Callable[..., httpx.Client], monkeypatch: pytest.MonkeyPatch
 ) -> Asked:
     """The owner of something of everything, and the token of a job of theirs."""
-    monkeypatch.setattr(guide, "HELD_S", 0.3)
+    monkeypatch.setattr(upload_guide, "HELD_S", 0.3)
     owner = member(MARK, role="admin")
     hand = HandWorker(member(MARK, role="worker"), f"asked-{uuid.uuid4().hex[:6]}", slots=1)
     hand.register()

@@ -11,13 +11,13 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from tests.unit.services.lab import FakeClock
+from tests.unit.orchestrator.lab import FakeClock
 from tunefleet.api.leader_proxy import Forward, needs_leader
 from tunefleet.db.fleet.servers import LeaderRow
-from tunefleet.services.core import Clock
-from tunefleet.services.leadership import Leading
-from tunefleet.services.leading import SEEN
-from tunefleet.services.signals import Signals
+from tunefleet.orchestrator.context import Clock
+from tunefleet.orchestrator.ha.leader_election import SEEN
+from tunefleet.orchestrator.ha.leadership import Leading
+from tunefleet.orchestrator.pubsub import Signals
 from tunefleet.transport.forward import epoch_of, proof
 
 SECRET = b"of one database"

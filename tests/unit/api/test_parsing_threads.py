@@ -12,9 +12,9 @@ from fastapi import FastAPI
 
 from tunefleet.api import auth, problem_details, request_bodies, v1_bodies
 from tunefleet.api.routers import campaigns, federations, tasks, workflows
-from tunefleet.services import why
-from tunefleet.services import workflows as service
-from tunefleet.services.identity import Actor
+from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.scheduling import explain
+from tunefleet.orchestrator.workflows import workflows as service
 
 LONG = "#" * request_bodies.LARGE_BYTES
 YAML = "application/yaml"
@@ -57,7 +57,7 @@ def parsing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         (v1_bodies, "document"),
         (workflows, "_is_document"),
         (service, "parse_workflow"),
-        (why, "parse_workflow"),
+        (explain, "parse_workflow"),
     ):
         watch(module, name)
     return found

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.unit.services.conftest import fresh_data, lab
+from tests.unit.orchestrator.conftest import fresh_data, lab
 
 __all__ = ["fresh_data", "lab"]

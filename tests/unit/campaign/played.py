@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.unit.services.lab import Lab
+from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign.contract import Candidate, Later, Order, Outcome, Progress, StepContext
 from tunefleet.campaign.engine import Engine
 from tunefleet.campaign.steps.sleep import SleepStep
@@ -14,8 +14,8 @@ from tunefleet.campaign.steps.submit import SubmitStep
 from tunefleet.campaign.steps.wait import WaitStep
 from tunefleet.client import AsyncClient
 from tunefleet.lifecycle.cycle import STEPS, StepName
-from tunefleet.services.campaigns.book import Book
-from tunefleet.services.core import Clock
+from tunefleet.orchestrator.campaigns.engine_repository import Book
+from tunefleet.orchestrator.context import Clock
 from tunefleet.settings import CampaignSettings
 
 

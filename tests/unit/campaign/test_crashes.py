@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.campaign.played import Crash, Crashing, Points, Shop, engine
-from tests.unit.services.campaigns.desk import made
-from tests.unit.services.lab import Lab
+from tests.unit.orchestrator.campaigns.desk import made
+from tests.unit.orchestrator.lab import Lab
 from tunefleet.errors import UnreachableError
 from tunefleet.lifecycle.cycle import STEPS, StepName
-from tunefleet.services.campaigns import history, jobs
+from tunefleet.orchestrator.campaigns import history, service
 
 CYCLES = 2
 COSTS = {"cost_per_task": 3.0, "cost_per_second": 0.5}
@@ -28,7 +28,7 @@ async def play(lab: Lab, shop: Shop, name: str, at: int | None) -> tuple[list[st
             runner = engine(lab, shop, Points(), acts)
             await runner.advance(id_)
         lab.clock.advance(2 * 3600)
-    await jobs.stop(lab.core, lab.admin, id_)
+    await service.stop(lab.core, lab.admin, id_)
     found = await history.list_cycles(lab.core, lab.admin, id_)
     cycles = {each.number: each for each in found.items}
     assert [cycles[number].status for number in range(CYCLES)] == ["completed"] * CYCLES

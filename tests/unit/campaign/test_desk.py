@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.services.campaigns.desk import spec
+from tests.unit.orchestrator.campaigns.desk import spec
 from tunefleet.campaign import desk
 from tunefleet.campaign.contract import Base, Candidate, CycleFailed
 from tunefleet.campaign.desk import TaskFailed, failure_of, model_of
@@ -17,7 +17,7 @@ from tunefleet.campaign.steps.evaluate import of_candidate
 from tunefleet.campaign.steps.submit import base_of
 from tunefleet.errors import UnreachableError
 from tunefleet.lifecycle.model import Stage
-from tunefleet.services.campaigns.state import ModelVersion
+from tunefleet.orchestrator.campaigns.cycle_state import ModelVersion
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.unit.campaign.played import Points, Shop, engine
-from tests.unit.services.campaigns.desk import made
-from tests.unit.services.lab import Lab
+from tests.unit.orchestrator.campaigns.desk import made
+from tests.unit.orchestrator.lab import Lab
 from tests.unit.spec.test_campaign_file import DOCUMENT
 from tunefleet.campaign.intervals import interval_of
 from tunefleet.cli.main import run
-from tunefleet.services.campaigns import jobs
+from tunefleet.orchestrator.campaigns import service
 from tunefleet.settings import CampaignSettings, PublishSettings, load
 from tunefleet.spec.campaign import RunIntervalsSpec
 from tunefleet.spec.campaign_file import parse_campaigns
@@ -113,7 +113,7 @@ async def test_the_interval_is_counted_from_the_end_of_the_run_and_drawn_once(la
     lab.clock.advance(50 * HOUR)
     shop.states.clear()
     await engine(lab, shop, Points()).advance(id_)
-    ended, found = lab.clock.wall, await jobs.get(lab.core, lab.admin, id_)
+    ended, found = lab.clock.wall, await service.get(lab.core, lab.admin, id_)
     assert found.next_at is not None
     slept = found.next_at.timestamp() - ended
     assert 2 * DAY + 6 * HOUR <= slept <= 3 * DAY + 8 * HOUR

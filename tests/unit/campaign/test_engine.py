@@ -9,8 +9,8 @@ import pytest
 from pydantic import SecretStr
 
 from tests.unit.campaign.played import Counted, Crash, Played, Points, Shop, engine
-from tests.unit.services.campaigns.desk import made, reached
-from tests.unit.services.lab import Lab
+from tests.unit.orchestrator.campaigns.desk import made, reached
+from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign.contract import CycleFailed, Later, NeedsYou, OrderFailed, Outcome, StepContext, StepFailed
 from tunefleet.campaign.engine import Engine
 from tunefleet.campaign.steps.submit import SubmitStep
@@ -25,9 +25,9 @@ from tunefleet.errors import (
     UnreachableError,
 )
 from tunefleet.lifecycle.cycle import StepName
+from tunefleet.orchestrator.campaigns import history, retries, service
+from tunefleet.orchestrator.campaigns.engine_repository import Book
 from tunefleet.schemas.campaign import CampaignDetail, CampaignRetry
-from tunefleet.services.campaigns import again, history, jobs
-from tunefleet.services.campaigns.book import Book
 from tunefleet.settings import CampaignSettings
 
 
@@ -68,7 +68,7 @@ class Billed(Points):
 
 
 async def seen(lab: Lab, id_: str) -> CampaignDetail:
-    return await jobs.get(lab.core, lab.admin, id_)
+    return await service.get(lab.core, lab.admin, id_)
 
 
 async def run(lab: Lab, id_: str, shop: Shop, *real: Counted) -> CampaignDetail:
@@ -195,7 +195,7 @@ async def test_an_order_is_asked_for_where_it_was_placed_whatever_is_set_by_now(
     assert theirs.orders == [f"{id_}/0"]
     lab.clock.advance(3600)
     if stopped:
-        await jobs.stop(lab.core, lab.admin, id_)
+        await service.stop(lab.core, lab.admin, id_)
         (left,) = await Book(lab.core).to_cancel()
         with pytest.raises(TunefleetError, match=r"was placed at gradients, .*needs a key"):
             await at("local", ours).end_order(left)
@@ -296,7 +296,7 @@ async def test_a_stopped_campaign_cancels_its_task(lab: Lab) -> None:
     id_ = await made(lab)
     shop = Shop(states={f"ticket-{id_}/0": "running"})
     await run(lab, id_, shop)
-    await jobs.stop(lab.core, lab.admin, id_)
+    await service.stop(lab.core, lab.admin, id_)
     (left,) = await Book(lab.core).to_cancel()
     await engine(lab, shop, Points()).end_order(left)
     assert shop.cancelled == [f"ticket-{id_}/0"]
@@ -309,7 +309,7 @@ async def test_a_task_that_cannot_be_cancelled_is_tried_again_after_a_while_and_
     id_, book = await made(lab), Book(lab.core)
     shop = Shop(states={f"ticket-{id_}/0": "running"})
     await run(lab, id_, shop)
-    await jobs.stop(lab.core, lab.admin, id_)
+    await service.stop(lab.core, lab.admin, id_)
 
     async def away(self: Played, ticket: str) -> None:
         raise UnreachableError("The provider does not answer.")
@@ -336,7 +336,7 @@ async def test_a_task_in_whose_place_another_is_ordered_is_cancelled_first_and_i
     shop = Shop(states={f"ticket-{id_}/0": "running"})
     await run(lab, id_, shop)
     lab.clock.advance(601)
-    await again.retry(lab.core, lab.admin, id_, CampaignRetry(step=StepName.UPLOAD))
+    await retries.retry(lab.core, lab.admin, id_, CampaignRetry(step=StepName.UPLOAD))
     found = await run(lab, id_, shop)
     assert shop.cancelled == [f"ticket-{id_}/0"]
     assert shop.orders == [f"{id_}/0", f"{id_}/0.1"]
@@ -348,11 +348,11 @@ async def test_a_task_is_cancelled_whose_cycle_is_stopped_before_another_is_orde
     id_ = await made(lab)
     shop = Shop(states={f"ticket-{id_}/0": "running"})
     await run(lab, id_, shop)
-    await again.retry(lab.core, lab.admin, id_, CampaignRetry(step=StepName.UPLOAD))
-    await jobs.stop(lab.core, lab.admin, id_)
+    await retries.retry(lab.core, lab.admin, id_, CampaignRetry(step=StepName.UPLOAD))
+    await service.stop(lab.core, lab.admin, id_)
     (left,) = await Book(lab.core).to_cancel()
     with pytest.raises(ConflictError, match="yet to be cancelled"):
-        await again.retry(lab.core, lab.admin, (await made(lab, start=True)), CampaignRetry(cycle=0))
+        await retries.retry(lab.core, lab.admin, (await made(lab, start=True)), CampaignRetry(cycle=0))
     await engine(lab, shop, Points()).end_order(left)
     assert (shop.orders, shop.cancelled) == ([f"{id_}/0"], [f"ticket-{id_}/0"])
 
@@ -375,7 +375,7 @@ async def test_somebody_who_lost_the_lease_drops_what_they_have(lab: Lab) -> Non
     id_, shop = await made(lab), Shop()
     hanging = asyncio.create_task(engine(lab, shop, Points(), real=[Hanging(StepName.DATA, [])]).advance(id_))
     await asyncio.sleep(0.1)
-    await jobs.stop(lab.core, lab.admin, id_)
+    await service.stop(lab.core, lab.admin, id_)
     async with asyncio.timeout(20):
         assert await hanging is True
     assert shop.orders == []
@@ -394,5 +394,5 @@ async def test_a_stop_is_noticed_even_after_the_store_has_failed(lab: Lab, monke
     hanging = asyncio.create_task(engine(lab, shop, Points(), real=[Hanging(StepName.DATA, [])]).advance(id_))
     async with asyncio.timeout(120):
         await failed.wait()
-        await jobs.stop(lab.core, lab.admin, id_)
+        await service.stop(lab.core, lab.admin, id_)
         assert await hanging is True

@@ -9,14 +9,14 @@ from typing import Any, Self
 import pytest
 
 from tests.unit.campaign.played import Counted, Points, Shop, engine
-from tests.unit.services.campaigns.desk import made
-from tests.unit.services.lab import Lab
+from tests.unit.orchestrator.campaigns.desk import made
+from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign import desk
 from tunefleet.campaign.contract import Outcome, StepContext
 from tunefleet.campaign.steps.merge import MergeStep
 from tunefleet.lifecycle.cycle import StepName
+from tunefleet.orchestrator.campaigns import retries, service
 from tunefleet.schemas.campaign import CampaignDetail, CampaignRetry
-from tunefleet.services.campaigns import again, jobs
 
 
 class Selected(Counted):
@@ -62,7 +62,7 @@ async def go_on(lab: Lab, id_: str, shop: Shop, server: Server) -> CampaignDetai
     acting = engine(lab, shop, Points(), real=(Selected(StepName.SELECT, []), MergeStep()))
     acting._make_client = lambda token: server  # type: ignore[assignment, return-value]
     await acting.advance(id_)
-    return await jobs.get(lab.core, lab.admin, id_)
+    return await service.get(lab.core, lab.admin, id_)
 
 
 def merge_of(found: CampaignDetail) -> Any:
@@ -84,14 +84,14 @@ async def test_a_merge_that_fails_is_tried_again_and_no_training_is_ordered(
     lab.clock.advance(found.cycle.retry_at.timestamp() - lab.clock.wall + 1)
     found = await go_on(lab, id_, shop, server)
     assert "it says bad_input" in (merge_of(found).error or ""), "under a key of its own: the first has failed for good"
-    await again.retry(lab.core, lab.admin, id_, CampaignRetry())
+    await retries.retry(lab.core, lab.admin, id_, CampaignRetry())
     found = await go_on(lab, id_, shop, server)
     assert merge_of(found).outcome == {
         "task_id": "merge-2", "artifact_id": "artifact-of-merge-2", "digest": "sha256:1", "form": "model",
     }  # fmt: skip
     assert found.cycle_list[-1].status == "completed"
 
-    await again.remerge(lab.core, lab.admin, id_, 0)
+    await retries.remerge(lab.core, lab.admin, id_, 0)
     found = await go_on(lab, id_, shop, server)
     assert merge_of(found).outcome["task_id"] == "merge-3"
     assert found.cycle_list[-1].status == "completed"

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from tests.unit.campaign.played import Counted, Points, Shop, engine
-from tests.unit.services.campaigns.desk import made
-from tests.unit.services.lab import Lab
+from tests.unit.orchestrator.campaigns.desk import made
+from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign import progress
 from tunefleet.campaign.contract import Later, Outcome, StepContext
 from tunefleet.campaign.providers.local import LocalProvider
 from tunefleet.errors import StoreError
 from tunefleet.lifecycle.cycle import StepName
+from tunefleet.orchestrator.campaigns import service
+from tunefleet.orchestrator.campaigns.engine_repository import Book
 from tunefleet.schemas.api import ProgressView, TaskView
 from tunefleet.schemas.campaign import ActivityView
-from tunefleet.services.campaigns import jobs
-from tunefleet.services.campaigns.book import Book
 
 
 class Sending(Counted):
@@ -45,7 +45,7 @@ class Sending(Counted):
     async def _shown(self, context: StepContext, done: int) -> ActivityView:
         async with asyncio.timeout(20):
             while True:
-                found = (await jobs.get(self._lab.core, self._lab.admin, context.state.campaign_id)).cycle
+                found = (await service.get(self._lab.core, self._lab.admin, context.state.campaign_id)).cycle
                 if found is not None and found.activity is not None and found.activity.done == done:
                     return found.activity
                 await asyncio.sleep(0.01)
@@ -136,5 +136,5 @@ async def test_what_cannot_be_told_fails_nothing(lab: Lab, monkeypatch: pytest.M
     step, id_ = Sending(lab), await made(lab)
     await engine(lab, Shop(), Points(), real=[step]).advance(id_)
     assert [each.done for each in step.seen] == [4, 10]
-    found = (await jobs.get(lab.core, lab.admin, id_)).cycle_list[-1]
+    found = (await service.get(lab.core, lab.admin, id_)).cycle_list[-1]
     assert found.status == "completed"

@@ -6,12 +6,12 @@ import math
 import re
 
 from tests.unit.campaign.told import recorded
-from tests.unit.services.campaigns.desk import ADA, made
-from tests.unit.services.lab import Lab
+from tests.unit.orchestrator.campaigns.desk import ADA, made
+from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign.report import run_of
 from tunefleet.integrations.trackers.contract import TrackedRun
-from tunefleet.services.campaigns import again
-from tunefleet.services.campaigns.tracking import Outbox, Untold
+from tunefleet.orchestrator.campaigns import retries
+from tunefleet.orchestrator.campaigns.tracking_outbox import Outbox, Untold
 
 DOCUMENT_CONFIG = {
     "merged_model_repo", "model_repo", "previously_finetuned_model_repo", "original_model_repo", "timestamp", "task_id",
@@ -84,7 +84,7 @@ async def test_a_cycle_whose_model_is_merged_again_is_another_run(lab: Lab) -> N
     outbox = Outbox(lab.core)
     await outbox.told(untold, "here")
     assert await outbox.due() == []
-    await again.remerge(lab.core, ADA, untold.state.campaign_id)
+    await retries.remerge(lab.core, ADA, untold.state.campaign_id)
     assert await outbox.due() == []
     await recorded(lab, untold.state.campaign_id, trackers=("wandb",))
     (anew,) = await outbox.due()

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from tests.unit.campaign.played import Counted, Points, Shop, engine
-from tests.unit.services.campaigns.desk import made
-from tests.unit.services.lab import Lab
+from tests.unit.orchestrator.campaigns.desk import made
+from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign.contract import Later, Outcome, StepContext
 from tunefleet.campaign.room import clear, room, said_full
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.services.campaigns import jobs
-from tunefleet.services.campaigns.book import Book
+from tunefleet.orchestrator.campaigns import service
+from tunefleet.orchestrator.campaigns.engine_repository import Book
 
 
 async def test_it_is_removed_apart_from_the_loop_and_what_a_kill_has_left_with_the_next_start(
@@ -56,7 +56,7 @@ class Fetching(Counted):
 async def test_a_full_disk_is_said_to_be_full_and_another_fault_is_not(lab: Lab) -> None:
     id_ = await made(lab)
     await engine(lab, Shop(), Points(), real=[Fetching(StepName.PUBLISH, [])]).advance(id_)
-    shown = (await jobs.get(lab.core, lab.admin, id_)).cycle_list[0]
+    shown = (await service.get(lab.core, lab.admin, id_)).cycle_list[0]
     assert shown.error is not None
     assert shown.error.startswith(f"There is no room left on the disk of the server for {Book(lab.core).folder}")
     assert "model.safetensors. Make room there" in shown.error

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.services.campaigns.desk import spec
+from tests.unit.orchestrator.campaigns.desk import spec
 from tunefleet import extras
 from tunefleet.cli.main import run
 from tunefleet.errors import InputError, MachineError, SpecError

@@ -14,10 +14,10 @@ from tunefleet import extras
 from tunefleet.executors import needs, sft
 from tunefleet.executors.base import JobExecutor, LightExecutor, ResultError
 from tunefleet.executors.registry import GROUP, installed
+from tunefleet.orchestrator.tasks import requirements
 from tunefleet.placement import LIGHT_KINDS
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
-from tunefleet.services import requirements
 from tunefleet.spec import load_task_spec
 from tunefleet.workloads.external_trainers import registry as known
 

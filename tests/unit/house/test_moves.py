@@ -6,19 +6,23 @@ import ast
 from pathlib import Path
 
 STORE = "tunefleet.db.repositories.task_transitions"
-THE_ONE = "moving.py"
-ONLY_OPENS_OFFERS = "placing.py"
+THE_ONE = "transitions.py"
+ONLY_OPENS_OFFERS = "scheduler.py"
 
 
-def test_services_move_tasks_through_moving_only(repository: Path) -> None:
-    services = repository / "src" / "tunefleet" / "services"
+def test_the_orchestrator_moves_tasks_through_transitions_only(repository: Path) -> None:
+    orchestrator = repository / "src" / "tunefleet" / "orchestrator"
     users = set()
-    for file in services.rglob("*.py"):
+    for file in orchestrator.rglob("*.py"):
         text = file.read_text()
-        for node in ast.walk(ast.parse(text)) if "task_moves" in text else ():
+        for node in ast.walk(ast.parse(text)) if "task_transitions" in text else ():
             names = {each.name for each in node.names} if isinstance(node, ast.ImportFrom) else set()
             if isinstance(node, ast.ImportFrom) and node.module == STORE and "switch" in names:
                 users.add(file.name)
-            if isinstance(node, ast.ImportFrom) and node.module == "tunefleet.db" and "task_moves" in names:
+            if (
+                isinstance(node, ast.ImportFrom)
+                and node.module == "tunefleet.db.repositories"
+                and "task_transitions" in names
+            ):
                 users.add(file.name)
-    assert users <= {THE_ONE, ONLY_OPENS_OFFERS}
+    assert users == {THE_ONE, ONLY_OPENS_OFFERS}

@@ -34,9 +34,9 @@ def test_every_kind_has_a_heading() -> None:
 
 
 WRITERS = {
-    "sft": ("train/result.py", "train/report.py"),
-    "lora_sft": ("trainers/recipe.py",),
-    "dpo": ("align/result.py",),
+    "sft": ("training/summary.py", "training/report.py"),
+    "lora_sft": ("external_trainers/run.py",),
+    "dpo": ("preference/result.py",),
     "ppo": ("ppo/result.py",),
 }
 

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from tunefleet.errors import InputError, SpecError
-from tunefleet.services import paging, scrub
-from tunefleet.services.training.failure import traceback_of
+from tunefleet.orchestrator import credential_filter, pagination
+from tunefleet.orchestrator.training_protocol.failure_analysis import traceback_of
 from tunefleet.spec import deep_set
 from tunefleet.spec import text as module
 from tunefleet.spec.base import is_url
@@ -37,14 +37,14 @@ def test_a_number(key: str) -> None:
 
 def test_a_name_in_a_query() -> None:
     text = f"http://h/?{'sig' * (N // 3)}&token=abc"
-    assert scrub.scrub(text) == text.replace("abc", "***")
-    assert scrub.scrub("http://h/?X-Amz-Signature=abc") == "http://h/?X-Amz-Signature=***"
+    assert credential_filter.scrub(text) == text.replace("abc", "***")
+    assert credential_filter.scrub("http://h/?X-Amz-Signature=abc") == "http://h/?X-Amz-Signature=***"
 
 
 def test_a_cursor() -> None:
-    assert paging.before("17") == 17
+    assert pagination.before("17") == 17
     with pytest.raises(InputError, match="is not a cursor") as caught:
-        paging.before("9" * N)
+        pagination.before("9" * N)
     assert len(str(caught.value)) < 200
 
 

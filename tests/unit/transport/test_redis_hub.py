@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tunefleet.api.background import Lifetime
-from tunefleet.services.signals import Signals
+from tunefleet.orchestrator.pubsub import Signals
 from tunefleet.transport.redis import server
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.services.opening import open_core
+from tunefleet.orchestrator.bootstrap import open_core
 from tunefleet.settings import ClientSettings, ServerSettings, load, load_worker
 from tunefleet.trainer_control.files import make_private
 from tunefleet.worker.state import StateFolder

@@ -13,8 +13,8 @@ from tunefleet.api.auth import CoreDep, Member, MemberOrAttempt, Reader, ReaderO
 from tunefleet.api.query_params import Cursor, Limit
 from tunefleet.api.routing import Router
 from tunefleet.errors import NotFoundError
+from tunefleet.orchestrator.storage import artifacts
 from tunefleet.schemas.api import ArtifactCreate, ArtifactDetail, ArtifactView, Page
-from tunefleet.services import artifacts
 
 router = Router(tags=["artifacts"])
 

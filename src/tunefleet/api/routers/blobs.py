@@ -10,10 +10,10 @@ from tunefleet.api import file_transfer, request_bodies
 from tunefleet.api.auth import AnyAttempt, CoreDep, MemberOrAttempt, ReaderOrAttempt
 from tunefleet.api.routing import Router
 from tunefleet.errors import NotFoundError
+from tunefleet.orchestrator.storage import artifacts, direct_uploads
 from tunefleet.schemas.api import BlobQuery, BlobReply
 from tunefleet.schemas.direct import DirectAsk, DirectGiveUp, DirectLinks, DirectLinksAsk, DirectPlan
 from tunefleet.schemas.worker_link import Cursor
-from tunefleet.services import artifacts, direct
 
 router = Router(prefix="/blobs", tags=["blobs"])
 
@@ -27,7 +27,7 @@ UploadLength = Annotated[int, Header(ge=0, le=2**62, description="Length of the 
 async def missing(core: CoreDep, who: MemberOrAttempt, query: BlobQuery) -> BlobReply:
     """Say which files the server lacks, and how much of each an earlier upload left."""
     reply = await artifacts.missing(core, who, query)
-    return reply.model_copy(update={"direct": direct.offer(core, who)})
+    return reply.model_copy(update={"direct": direct_uploads.offer(core, who)})
 
 
 @router.put(
@@ -65,7 +65,7 @@ async def download(request: Request, core: CoreDep, who: ReaderOrAttempt, digest
 @router.post("/{digest}/direct")
 async def plan(core: CoreDep, who: AnyAttempt, digest: Digest, body: DirectAsk) -> DirectPlan:
     """Begin to send a file to the object store in parts, or go on with it; for the worker that holds the attempt."""
-    return await direct.plan(core, who, digest, body.size_bytes)
+    return await direct_uploads.plan(core, who, digest, body.size_bytes)
 
 
 @router.post("/{digest}/direct/{upload}/links")
@@ -73,7 +73,7 @@ async def links(
     core: CoreDep, who: AnyAttempt, digest: Digest, upload: UploadName, body: DirectLinksAsk
 ) -> DirectLinks:
     """Return links that take parts of a file for some minutes; each may be asked for again."""
-    return await direct.links(core, who, digest, upload, body.parts)
+    return await direct_uploads.links(core, who, digest, upload, body.parts)
 
 
 @router.post("/{digest}/direct/{upload}/complete")
@@ -82,10 +82,10 @@ async def complete(core: CoreDep, who: AnyAttempt, digest: Digest, upload: Uploa
 
     A repetition while it is read is answered 409.
     """
-    return Cursor(cursor=await file_transfer.to_the_end(direct.complete(core, who, digest, upload)))
+    return Cursor(cursor=await file_transfer.to_the_end(direct_uploads.complete(core, who, digest, upload)))
 
 
 @router.post("/{digest}/direct/{upload}/give-up", status_code=204)
 async def give_up(core: CoreDep, who: AnyAttempt, digest: Digest, upload: UploadName, body: DirectGiveUp) -> None:
     """Abort an upload that goes through the server instead, and say why to whoever watches the task."""
-    await direct.give_up(core, who, digest, upload, body.why)
+    await direct_uploads.give_up(core, who, digest, upload, body.why)

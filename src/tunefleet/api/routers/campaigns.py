@@ -14,6 +14,10 @@ from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import Cursor, Limit, names, one_of
 from tunefleet.api.routing import Router
 from tunefleet.lifecycle.cycle import CampaignStatus
+from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.campaigns import history, retries, service
+from tunefleet.orchestrator.campaigns.status import topic
+from tunefleet.orchestrator.context import Core
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.campaign import (
     CampaignApplied,
@@ -28,10 +32,6 @@ from tunefleet.schemas.campaign import (
     ModelVersionView,
 )
 from tunefleet.schemas.campaign_apply import CampaignApply
-from tunefleet.services.campaigns import again, history, jobs
-from tunefleet.services.campaigns.status import topic
-from tunefleet.services.core import Core
-from tunefleet.services.identity import Actor
 
 router = Router(prefix="/campaigns", tags=["campaigns"])
 
@@ -54,13 +54,13 @@ class CampaignFilter(BaseModel):
 async def apply(request: Request, core: CoreDep, who: Member) -> tuple[CampaignApplied, ...]:
     """Make or change your campaigns by name, all or none; those that are not named stay as they are."""
     wanted = await request_bodies.read(request, CampaignApply)
-    return await jobs.apply(core, who, wanted.campaigns, start=wanted.start)
+    return await service.apply(core, who, wanted.campaigns, start=wanted.start)
 
 
 @router.get("")
 async def list_campaigns(core: CoreDep, who: Reader, wanted: Annotated[CampaignFilter, Query()]) -> Page[CampaignView]:
     """List campaigns, newest first."""
-    return await jobs.list_(
+    return await service.list_(
         core, who, limit=wanted.limit, cursor=wanted.cursor, statuses=names(wanted.status), owner=wanted.owner
     )
 
@@ -68,49 +68,49 @@ async def list_campaigns(core: CoreDep, who: Reader, wanted: Annotated[CampaignF
 @router.get("/{campaign}")
 async def get(core: CoreDep, who: Reader, campaign: CampaignId) -> CampaignDetail:
     """Show a campaign with its newest cycles and their steps."""
-    return await jobs.get(core, who, campaign)
+    return await service.get(core, who, campaign)
 
 
 @router.post("/{campaign}/start")
 async def start_campaign(core: CoreDep, who: Member, campaign: CampaignId) -> CampaignDetail:
     """Let a campaign go on, whatever it rests for."""
-    return await jobs.start(core, who, campaign)
+    return await service.start(core, who, campaign)
 
 
 @router.post("/{campaign}/pause")
 async def pause_campaign(core: CoreDep, who: Member, campaign: CampaignId) -> CampaignDetail:
     """Begin no further step of a campaign; what a provider trains goes on there."""
-    return await jobs.pause(core, who, campaign)
+    return await service.pause(core, who, campaign)
 
 
 @router.post("/{campaign}/resume")
 async def resume_campaign(core: CoreDep, who: Member, campaign: CampaignId) -> CampaignDetail:
     """Let a paused campaign go on."""
-    return await jobs.resume(core, who, campaign)
+    return await service.resume(core, who, campaign)
 
 
 @router.post("/{campaign}/stop")
 async def stop_campaign(core: CoreDep, who: Member, campaign: CampaignId) -> CampaignDetail:
     """End a campaign: its open cycle is given up, and that cycle's task is cancelled; its models stay."""
-    return await jobs.stop(core, who, campaign)
+    return await service.stop(core, who, campaign)
 
 
 @router.post("/{campaign}/retry")
 async def retry_campaign(core: CoreDep, who: Member, campaign: CampaignId, wanted: CampaignRetry) -> CampaignDetail:
     """Let a held campaign go on, or a failed cycle go back to the step that failed; with the newest configuration."""
-    return await again.retry(core, who, campaign, wanted)
+    return await retries.retry(core, who, campaign, wanted)
 
 
 @router.post("/{campaign}/remerge")
 async def remerge(core: CoreDep, who: Member, campaign: CampaignId, wanted: CampaignRemerge) -> CampaignDetail:
     """Merge the model of a cycle once more, and publish and record it; what was decided about it stays."""
-    return await again.remerge(core, who, campaign, wanted.cycle)
+    return await retries.remerge(core, who, campaign, wanted.cycle)
 
 
 @router.post("/{campaign}/rollback")
 async def roll_back(core: CoreDep, who: Member, campaign: CampaignId, wanted: CampaignRollback) -> ModelVersionView:
     """Promote an earlier version of a campaign's model: the next cycle starts from it, and is compared with it."""
-    return await again.rollback(core, who, campaign, wanted.version)
+    return await retries.rollback(core, who, campaign, wanted.version)
 
 
 @router.get("/{campaign}/cycles")
@@ -186,7 +186,7 @@ async def _lines(
         for line in found.lines:
             yield ServerSentEvent(line.model_dump_json(), id=str(line.id), event="line")
         seen = signals.version(where)
-        if live and (now := (await jobs.glance(core, who, campaign)).model_dump_json()) != shown:
+        if live and (now := (await service.glance(core, who, campaign)).model_dump_json()) != shown:
             yield ServerSentEvent(now, event="campaign")
             shown = now
         last, found = found, await history.read_log(core, who, campaign, after=found.next_id, cycle=cycle)

@@ -16,6 +16,10 @@ from tunefleet.api import request_bodies, sse
 from tunefleet.api.auth import CoreDep, Member, OwnAttempt, Reader
 from tunefleet.api.routing import Router
 from tunefleet.errors import TunefleetError
+from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.chat import sessions
+from tunefleet.orchestrator.chat.session_state import Turn
+from tunefleet.orchestrator.context import Core
 from tunefleet.schemas.chat import (
     ChatHeard,
     ChatModel,
@@ -27,10 +31,6 @@ from tunefleet.schemas.chat import (
     ChatUsage,
     ChatView,
 )
-from tunefleet.services import chats
-from tunefleet.services.core import Core
-from tunefleet.services.identity import Actor
-from tunefleet.services.talks import Turn
 
 router = Router(prefix="/tasks/{task_id}", tags=["chat"])
 
@@ -49,7 +49,7 @@ TurnId = Annotated[str, Path(max_length=100)]
 @router.get("/chat")
 async def get_chat(core: CoreDep, who: Reader, task_id: str) -> ChatView:
     """Say where a chat stands: whether it is ready, and which models a turn may name."""
-    return await chats.view(core, who, task_id)
+    return await sessions.view(core, who, task_id)
 
 
 @router.post("/chat", response_class=sse.EventStream, responses=_EITHER)
@@ -70,14 +70,14 @@ async def complete_chat(request: Request, core: CoreDep, who: Member, task_id: s
 @router.get("/v1/models")
 async def list_chat_models(core: CoreDep, who: Reader, task_id: str) -> ChatModels:
     """List the models that a turn may name, for clients that speak OpenAI's protocol."""
-    found = await chats.view(core, who, task_id)
+    found = await sessions.view(core, who, task_id)
     return ChatModels(data=tuple(ChatModel(id=name) for name in found.models))
 
 
 @router.delete("/chat", status_code=202)
 async def end_chat(core: CoreDep, who: Member, task_id: str) -> ChatView:
     """End a chat, as completed, when the turns that it answers are done."""
-    return await chats.end(core, who, task_id)
+    return await sessions.end(core, who, task_id)
 
 
 @router.post(
@@ -85,7 +85,7 @@ async def end_chat(core: CoreDep, who: Member, task_id: str) -> ChatView:
 )
 async def fetch_turns(request: Request, core: CoreDep, attempt: OwnAttempt) -> Response:
     """Give the worker of a chat the turns that it is to answer; held until there is one, or `wait_s` are over."""
-    return request_bodies.answer(await chats.poll(core, attempt, await request_bodies.read(request, ChatPoll)))
+    return request_bodies.answer(await sessions.poll(core, attempt, await request_bodies.read(request, ChatPoll)))
 
 
 @router.post(
@@ -96,14 +96,14 @@ async def fetch_turns(request: Request, core: CoreDep, attempt: OwnAttempt) -> R
 async def take_piece(request: Request, core: CoreDep, attempt: OwnAttempt, turn_id: TurnId) -> Response:
     """Take a piece of an answer from the worker; the reply says whether anybody still listens."""
     return request_bodies.answer(
-        await chats.told(core, attempt, turn_id, await request_bodies.read(request, ChatPiece))
+        await sessions.told(core, attempt, turn_id, await request_bodies.read(request, ChatPiece))
     )
 
 
 async def _answer(
     request: Request, core: Core, who: Actor, task_id: str, wanted: ChatRequest, *, stream: bool
 ) -> Response:
-    turn = await chats.begin(core, who, task_id, wanted)
+    turn = await sessions.begin(core, who, task_id, wanted)
     if stream:
         return sse.respond(request, _chunks(core, who, turn))
     whole_one = asyncio.create_task(_gathered(core, who, turn))
@@ -126,7 +126,7 @@ async def _answer(
 
 async def _gathered(core: Core, who: Actor, turn: Turn) -> tuple[str, ChatPiece]:
     text, last = "", ChatPiece()
-    async with aclosing(chats.pieces(core, who, turn)) as pieces:
+    async with aclosing(sessions.pieces(core, who, turn)) as pieces:
         async for piece in pieces:
             text, last = text + piece.text, piece
     return text, last
@@ -143,7 +143,7 @@ async def _chunks(core: Core, who: Actor, turn: Turn) -> AsyncIterator[ServerSen
     try:
         # Clients of OpenAI's protocol learn from the first chunk who speaks.
         yield _event({**head, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
-        async for piece in chats.pieces(core, who, turn):
+        async for piece in sessions.pieces(core, who, turn):
             if piece.waiting is not None:
                 yield _event({**head, "choices": [{"index": 0, "delta": {}}], "waiting": piece.waiting})
             if piece.text:

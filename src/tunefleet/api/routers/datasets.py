@@ -9,8 +9,8 @@ from fastapi import Query, Request
 from tunefleet.api import request_bodies
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.routing import Router
+from tunefleet.orchestrator.preflight import datasets
 from tunefleet.schemas.datasets import DatasetLook
-from tunefleet.services import datasets
 
 router = Router(tags=["artifacts"])
 

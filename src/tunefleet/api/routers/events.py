@@ -10,10 +10,10 @@ from tunefleet.api import live_stream, sse
 from tunefleet.api.auth import CoreDep, Reader
 from tunefleet.api.query_params import names
 from tunefleet.api.routing import Router
+from tunefleet.orchestrator.telemetry import events
+from tunefleet.orchestrator.telemetry import live_feed as live_service
+from tunefleet.orchestrator.telemetry.live_feed import Place
 from tunefleet.schemas.api import EventView
-from tunefleet.services import events
-from tunefleet.services import live as live_service
-from tunefleet.services.live import Place
 
 router = Router(tags=["events"])
 

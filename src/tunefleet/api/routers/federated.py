@@ -19,6 +19,21 @@ from tunefleet.api.routers.training import documented
 from tunefleet.api.routing import Router
 from tunefleet.api.training_errors import TrainingRoute
 from tunefleet.errors import GoneError
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.federation import (
+    data_chunks,
+    downloads,
+    guide_progress,
+    service,
+    signed_links,
+    upload_guide,
+)
+from tunefleet.orchestrator.federation.participants import Who
+from tunefleet.orchestrator.federation.signed_links import Signer
+from tunefleet.orchestrator.federation.updates import uploads
+from tunefleet.orchestrator.federation.updates.acceptance import Accepted
+from tunefleet.orchestrator.federation.updates.staging import Landing, too_large
+from tunefleet.orchestrator.storage.signed_urls import Signature
 from tunefleet.schemas.api import Problem
 from tunefleet.schemas.federated import (
     ADAPTER_FILE,
@@ -31,13 +46,6 @@ from tunefleet.schemas.federated import (
     JobReply,
 )
 from tunefleet.schemas.federated_chunks import ChunkClaimed, ClaimChunk
-from tunefleet.services.core import Core
-from tunefleet.services.federation import chunks, fetching, guide, jobs, links, progress, uploads
-from tunefleet.services.federation.accepting import Accepted
-from tunefleet.services.federation.landing import Landing, too_large
-from tunefleet.services.federation.links import Signer
-from tunefleet.services.federation.tokens import Who
-from tunefleet.services.links import Signature
 
 router = Router(tags=["federations"], route_class=TrainingRoute)
 
@@ -84,7 +92,7 @@ async def aggregate(core: CoreDep, who: Participant, job_id: JobId, step: Step) 
     Workers meet by round and not by step: `step` only stands in the path.
     """
     del step
-    return await guide.aggregate(core, who, job_id)
+    return await upload_guide.aggregate(core, who, job_id)
 
 
 @router.post("/training/adapters/{job_id}/{worker_id}/{step}", openapi_extra=_FORM)
@@ -101,7 +109,7 @@ async def upload(
     except GoneError as error:
         # A worker whose loop dies of an error would lose what it has trained since.
         await _drain(request)
-        return await guide.too_late(core, who, job_id, error)
+        return await upload_guide.too_late(core, who, job_id, error)
 
 
 async def _take(request: Request, core: Core, who: Who, job_id: str, worker_id: str, step: int) -> AdapterTaken:
@@ -155,7 +163,7 @@ async def poll(
     wait_s: Annotated[float, Query(ge=0, le=600, description="Wait so long for a newer one; 50 s at most.")] = 0.0,
 ) -> Response:
     """Ask for the newest version: a link to it, its number and its digest; 404 if there is none yet."""
-    reply = await guide.poll(core, who, job_id, after=after, wait_s=wait_s, sign=_signer(request, core))
+    reply = await upload_guide.poll(core, who, job_id, after=after, wait_s=wait_s, sign=_signer(request, core))
     if reply is None:
         return Response(status_code=204)
     headers = {"ETag": f'"{reply.version}-{reply.sha256}"', "Cache-Control": "private, no-cache"}
@@ -183,7 +191,7 @@ async def download(
     """Download a version as a `.tar.gz` with its files at the root, by key or by link; takes `Range`."""
     link = None if expires is None or signature is None else Signature(expires, signature)
     who = await identify_participant(request) if link is None else None
-    found, archive = await fetching.archive(core, who, job_id, version, link)
+    found, archive = await downloads.archive(core, who, job_id, version, link)
     name = f"checkpoint-job-{job_id}-v{found.version}.tar.gz"
     return await file_transfer.send(
         request, core.blobs, archive.digest, filename=name, immutable=False, size_bytes=archive.size_bytes,
@@ -195,7 +203,7 @@ async def download(
 )
 async def weights(request: Request, core: CoreDep, who: Participant, job_id: JobId) -> Response:
     """Download the newest version's `adapter_model.safetensors` alone."""
-    file = await fetching.file(core, who, job_id, None, ADAPTER_FILE)
+    file = await downloads.file(core, who, job_id, None, ADAPTER_FILE)
     name = f"checkpoint-job-{job_id}.safetensors"
     return await file_transfer.send(request, core.blobs, file.digest, filename=name, immutable=False)
 
@@ -207,33 +215,33 @@ async def create_job(request: Request, core: CoreDep, who: Person) -> JobCreated
     `fed_config` takes `aggregation_algorithm`, `sync_interval`, `min_workers`, `max_workers`, and every option of a
     federation and of its strategy. It runs with its first upload, or when it is started.
     """
-    return await guide.create(core, who, await request_bodies.read(request, JobCreate))
+    return await upload_guide.create(core, who, await request_bodies.read(request, JobCreate))
 
 
 @router.get("/training/jobs/{job_id}")
 async def get_job(core: CoreDep, who: Participant, job_id: JobId) -> JobReply:
     """Show a federation as a job, with its workers."""
-    return await progress.job(core, who, job_id)
+    return await guide_progress.job(core, who, job_id)
 
 
 @router.post("/training/jobs/{job_id}/start")
 async def start_job(core: CoreDep, who: Person, job_id: JobId) -> JobReply:
     """Let a federation run, or go on after a pause."""
-    await jobs.start(core, who, job_id)
-    return await progress.job(core, who, job_id)
+    await service.start(core, who, job_id)
+    return await guide_progress.job(core, who, job_id)
 
 
 @router.post("/training/jobs/{job_id}/pause")
 async def pause_job(core: CoreDep, who: Person, job_id: JobId) -> JobReply:
     """Pause a federation: updates are taken, and no round is closed until it goes on."""
-    await jobs.pause(core, who, job_id)
-    return await progress.job(core, who, job_id)
+    await service.pause(core, who, job_id)
+    return await guide_progress.job(core, who, job_id)
 
 
 @router.get("/training/jobs/{job_id}/progress")
 async def get_progress(core: CoreDep, who: Participant, job_id: JobId) -> JobProgress:
     """Say how far a federation has come: its job, its workers, and figures."""
-    return await progress.progress(core, who, job_id)
+    return await guide_progress.progress(core, who, job_id)
 
 
 @router.post("/training/jobs/{job_id}/claim-chunk", openapi_extra=documented(ClaimChunk))
@@ -244,7 +252,7 @@ async def claim_chunk(request: Request, core: CoreDep, who: Participant, job_id:
     worker that neither claims nor uploads goes to another one when its lease is over.
     """
     body = await request_bodies.read(request, ClaimChunk)
-    return await chunks.claim(core, who, job_id, body, _signer(request, core))
+    return await data_chunks.claim(core, who, job_id, body, _signer(request, core))
 
 
 @router.head("/datasets/chunks/{job_id}/{number}/download", include_in_schema=False)
@@ -264,7 +272,7 @@ async def download_chunk(
     """Download a chunk as JSON lines, by key or by link."""
     link = None if expires is None or signature is None else Signature(expires, signature)
     who = await identify_participant(request) if link is None else None
-    chunk = await chunks.get(core, who, job_id, number, link)
+    chunk = await data_chunks.get(core, who, job_id, number, link)
     name = f"chunk-{number}.jsonl"
     return await file_transfer.send(request, core.blobs, chunk.digest, filename=name, size_bytes=chunk.size_bytes)
 
@@ -285,4 +293,4 @@ async def gradients(request: Request) -> Response:
 
 
 def _signer(request: Request, core: Core) -> Signer:
-    return links.signer(core, str(request.base_url))
+    return signed_links.signer(core, str(request.base_url))

@@ -17,6 +17,22 @@ from tunefleet.api.query_params import Cursor, Limit, names, one_of
 from tunefleet.api.routers.blobs import Digest, UploadLength, UploadOffset
 from tunefleet.api.routing import Router
 from tunefleet.errors import NotFoundError
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.federation import (
+    downloads,
+    event_feed,
+    members,
+    service,
+    token_access,
+    upload_guide,
+    versions,
+    views,
+)
+from tunefleet.orchestrator.federation.participants import Who
+from tunefleet.orchestrator.federation.status import topic
+from tunefleet.orchestrator.federation.updates import single_request, uploads
+from tunefleet.orchestrator.federation.updates.acceptance import Accepted
+from tunefleet.orchestrator.storage.artifacts import scope_of
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.federated import (
     ADAPTER_FILE,
@@ -40,23 +56,6 @@ from tunefleet.schemas.federated import (
 )
 from tunefleet.schemas.federated_tokens import FederationToken, TokenReplace
 from tunefleet.schemas.worker_link import Cursor as Reached
-from tunefleet.services.artifacts import scope_of
-from tunefleet.services.core import Core
-from tunefleet.services.federation import (
-    access,
-    fetching,
-    guide,
-    jobs,
-    members,
-    news,
-    together,
-    uploads,
-    versions,
-    views,
-)
-from tunefleet.services.federation.accepting import Accepted
-from tunefleet.services.federation.status import topic
-from tunefleet.services.federation.tokens import Who
 from tunefleet.spec.federating import FederationSpec
 
 router = Router(prefix="/federations", tags=["federations"])
@@ -93,7 +92,7 @@ class UpdateFilter(BaseModel):
 async def create(request: Request, core: CoreDep, who: Person, start: bool = True) -> FederationCreated:
     """Create a federation; the answer has the token that its workers need, and the secret that signs callbacks."""
     spec = await request_bodies.read(request, FederationSpec)
-    return await guide.create_with_data(core, who, spec, start=start)
+    return await upload_guide.create_with_data(core, who, spec, start=start)
 
 
 @router.get("")
@@ -101,7 +100,7 @@ async def list_federations(
     core: CoreDep, who: Reader, wanted: Annotated[FederationFilter, Query()]
 ) -> Page[FederationView]:
     """List federations, newest first."""
-    return await jobs.list_(
+    return await service.list_(
         core, who, limit=wanted.limit, cursor=wanted.cursor, statuses=names(wanted.status), owner=wanted.owner
     )
 
@@ -109,37 +108,37 @@ async def list_federations(
 @router.get("/{federation_id}")
 async def get(core: CoreDep, who: Participant, federation_id: FederationId) -> FederationDetail:
     """Show a federation with its members and newest rounds."""
-    return await jobs.get(core, who, federation_id)
+    return await service.get(core, who, federation_id)
 
 
 @router.delete("/{federation_id}", status_code=204)
 async def remove(core: CoreDep, who: Person, federation_id: FederationId) -> None:
     """Remove a federation that has ended, with its versions."""
-    await jobs.remove(core, who, federation_id)
+    await service.remove(core, who, federation_id)
 
 
 @router.post("/{federation_id}/start")
 async def start_federation(core: CoreDep, who: Person, federation_id: FederationId) -> FederationDetail:
     """Let a federation run, or go on after a pause."""
-    return await jobs.start(core, who, federation_id)
+    return await service.start(core, who, federation_id)
 
 
 @router.post("/{federation_id}/pause")
 async def pause_federation(core: CoreDep, who: Person, federation_id: FederationId) -> FederationDetail:
     """Pause a federation: updates are taken, and no round is closed until it goes on."""
-    return await jobs.pause(core, who, federation_id)
+    return await service.pause(core, who, federation_id)
 
 
 @router.post("/{federation_id}/cancel")
 async def cancel_federation(core: CoreDep, who: Person, federation_id: FederationId) -> FederationDetail:
     """End a federation for good; its versions stay."""
-    return await jobs.cancel(core, who, federation_id)
+    return await service.cancel(core, who, federation_id)
 
 
 @router.post("/{federation_id}/aggregate")
 async def aggregate_now(core: CoreDep, who: Participant, federation_id: FederationId) -> Aggregated:
     """Aggregate the open round now, and answer when its version is there; not with a worker's own token."""
-    return await guide.aggregate(core, who, federation_id)
+    return await upload_guide.aggregate(core, who, federation_id)
 
 
 @router.get("/{federation_id}/token")
@@ -150,7 +149,7 @@ async def get_token(
     worker: Annotated[WorkerName | None, Query(description="Return a token that is good for this name alone.")] = None,
 ) -> FederationToken:
     """Show the token that workers take part with; it is for the federation's owner and admins."""
-    return await access.show(core, who, federation_id, worker)
+    return await token_access.show(core, who, federation_id, worker)
 
 
 @router.post("/{federation_id}/token")
@@ -158,7 +157,7 @@ async def replace_token(
     core: CoreDep, who: Person, federation_id: FederationId, replacement: TokenReplace
 ) -> FederationToken:
     """Take the token back and show the one that is good instead; the old one may stay good for a while."""
-    return await access.replace(core, who, federation_id, old_for_s=replacement.old_for_s)
+    return await token_access.replace(core, who, federation_id, old_for_s=replacement.old_for_s)
 
 
 @router.put("/{federation_id}/members/{worker}")
@@ -192,7 +191,7 @@ async def send_update_with_file(
     sent = request_bodies.Leading(request, update_length)
     update = await sent.document(UpdateCreate)
     size_bytes = max(request_bodies.length_of(request) - update_length, 0)
-    found = await together.expect(core, who, federation_id, update, size_bytes)
+    found = await single_request.expect(core, who, federation_id, update, size_bytes)
     if isinstance(found, Accepted):
         async for _ in sent.file():
             pass  # a client that still sends does not see an answer
@@ -200,7 +199,9 @@ async def send_update_with_file(
     arrived = await file_transfer.take_whole(
         sent.file(), core.blobs, update.sha256, size_bytes, scope=scope_of(found.federation.project)
     )
-    return _taken(await together.take_whole(core, found, update, arrived, partial(file_transfer.keep, core.blobs)))
+    return _taken(
+        await single_request.take_whole(core, found, update, arrived, partial(file_transfer.keep, core.blobs))
+    )
 
 
 @router.get("/{federation_id}/updates")
@@ -208,7 +209,7 @@ async def list_updates(
     core: CoreDep, who: Participant, federation_id: FederationId, wanted: Annotated[UpdateFilter, Query()]
 ) -> Page[UpdateView]:
     """List updates with what became of each, newest first; a worker's own token lists those of that worker."""
-    return await jobs.list_updates(
+    return await service.list_updates(
         core,
         who,
         federation_id,
@@ -225,7 +226,7 @@ async def list_rounds(
     core: CoreDep, who: Participant, federation_id: FederationId, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[RoundView]:
     """List rounds, newest first."""
-    return await jobs.list_rounds(core, who, federation_id, limit=limit, cursor=cursor)
+    return await service.list_rounds(core, who, federation_id, limit=limit, cursor=cursor)
 
 
 @router.put(
@@ -282,7 +283,7 @@ async def newest_version(
     wait_s: Annotated[float, Query(ge=0, le=600, description="Wait so long for a newer one; 50 s at most.")] = 0.0,
 ) -> Response:
     """Show the newest version, once it is newer than `after`."""
-    found = await versions.newest(core, who, federation_id, after=after, wait_s=min(wait_s, guide.HELD_S))
+    found = await versions.newest(core, who, federation_id, after=after, wait_s=min(wait_s, upload_guide.HELD_S))
     return Response(status_code=204) if found is None else request_bodies.answer(views.version_view(found))
 
 
@@ -304,17 +305,17 @@ async def get_newest_adapter(
     `Version` and `Round` in the answer say which it is, `Content-Location` where it stays, `Config-Digest` the sha256
     of its config; the `ETag` is that of the weights. Takes `Range` with `If-Range`, as the other does.
     """
-    found = await versions.newest(core, who, federation_id, after=after, wait_s=min(wait_s, guide.HELD_S))
+    found = await versions.newest(core, who, federation_id, after=after, wait_s=min(wait_s, upload_guide.HELD_S))
     if found is None:
         return Response(status_code=204)
-    file = fetching.file_of(found, ADAPTER_FILE)
+    file = downloads.file_of(found, ADAPTER_FILE)
     answer = await file_transfer.send(
         request, core.blobs, file.digest, filename=ADAPTER_FILE, immutable=False, size_bytes=file.size_bytes
     )
     # A link that leads to the store says it too: what is fetched there is checked by it.
     answer.headers["ETag"] = f'"{file.digest}"'
     answer.headers["Version"] = str(found.version)
-    answer.headers["Config-Digest"] = fetching.file_of(found, CONFIG_FILE).digest
+    answer.headers["Config-Digest"] = downloads.file_of(found, CONFIG_FILE).digest
     answer.headers["Content-Location"] = f"/api/v1/federations/{federation_id}/versions/{found.version}/adapter"
     if found.round is not None:
         answer.headers["Round"] = str(found.round)
@@ -337,7 +338,7 @@ async def get_adapter(
     request: Request, core: CoreDep, who: Participant, federation_id: FederationId, version: Version
 ) -> Response:
     """Download a version's weights; takes `HEAD`, `Range` and `If-None-Match`."""
-    file = await fetching.file(core, who, federation_id, version, ADAPTER_FILE)
+    file = await downloads.file(core, who, federation_id, version, ADAPTER_FILE)
     return await file_transfer.send(request, core.blobs, file.digest, filename=ADAPTER_FILE, size_bytes=file.size_bytes)
 
 
@@ -346,7 +347,7 @@ async def get_config(
     request: Request, core: CoreDep, who: Participant, federation_id: FederationId, version: Version
 ) -> dict[str, Any]:
     """Return a version's `adapter_config.json`."""
-    file = await fetching.file(core, who, federation_id, version, CONFIG_FILE)
+    file = await downloads.file(core, who, federation_id, version, CONFIG_FILE)
     return file_transfer.send_made(request, await asyncio.to_thread(core.blobs.read, file.digest))  # type: ignore[return-value]
 
 
@@ -370,7 +371,7 @@ async def follow(
     `federation.version` says that there is a new one.
     """
     asked = last_event_id if last_event_id is not None else after
-    id_, start = await news.start(core, who, federation_id, asked)
+    id_, start = await event_feed.start(core, who, federation_id, asked)
     return sse.respond(request, _news(core, who, id_, start), know=identify_participant)
 
 
@@ -379,13 +380,13 @@ async def _news(core: Core, who: Who, federation_id: str, start: int) -> AsyncIt
     while not signals.closed:
         seen = signals.version(topic(federation_id))
         try:
-            found = await news.after(core, who, federation_id, start)
+            found = await event_feed.after(core, who, federation_id, start)
         except NotFoundError:
             return  # it was removed
         for event in found:
             yield ServerSentEvent(event.model_dump_json(), id=str(event.id), event=event.kind)
         start = found[-1].id if found else start
-        if len(found) < news.PAGE:
+        if len(found) < event_feed.PAGE:
             await signals.wait(topic(federation_id), _LOOK_S, seen)
 
 

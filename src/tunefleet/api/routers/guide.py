@@ -10,11 +10,11 @@ from tunefleet.api import auth, problem_details
 from tunefleet.api.auth import Admin, CoreDep, Reader
 from tunefleet.api.routers.workers import set_elastic
 from tunefleet.api.routing import Router
+from tunefleet.orchestrator.compat import worker_guide
+from tunefleet.orchestrator.observability import exposition
 from tunefleet.schemas.api import Problem
 from tunefleet.schemas.compat_worker_guide import GuideWorker, Health, Snapshot
 from tunefleet.schemas.fleet import ElasticRequest, ElasticView
-from tunefleet.services import guide
-from tunefleet.services.observing import exposition
 
 router = Router()
 _PUBLIC: dict[str, Any] = {"security": []}
@@ -34,13 +34,13 @@ async def healthz_of_guide() -> Health:
 @router.get("/workers", tags=["workers"])
 async def list_workers_of_guide(core: CoreDep, who: Reader) -> list[GuideWorker]:
     """List all workers under the guide's names; `/api/v1/workers` has more to say, in pages."""
-    return await guide.list_workers(core, who)
+    return await worker_guide.list_workers(core, who)
 
 
 @router.get("/workers/{worker_id}", tags=["workers"])
 async def get_worker_of_guide(core: CoreDep, who: Reader, worker_id: str) -> GuideWorker:
     """Show a worker under the guide's names."""
-    return await guide.get_worker(core, who, worker_id)
+    return await worker_guide.get_worker(core, who, worker_id)
 
 
 @router.post(
@@ -62,7 +62,7 @@ async def metrics_of_guide(
     """Return the server's figures: for Prometheus, or with `Accept: application/json` as the guide's snapshot."""
     wanted = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
     if wanted & {"application/json", "application/*"}:
-        return await guide.snapshot(core, await auth.reader(request))
+        return await worker_guide.snapshot(core, await auth.reader(request))
     if not wanted & _TEXTS:
         return problem_details.problem(
             "not_acceptable",

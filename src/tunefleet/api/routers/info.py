@@ -13,11 +13,11 @@ import tunefleet
 from tunefleet import spec
 from tunefleet.api.auth import Admin, CoreDep, Reader, identify_if_known
 from tunefleet.api.routing import Router
+from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.storage import prune, usage_report
 from tunefleet.schemas.api import PruneReply, PruneRequest, ServerInfo
 from tunefleet.schemas.server_info import HealthView
 from tunefleet.schemas.ui import ExampleView
-from tunefleet.services import prune, upkeep
-from tunefleet.services.identity import Actor
 from tunefleet.spec import gallery
 
 router = Router(tags=["server"])
@@ -27,7 +27,7 @@ _PUBLIC: dict[str, Any] = {"security": []}
 @router.get("/healthz", openapi_extra=_PUBLIC)
 async def healthz(core: CoreDep) -> HealthView:
     """Say that the server answers, and whether it leads those that share its database."""
-    return upkeep.health(core)
+    return usage_report.health(core)
 
 
 @router.get("/info", openapi_extra=_PUBLIC)
@@ -35,7 +35,7 @@ async def info(request: Request) -> ServerInfo:
     """Say which version this is and, with a key, whose key it is."""
     who = await identify_if_known(request)
     if isinstance(who, Actor):
-        return upkeep.info(who)
+        return usage_report.info(who)
     return ServerInfo(version=tunefleet.__version__, authenticated=who is not None)
 
 

@@ -9,9 +9,9 @@ from fastapi import Query, Request
 from tunefleet.api.auth import Admin, CoreDep, address_of
 from tunefleet.api.query_params import Cursor, Limit, names, one_of, page
 from tunefleet.api.routing import Router
+from tunefleet.orchestrator.workers import enrollment
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
-from tunefleet.services import invitations
 
 router = Router(tags=["workers"])
 
@@ -26,7 +26,7 @@ async def create_invitation(
 ) -> InvitationCreated:
     """Invite a machine: make a token with which one worker joins, once; it is shown this once."""
     url = (core.settings.public_base_url or str(request.base_url)).rstrip("/")
-    return await invitations.create(core, who, invitation, url)
+    return await enrollment.create(core, who, invitation, url)
 
 
 @router.get("/invitations")
@@ -35,17 +35,17 @@ async def list_invitations(
 ) -> Page[InvitationView]:
     """List invitations, newest first, without their tokens."""
     wanted = names(state)
-    found = [each for each in await invitations.list_(core, who) if wanted is None or each.state in wanted]
+    found = [each for each in await enrollment.list_(core, who) if wanted is None or each.state in wanted]
     return page(Page[InvitationView], found, limit, cursor)
 
 
 @router.delete("/invitations/{invitation_id}", status_code=204)
 async def withdraw_invitation(core: CoreDep, who: Admin, invitation_id: str) -> None:
     """Withdraw an invitation that nobody has used; its token is worthless from now on."""
-    await invitations.withdraw(core, who, invitation_id)
+    await enrollment.withdraw(core, who, invitation_id)
 
 
 @router.post("/join", openapi_extra=_PUBLIC)
 async def join(request: Request, core: CoreDep, joining: JoinRequest) -> JoinReply:
     """Exchange an invitation's token for a worker's key; the same request again gets the same answer."""
-    return await invitations.join(core, address_of(request), joining)
+    return await enrollment.join(core, address_of(request), joining)

@@ -9,9 +9,10 @@ from fastapi import Query, Request, Response
 from tunefleet.api.auth import Admin, CoreDep, Reader, address_of, end_session, refuse_foreign_page, set_session
 from tunefleet.api.query_params import Cursor, Limit, names, one_of, page
 from tunefleet.api.routing import Router
+from tunefleet.orchestrator.access import api_keys
+from tunefleet.orchestrator.storage import usage_report
 from tunefleet.schemas.api import KeyCreate, KeyCreated, KeyView, LoginCode, Page, Role, ServerInfo
 from tunefleet.schemas.ui import SessionRequest
-from tunefleet.services import keys, upkeep
 
 router = Router(tags=["keys"])
 
@@ -36,7 +37,7 @@ async def list_keys(
     roles, owners = names(role), names(owner)
     found = [
         key
-        for key in await keys.list_(core, who)
+        for key in await api_keys.list_(core, who)
         if (roles is None or key.role in roles)
         and (owners is None or key.owner in owners)
         and (revoked is None or (key.revoked_at is not None) is revoked)
@@ -47,19 +48,19 @@ async def list_keys(
 @router.post("/keys", status_code=201)
 async def create_key(core: CoreDep, who: Admin, key: KeyCreate) -> KeyCreated:
     """Create a key; its secret is shown this once."""
-    return await keys.create(core, who, key)
+    return await api_keys.create(core, who, key)
 
 
 @router.delete("/keys/{key_id}", status_code=204)
 async def revoke_key(core: CoreDep, who: Admin, key_id: str) -> None:
     """Revoke a key; it stops to work at once."""
-    await keys.revoke(core, who, key_id)
+    await api_keys.revoke(core, who, key_id)
 
 
 @router.post("/login-codes", status_code=201)
 async def create_login_code(request: Request, core: CoreDep, who: Reader) -> LoginCode:
     """Create a link that logs a browser in, usable once and for ten minutes."""
-    code = await keys.create_login_code(core, who)
+    code = await api_keys.create_login_code(core, who)
     base = (core.settings.public_base_url or str(request.base_url)).rstrip("/")
     # Behind '#', which a browser sends to nobody: no log has it, and who only previews a link does not use it up.
     return LoginCode(code=code, url=f"{base}/login#code={code}")
@@ -69,9 +70,9 @@ async def create_login_code(request: Request, core: CoreDep, who: Reader) -> Log
 async def open_session(request: Request, response: Response, core: CoreDep, login: SessionRequest) -> ServerInfo:
     """Log a browser in: sets the session's cookie, which no script can read; only for pages of this server."""
     refuse_foreign_page(request)
-    token, who = await keys.open_session(core, address_of(request), key=login.key, code=login.code)
+    token, who = await api_keys.open_session(core, address_of(request), key=login.key, code=login.code)
     set_session(response, request, token)
-    return upkeep.info(who)
+    return usage_report.info(who)
 
 
 @router.delete("/session", status_code=204, openapi_extra=_PUBLIC)

@@ -9,8 +9,8 @@ from tunefleet.api import request_bodies
 from tunefleet.api.auth import CoreDep, WorkerKey, core_of, require_worker
 from tunefleet.api.routing import Router
 from tunefleet.errors import InputError
+from tunefleet.orchestrator.workers import exchange as link
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
-from tunefleet.services import link
 
 router = Router(prefix="/link", tags=["link"])
 

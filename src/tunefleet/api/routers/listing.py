@@ -11,10 +11,11 @@ from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import names, one_of
 from tunefleet.api.routing import Router
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.orchestrator.scheduling import demand
+from tunefleet.orchestrator.scheduling.demand import Sort
+from tunefleet.orchestrator.tasks import bulk_actions, listing
+from tunefleet.orchestrator.tasks.listing import Look
 from tunefleet.schemas.ui import ManyReply, ManyRequest, Overview, TaskCounts, TaskDemand
-from tunefleet.services import demand, listing, many
-from tunefleet.services.demand import Sort
-from tunefleet.services.listing import Look
 
 router = Router(tags=["tasks"])
 
@@ -80,4 +81,4 @@ async def demand_of_tasks(core: CoreDep, who: Reader, wanted: Annotated[WorkerSo
 @router.post("/tasks/bulk")
 async def change_many(core: CoreDep, who: Member, wanted: ManyRequest) -> ManyReply:
     """Cancel, retry or remove up to 1,000 tasks; the answer says of each what became of it."""
-    return await many.do(core, who, wanted)
+    return await bulk_actions.do(core, who, wanted)

@@ -11,9 +11,9 @@ from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import Cursor, Limit, names, one_of
 from tunefleet.api.routing import Router
 from tunefleet.lifecycle.model import Stage
+from tunefleet.orchestrator.campaigns import model_versions
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.campaign import ModelVersionView
-from tunefleet.services.campaigns import models
 
 router = Router(prefix="/models", tags=["models"])
 
@@ -35,7 +35,7 @@ class ModelFilter(BaseModel):
 @router.get("")
 async def list_models(core: CoreDep, who: Reader, wanted: Annotated[ModelFilter, Query()]) -> Page[ModelVersionView]:
     """List versions of models, newest first."""
-    return await models.list_(
+    return await model_versions.list_(
         core,
         who,
         limit=wanted.limit,
@@ -49,7 +49,7 @@ async def list_models(core: CoreDep, who: Reader, wanted: Annotated[ModelFilter,
 @router.get("/{name}")
 async def get(core: CoreDep, who: Reader, name: Name, owner: Owner = None) -> ModelVersionView:
     """Show the promoted version of a model, or the newest if none is."""
-    return await models.get(core, who, name, owner=owner)
+    return await model_versions.get(core, who, name, owner=owner)
 
 
 @router.get("/{name}/versions/{version}")
@@ -57,16 +57,16 @@ async def get_version(
     core: CoreDep, who: Reader, name: Name, version: Version, owner: Owner = None
 ) -> ModelVersionView:
     """Show a version of a model: where it is, what it was made of, and how it was measured."""
-    return await models.get(core, who, name, version, owner=owner)
+    return await model_versions.get(core, who, name, version, owner=owner)
 
 
 @router.post("/{name}/versions/{version}/promote")
 async def promote(core: CoreDep, who: Member, name: Name, version: Version, owner: Owner = None) -> ModelVersionView:
     """Promote a version, whatever the gate said; the one that was promoted is archived."""
-    return await models.promote(core, who, name, version, owner=owner)
+    return await model_versions.promote(core, who, name, version, owner=owner)
 
 
 @router.post("/{name}/rollback")
 async def roll_back(core: CoreDep, who: Member, name: Name, owner: Owner = None) -> ModelVersionView:
     """Promote the version that was promoted before the one that is."""
-    return await models.rollback(core, who, name, owner=owner)
+    return await model_versions.rollback(core, who, name, owner=owner)

@@ -9,6 +9,7 @@ from fastapi import Query
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import Cursor, Limit, names, one_of, page
 from tunefleet.api.routing import Router
+from tunefleet.orchestrator.notifications import channels, history
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.notify import (
     ChannelChange,
@@ -19,7 +20,6 @@ from tunefleet.schemas.notify import (
     NoticeState,
     NotificationView,
 )
-from tunefleet.services.notify import channels, history
 
 router = Router(prefix="/notifications", tags=["notifications"])
 

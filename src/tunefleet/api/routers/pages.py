@@ -17,7 +17,7 @@ from tunefleet.api import static_ui
 from tunefleet.api.auth import CoreDep, address_of, identify, refuse_foreign_page, set_session
 from tunefleet.api.routing import Router
 from tunefleet.errors import AuthError, TooManyError, TunefleetError
-from tunefleet.services import keys
+from tunefleet.orchestrator.access import api_keys
 
 router = Router(include_in_schema=False)
 
@@ -77,7 +77,7 @@ async def login_with_key(request: Request, core: CoreDep) -> Response:
     refuse_foreign_page(request)
     secret = parse_qs((await request.body()).decode("utf-8", "replace")).get("key", [""])[0].strip()
     try:
-        session, _ = await keys.open_session(core, address_of(request), key=secret)
+        session, _ = await api_keys.open_session(core, address_of(request), key=secret)
     except (AuthError, TooManyError) as error:
         return _form(error)
     return _enter(request, session)

@@ -10,9 +10,9 @@ from fastapi import Query
 from tunefleet.api.auth import Admin, CoreDep, Reader
 from tunefleet.api.query_params import Cursor, Limit, page
 from tunefleet.api.routing import Router
+from tunefleet.orchestrator.access import audit_log, projects, usage
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.projects import AuditEntry, ProjectChange, ProjectCreate, ProjectView, UsageBy, UsageView
-from tunefleet.services import audit, projects, usage
 
 router = Router(tags=["projects"])
 
@@ -69,7 +69,7 @@ async def list_audit(
     since: Since = None,
 ) -> Page[AuditEntry]:
     """List who changed what, newest first: by keys of your project, or by all with an admin key of the default one."""
-    return await audit.list_(core, who, limit=limit, cursor=cursor, owner=actor, route=route, since=_unix(since))
+    return await audit_log.list_(core, who, limit=limit, cursor=cursor, owner=actor, route=route, since=_unix(since))
 
 
 def _unix(at: datetime | None) -> float | None:

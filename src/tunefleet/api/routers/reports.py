@@ -10,11 +10,11 @@ from tunefleet.api import request_bodies, sse
 from tunefleet.api.auth import CoreDep, OwnAttempt, Reader
 from tunefleet.api.query_params import names as split_names
 from tunefleet.api.routing import Router
+from tunefleet.orchestrator.telemetry import ingest, logs
+from tunefleet.orchestrator.telemetry import series as series_service
 from tunefleet.schemas.api import LogView, MetricsView
 from tunefleet.schemas.ui import SeriesView
 from tunefleet.schemas.worker_link import Cursor, JournalBatch
-from tunefleet.services import logs, metrics
-from tunefleet.services import series as series_service
 
 router = Router(prefix="/tasks/{task_id}", tags=["reports"])
 
@@ -26,7 +26,7 @@ Offset = Annotated[int, Query(ge=0, le=2**62)]
 )
 async def append_journal(request: Request, core: CoreDep, attempt: OwnAttempt) -> Response:
     """Append journal records; what the server has already is dropped, a gap is answered 409 with the cursor."""
-    return request_bodies.answer(await metrics.ingest(core, attempt, await request_bodies.read(request, JournalBatch)))
+    return request_bodies.answer(await ingest.ingest(core, attempt, await request_bodies.read(request, JournalBatch)))
 
 
 @router.put("/log", response_model=Cursor, openapi_extra=request_bodies.documented(request_bodies.RAW))

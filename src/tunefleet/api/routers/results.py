@@ -21,12 +21,13 @@ from tunefleet.api.multipart import FilePart
 from tunefleet.api.routing import Router
 from tunefleet.artifacts import Intake
 from tunefleet.errors import InputError, QuotaError
+from tunefleet.orchestrator.access.permissions import Who
+from tunefleet.orchestrator.compat import results
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.storage import artifacts
+from tunefleet.orchestrator.storage.signed_urls import Signature, Signer
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.compat_results import OWN_NAMES, ResultEnvelope, ResultFiles, ResultStored
-from tunefleet.services import artifacts, results
-from tunefleet.services.core import Core
-from tunefleet.services.identity import Who
-from tunefleet.services.links import Signature, Signer
 
 router = Router(prefix="/results", tags=["results"])
 

@@ -13,13 +13,14 @@ from tunefleet.api.query_params import Cursor, Limit, one_of
 from tunefleet.api.routers.listing import TaskChoice
 from tunefleet.api.routing import Router
 from tunefleet.errors import InputError, NotFoundError, SpecError
+from tunefleet.orchestrator.compat import v1_tasks as record_service
+from tunefleet.orchestrator.scheduling import explain as why_service
+from tunefleet.orchestrator.tasks import listing, tasks
+from tunefleet.orchestrator.tasks.listing import SORTS, Look
+from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import CloneRequest, Page, Problem, SubmitRequest, TaskDetail, TaskView
 from tunefleet.schemas.compat_v1 import Submitted, TaskAnswer, TaskRecord
 from tunefleet.schemas.fleet import WhyView
-from tunefleet.services import listing, tasks, workflows
-from tunefleet.services import records as record_service
-from tunefleet.services import why as why_service
-from tunefleet.services.listing import SORTS, Look
 
 router = Router(prefix="/tasks", tags=["tasks"])
 

@@ -11,11 +11,11 @@ from tunefleet.api import request_bodies
 from tunefleet.api.auth import AgentKey, CoreDep, Member, Reader
 from tunefleet.api.routing import Router
 from tunefleet.api.training_errors import TrainingRoute
+from tunefleet.orchestrator.training_protocol import agent_list, claims, polling
+from tunefleet.orchestrator.training_protocol.agents import Introduction
 from tunefleet.schemas.base import Line, Name
 from tunefleet.schemas.training import ClaimReply, Heartbeat, HeartbeatReply, PollReply
 from tunefleet.schemas.training_agents import AgentList, AgentRemoved, AgentReply
-from tunefleet.services.training import agent_list, claiming, polling
-from tunefleet.services.training.agents import Introduction
 
 router = Router(tags=["training"], route_class=TrainingRoute)
 
@@ -63,7 +63,7 @@ async def poll(
 @router.post("/agent/claim/{task_id}")
 async def claim(core: CoreDep, key: AgentKey, who: Who, task_id: str) -> ClaimReply:
     """Take a job; of several agents one gets it, the others are answered 409 `ALREADY_CLAIMED`."""
-    return await claiming.claim(core, key, who, task_id)
+    return await claims.claim(core, key, who, task_id)
 
 
 @router.post("/agent/heartbeat", openapi_extra=request_bodies.documented(request_bodies.json_of(Heartbeat)))

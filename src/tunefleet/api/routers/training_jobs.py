@@ -14,6 +14,10 @@ from tunefleet.api.auth import AnyAttempt, CoreDep, Member, Reader
 from tunefleet.api.routers.training import Offset, documented, same_job
 from tunefleet.api.routing import Router
 from tunefleet.api.training_errors import TrainingRoute
+from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.telemetry import logs
+from tunefleet.orchestrator.training_protocol import error_report, job_control, predictions
 from tunefleet.schemas.training_failures import FailureAnalysis, JobErrors
 from tunefleet.schemas.training_jobs import (
     ControlAction,
@@ -32,10 +36,6 @@ from tunefleet.schemas.training_reports import (
     PredictionPage,
     PredictionTrends,
 )
-from tunefleet.services import logs
-from tunefleet.services.core import Core
-from tunefleet.services.identity import Actor
-from tunefleet.services.training import control, errors, predictions
 
 router = Router(tags=["training"], route_class=TrainingRoute)
 
@@ -45,32 +45,32 @@ _LOOK_S = 10.0
 @router.post("/local/{task_id}/control", openapi_extra=documented(ControlAction))
 async def control_job(request: Request, core: CoreDep, who: Member, task_id: str) -> ControlDone:
     """Cancel, pause or resume a job, whoever runs it; `result` says where it stands now."""
-    return await control.control(core, who, task_id, await request_bodies.read(request, ControlAction))
+    return await job_control.control(core, who, task_id, await request_bodies.read(request, ControlAction))
 
 
 @router.post("/local/{task_id}/resume", openapi_extra=documented(ResumeJob))
 async def resume_job(request: Request, core: CoreDep, who: Member, task_id: str) -> ResumedJob:
     """Let a job that failed or was cancelled go on as a new one, with other parameters where that is wanted."""
     body = await request_bodies.read(request, ResumeJob) if await request.body() else ResumeJob()
-    return await control.resume(core, who, task_id, body)
+    return await job_control.resume(core, who, task_id, body)
 
 
 @router.patch("/local/{task_id}/update-params", openapi_extra=documented(ParameterUpdate))
 async def update_params(request: Request, core: CoreDep, who: Member, task_id: str) -> ParametersUpdated:
     """Change parameters of a running job; `fields` says for each when it takes effect."""
-    return await control.update_params(core, who, task_id, await request_bodies.read(request, ParameterUpdate))
+    return await job_control.update_params(core, who, task_id, await request_bodies.read(request, ParameterUpdate))
 
 
 @router.get("/local/{task_id}/errors")
 async def job_errors(core: CoreDep, who: Reader, task_id: str) -> JobErrors:
     """List the errors of a job, those alike together, with its traceback taken apart."""
-    return await errors.errors(core, who, task_id)
+    return await error_report.errors(core, who, task_id)
 
 
 @router.get("/local/{task_id}/analyze-failure")
 async def analyze_failure(core: CoreDep, who: Reader, task_id: str) -> FailureAnalysis:
     """Say by rules why a job failed, and which changes of its configuration may help."""
-    return await errors.analyze(core, who, task_id)
+    return await error_report.analyze(core, who, task_id)
 
 
 @router.post("/local/predictions", openapi_extra=documented(PredictionBatch))
@@ -139,4 +139,4 @@ async def _follow(core: Core, who: Actor, job_id: str, mark: predictions.Mark | 
 @router.post("/local/start", openapi_extra=documented(StartJob))
 async def start(request: Request, core: CoreDep, who: Member) -> Started:
     """Submit the document of an earlier workflow again, named by its id or name."""
-    return await control.start(core, who, await request_bodies.read(request, StartJob))
+    return await job_control.start(core, who, await request_bodies.read(request, StartJob))

@@ -12,9 +12,11 @@ from tunefleet.api.auth import Admin, CoreDep, Reader
 from tunefleet.api.query_params import Cursor, Limit, one_of
 from tunefleet.api.routing import Router
 from tunefleet.errors import ConflictError
+from tunefleet.orchestrator.scheduling import autoscaling
+from tunefleet.orchestrator.telemetry import worker_load
+from tunefleet.orchestrator.workers import cordons, worker_commands, workers
 from tunefleet.schemas.api import CommandRequest, CommandView, Page, Problem
 from tunefleet.schemas.fleet import ElasticRequest, ElasticView, WorkerHistory, WorkerView
-from tunefleet.services import controls, elastic, loads, verbs, workers
 
 router = Router(prefix="/workers", tags=["workers"])
 
@@ -24,7 +26,9 @@ Status = Annotated[
 ]
 
 Moment = Annotated[AwareDatetime | None, Query(description="A time with its zone.", examples=["2026-01-31T12:00:00Z"])]
-Wait = Annotated[float, Query(ge=0, le=verbs.MAX_WAIT_S, description="Hold the answer until it has its outcome.")]
+Wait = Annotated[
+    float, Query(ge=0, le=worker_commands.MAX_WAIT_S, description="Hold the answer until it has its outcome.")
+]
 
 
 @router.get("")
@@ -52,13 +56,13 @@ async def get_worker_history(
 ) -> WorkerHistory:
     """Show how busy a worker was: memory, disk, load and GPUs, of the last day."""
     start, end = (None if at is None else at.timestamp() for at in (since, until))
-    return await loads.history(core, who, worker_id, since=start, until=end, most=max_points)
+    return await worker_load.history(core, who, worker_id, since=start, until=end, most=max_points)
 
 
 @router.post("/{worker_id}/commands", status_code=202)
 async def tell_worker(core: CoreDep, who: Admin, worker_id: str, request: CommandRequest) -> CommandView:
     """Tell a worker to `restart`, `update-config`, `collect-diagnostics` or `upgrade`; its jobs go on."""
-    return await verbs.ask(core, who, worker_id, request)
+    return await worker_commands.ask(core, who, worker_id, request)
 
 
 @router.get("/{worker_id}/commands/{command_id}")
@@ -66,32 +70,32 @@ async def get_worker_command(
     core: CoreDep, who: Admin, worker_id: str, command_id: str, wait_s: Wait = 0.0
 ) -> CommandView:
     """Say what became of it; diagnostics are in `result`."""
-    return await verbs.get(core, who, worker_id, command_id, wait_s=wait_s)
+    return await worker_commands.get(core, who, worker_id, command_id, wait_s=wait_s)
 
 
 @router.post("/{worker_id}/cordon")
 async def cordon_worker(core: CoreDep, who: Admin, worker_id: str) -> WorkerView:
     """Give a worker nothing new; what it has goes on."""
-    return await controls.cordon(core, who, worker_id)
+    return await cordons.cordon(core, who, worker_id)
 
 
 @router.post("/{worker_id}/uncordon")
 async def uncordon_worker(core: CoreDep, who: Admin, worker_id: str) -> WorkerView:
     """Give a worker tasks again; takes back a drain that has not finished."""
-    return await controls.uncordon(core, who, worker_id)
+    return await cordons.uncordon(core, who, worker_id)
 
 
 @router.post("/{worker_id}/drain")
 async def drain_worker(core: CoreDep, who: Admin, worker_id: str) -> WorkerView:
     """Let a worker finish what it has, and then leave; it stays cordoned until it is uncordoned."""
-    return await controls.drain(core, who, worker_id)
+    return await cordons.drain(core, who, worker_id)
 
 
 @router.post("/{worker_id}/elastic", response_model=ElasticView, responses={400: {"model": Problem}})
 async def set_elastic(core: CoreDep, who: Admin, worker_id: str, request: ElasticRequest) -> ElasticView | Response:
     """Call a worker back, or send it to rest as elastic scaling does; the scaling goes on from there."""
     try:
-        return await elastic.set_enabled(core, who, worker_id, enabled=request.enabled)
+        return await autoscaling.set_enabled(core, who, worker_id, enabled=request.enabled)
     except ConflictError as error:
         # v1's word for it.
         return problem_details.problem(error.code, error.message, status=400, hint=error.hint)

@@ -12,9 +12,11 @@ from tunefleet.api import request_bodies
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import Cursor, Limit, one_of
 from tunefleet.api.routing import Router
+from tunefleet.orchestrator.scheduling import explain
+from tunefleet.orchestrator.tasks import edges
+from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import Page, RetryRequest, SubmitRequest, ValidateReply, WorkflowDetail, WorkflowView
 from tunefleet.schemas.ui import EdgeView
-from tunefleet.services import passing, why, workflows
 
 router = Router(prefix="/workflows", tags=["workflows"])
 
@@ -66,7 +68,7 @@ async def validate(request: Request, core: CoreDep, who: Reader, *, dry_run: boo
     """
     submission = await _submission(request)
     if dry_run:
-        return await why.of_document(core, who, submission)
+        return await explain.of_document(core, who, submission)
     # Reading a large document takes seconds of pure Python.
     return await asyncio.to_thread(workflows.validate, submission.document, submission.filename)
 
@@ -94,7 +96,7 @@ async def get_workflow(core: CoreDep, who: Reader, workflow_id: str) -> Workflow
 @router.get("/{workflow_id}/edges")
 async def list_edges(core: CoreDep, who: Reader, workflow_id: str) -> list[EdgeView]:
     """List what each task of a workflow takes from those before it: artifacts, and values of their results."""
-    return await passing.edges(core, who, workflow_id)
+    return await edges.edges(core, who, workflow_id)
 
 
 @router.delete("/{workflow_id}", status_code=204)

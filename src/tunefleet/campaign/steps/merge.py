@@ -15,7 +15,7 @@ from tunefleet.campaign.steps.evaluate import of_candidate
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.campaign.steps.submit import chosen_base
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.services.campaigns.activity import Activity
+from tunefleet.orchestrator.campaigns.step_progress import Activity
 
 _DTYPE: Final = "bfloat16"
 """What is written; the sum is made in float32."""

@@ -14,7 +14,7 @@ from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.integrations.publishing import hub
 from tunefleet.integrations.publishing.campaign_card import Story, write_card
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.services.campaigns.activity import Activity
+from tunefleet.orchestrator.campaigns.step_progress import Activity
 
 
 class PublishStep(Repeatable):

@@ -10,7 +10,7 @@ from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.integrations.trackers import catalog
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model import Stage
-from tunefleet.services.campaigns.state import NewVersion
+from tunefleet.orchestrator.campaigns.cycle_state import NewVersion
 from tunefleet.settings import TrackingSettings, load
 
 _WHERE: Final = ("task_id", "artifact_id", "digest", "url", "revision")

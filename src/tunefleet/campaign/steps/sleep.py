@@ -5,7 +5,7 @@ from __future__ import annotations
 from tunefleet.campaign.contract import Later, Outcome, StepContext
 from tunefleet.campaign.intervals import draw_s, interval_of
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.services.notify.words import spell_until
+from tunefleet.orchestrator.notifications.messages import spell_until
 
 
 class SleepStep:

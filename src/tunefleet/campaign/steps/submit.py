@@ -10,7 +10,7 @@ from tunefleet.campaign.budget import cost_of_task
 from tunefleet.campaign.cancelling import cancel_earlier
 from tunefleet.campaign.contract import Base, Later, Material, Order, Outcome, StepContext
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.services.campaigns.state import ModelVersion
+from tunefleet.orchestrator.campaigns.cycle_state import ModelVersion
 
 
 class SubmitStep:

@@ -55,7 +55,7 @@ def spans() -> tuple[bool, list[str]]:
 def blobs(folder: Path) -> tuple[list[str], str]:
     """Open the store of a server without a bucket; then one in S3, where boto3 is missing."""
     from tunefleet.errors import MachineError
-    from tunefleet.services.blobs import open_blobs
+    from tunefleet.orchestrator.storage.blob_stores import open_blobs
     from tunefleet.settings import ServerSettings, load
 
     open_blobs(load(ServerSettings, data=folder))

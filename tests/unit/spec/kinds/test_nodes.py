@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tunefleet.errors import SpecError
-from tunefleet.services import requirements
+from tunefleet.orchestrator.tasks import requirements
 from tunefleet.spec import SftSpec, load_task_spec, parse_workflow
 from tunefleet.spec.at_submit import new_faults
 

@@ -1,0 +1,325 @@
+"""API keys, login codes, browser sessions and attempt tokens: from a secret to who asks."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+from pathlib import Path
+from typing import Final
+
+from tunefleet.artifacts import write_private
+from tunefleet.db import DEFAULT_PROJECT, Connection, after_commit, wake
+from tunefleet.db.access import keys
+from tunefleet.db.access import projects as project_rows
+from tunefleet.db.repositories import attempts, tasks
+from tunefleet.db.rows import AttemptRow, KeyRow
+from tunefleet.errors import AuthError, ForbiddenError, NotFoundError, StoreError
+from tunefleet.orchestrator.access import projects
+from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, is_operator, may_administer
+from tunefleet.orchestrator.context import KEYS, Core
+from tunefleet.orchestrator.ids import attempt_of, hashed, is_secret, new_id, new_secret
+from tunefleet.orchestrator.views import key_view
+from tunefleet.schemas.api import KeyCreate, KeyCreated, KeyView
+
+log = logging.getLogger(__name__)
+LOGIN_CODE_S: Final = 600.0
+SESSION_S: Final = 30 * 86_400.0
+SHARED_TOKEN: Final = Actor("shared-token", "shared-token", "admin")
+"""Whoever sends ORCHESTRATOR_TOKEN; there is no row for it, so that it ends with the variable."""
+_FIRST: Final = (("admin", "admin"), ("worker", "worker"))
+
+
+async def authenticate(core: Core, secret: str) -> Actor:
+    """Return whose API key this is.
+
+    Raises:
+        AuthError: If it is wrong or revoked.
+    """
+    digest, known = hashed(secret), core.keys.actors
+    actor = known.get(digest)
+    token = core.settings.shared_token
+    if token is not None and hmac.compare_digest(digest, hashed(token.get_secret_value())):
+        return SHARED_TOKEN
+    if actor is None:
+        actor = known[digest] = await core.read(lambda connection: _actor(connection, keys.by_hash(connection, digest)))
+    core.keys.used_at[actor.key_id] = core.clock.wall()
+    return actor
+
+
+async def authenticate_attempt(core: Core, token: str) -> AttemptActor:
+    """Return for which attempt this token speaks.
+
+    Raises:
+        AuthError: If the server never made it, or the attempt is void.
+    """
+    attempt_id = attempt_of(core.secret, token)
+    found = None
+    if attempt_id is not None:
+        found = await core.read(lambda connection: _attempt(connection, attempt_id))
+    if found is None:
+        raise AuthError("The attempt token is wrong.")
+    row, project = found
+    if row.state == "void":
+        raise AuthError(
+            f"The attempt {row.number} of {row.task_id} is void ({row.reason}).", hint="End its job; nothing is taken."
+        )
+    return AttemptActor(row.id, row.task_id, row.worker_id, project)
+
+
+async def create(core: Core, actor: Actor, body: KeyCreate) -> KeyCreated:
+    """Make an API key; its secret is shown this once.
+
+    Raises:
+        ForbiddenError: If the actor is not an admin.
+        NotFoundError: If there is no such project, or it is not the actor's.
+        ConflictError: If the project is archived.
+    """
+    may_administer(actor)
+    secret, now = new_secret(), core.clock.wall()
+
+    def operation(connection: Connection) -> KeyRow:
+        project = projects.known(connection, actor, body.project or actor.project).name
+        owner = body.owner or body.name
+        return insert(
+            connection, name=body.name, role=body.role, owner=owner, secret_hash=hashed(secret), now=now,
+            project=project,
+        )  # fmt: skip
+
+    row = await core.write(operation)
+    return KeyCreated(**key_view(row).model_dump(), secret=secret)
+
+
+def insert(
+    connection: Connection,
+    *,
+    name: str,
+    role: str,
+    owner: str,
+    secret_hash: str,
+    now: float,
+    project: str = DEFAULT_PROJECT,
+) -> KeyRow:
+    """Store a new key, of which the hash is known; returns its row."""
+    id_ = new_id("key")
+    keys.insert_one(
+        connection,
+        {
+            "id": id_, "project": project, "name": name, "role": role, "owner": owner,
+            "secret_hash": secret_hash, "created_at": now,
+        },
+    )  # fmt: skip
+    row = keys.by_id(connection, id_)
+    assert row is not None
+    return row
+
+
+async def list_(core: Core, actor: Actor) -> list[KeyView]:
+    """Return the keys of the actor's project, without their secrets; all, for who looks after all projects.
+
+    Raises:
+        ForbiddenError: If the actor is not an admin.
+    """
+    may_administer(actor)
+    whose = None if is_operator(actor) else actor.project
+    rows = await core.read(lambda connection: keys.all_rows(connection, project=whose))
+    return [key_view(row) for row in rows]
+
+
+async def revoke(core: Core, actor: Actor, key_id: str) -> KeyView:
+    """Make a key worthless, at once.
+
+    Raises:
+        ForbiddenError: If the actor is not an admin.
+        NotFoundError: If there is no such key.
+    """
+    may_administer(actor)
+
+    def operation(connection: Connection) -> KeyRow:
+        found = keys.by_id(connection, key_id)
+        if found is None or not (is_operator(actor) or found.project == actor.project):
+            raise NotFoundError(f"There is no key {key_id}.", hint="`tunefleet keys ls` lists them.")
+        keys.revoke(connection, key_id, core.clock.wall())
+        after_commit(connection, core.keys.forget)
+        wake(connection, KEYS)
+        row = keys.by_id(connection, key_id)
+        assert row is not None
+        return row
+
+    return key_view(await core.write(operation))
+
+
+async def ensure_first(core: Core) -> None:
+    """At the first start, make an admin and a worker key and write each to a file that only this user can read."""
+    if await core.read(lambda connection: keys.all_rows(connection, project=DEFAULT_PROJECT)):
+        return
+    folder = core.settings.data_dir / "keys"
+    # The files come first, and one that is there holds on: it may be the only copy of a key of a lost database.
+    there = {name: _secret_in(folder / f"{name}.key") for name, _ in _FIRST}
+    made = {name: (role, there[name] or new_secret()) for name, role in _FIRST}
+    for name, (_, secret) in made.items():
+        if there[name] is None:
+            write_private(folder / f"{name}.key", secret + "\n")
+
+    def operation(connection: Connection) -> bool:
+        if keys.all_rows(connection, project=DEFAULT_PROJECT):
+            return False
+        for name, (role, secret) in made.items():
+            insert(connection, name=name, role=role, owner=name, secret_hash=hashed(secret), now=core.clock.wall())
+        return True
+
+    if not await core.write(operation):
+        # Another server on the database was faster: the keys lie in its folder.
+        for name in made:
+            if there[name] is None:
+                (folder / f"{name}.key").unlink()
+        return
+    log.info("Made the first keys; they lie in %s.", folder)
+
+
+async def create_login_code(core: Core, actor: Actor) -> str:
+    """Return a code that opens one browser session within ten minutes.
+
+    Raises:
+        AuthError: If the actor came with ORCHESTRATOR_TOKEN, which ends with the variable: no session stands for it.
+        ForbiddenError: If the actor came without a key of its own, as a campaign does: the code would open nothing.
+    """
+    if actor is SHARED_TOKEN:
+        raise AuthError(
+            "ORCHESTRATOR_TOKEN opens no browser session.", hint="Log in with a key; `tunefleet keys create` makes one."
+        )
+    if await core.read(lambda connection: keys.by_id(connection, actor.key_id)) is None:
+        raise ForbiddenError(
+            "Only a key opens a browser session.", hint="Log in with one; `tunefleet keys create` makes it."
+        )
+    return await _open(core, "login", actor.key_id, LOGIN_CODE_S)
+
+
+async def redeem_login_code(core: Core, code: str) -> str:
+    """Use up a login code and return the token of a browser session.
+
+    Raises:
+        AuthError: If the code is wrong, used or too old.
+    """
+    token, digest = secrets.token_urlsafe(30), hashed(code)
+
+    def operation(connection: Connection) -> None:
+        now = core.clock.wall()
+        row = keys.session_key(connection, token_hash=digest, kind="login", now=now)
+        if row is None:
+            raise AuthError("The login code is wrong, used or too old.", hint="Get a new one with `tunefleet login`.")
+        keys.drop_session(connection, digest)
+        keys.drop_expired_sessions(connection, now)
+        keys.add_session(
+            connection, token_hash=hashed(token), kind="browser", key_id=row.id, expires_at=now + SESSION_S
+        )
+
+    await core.write(operation)
+    return token
+
+
+async def open_session(
+    core: Core, address: str, *, key: str | None = None, code: str | None = None
+) -> tuple[str, Actor]:
+    """Open a browser session by a key, or by a login code, which it uses up.
+
+    Args:
+        core: The server.
+        address: Whence the request comes; failures are counted by it.
+        key: The API key.
+        code: The login code, if there is no key.
+
+    Returns:
+        The session's token, and whose it is.
+
+    Raises:
+        AuthError: If key or code is wrong, used, revoked or too old.
+        TooManyError: If that address has failed too often.
+    """
+    core.tries.begin(address, core.clock.monotonic())
+    if key is not None:
+        code = await create_login_code(core, await authenticate(core, key))
+    token = await redeem_login_code(core, code or "")
+    core.tries.succeeded(address, core.clock.monotonic())
+    return token, await authenticate_session(core, token)
+
+
+async def close_session(core: Core, token: str) -> None:
+    """End a browser session; one that has ended stays so."""
+    digest = hashed(token)
+    await core.write(lambda connection: keys.drop_session(connection, digest))
+
+
+async def authenticate_session(core: Core, token: str) -> Actor:
+    """Return whose browser session this is.
+
+    Raises:
+        AuthError: If it has ended.
+    """
+    digest, now = hashed(token), core.clock.wall()
+
+    def operation(connection: Connection) -> Actor:
+        row = keys.session_key(connection, token_hash=digest, kind="browser", now=now)
+        if row is None:
+            raise AuthError("The session has ended.", hint="Open a new login link with `tunefleet login`.")
+        return _actor(connection, row)
+
+    return await core.read(operation)
+
+
+async def _open(core: Core, kind: str, key_id: str, lasts_s: float) -> str:
+    token = secrets.token_urlsafe(30)
+    expires_at = core.clock.wall() + lasts_s
+    await core.write(
+        lambda connection: keys.add_session(
+            connection, token_hash=hashed(token), kind=kind, key_id=key_id, expires_at=expires_at
+        )
+    )
+    return token
+
+
+def _attempt(connection: Connection, attempt_id: str) -> tuple[AttemptRow, str] | None:
+    """Return an attempt, and the project of its task; null if there is none."""
+    row = attempts.by_ids(connection, [attempt_id]).get(attempt_id)
+    if row is None:
+        return None
+    task = tasks.by_ids(connection, [row.task_id]).get(row.task_id)
+    return row, DEFAULT_PROJECT if task is None else task.project
+
+
+def refuse_archived(connection: Connection, project: str) -> None:
+    """Refuse who belongs to a project that rests.
+
+    Raises:
+        AuthError: If it is archived.
+    """
+    found = project_rows.get(connection, project)
+    if found is not None and found.archived_at is not None:
+        raise AuthError(
+            f"The project {project} is archived.", hint=f"An admin opens it: tunefleet projects restore {project}."
+        )
+
+
+def _actor(connection: Connection, row: KeyRow | None) -> Actor:
+    if row is None:
+        raise AuthError("The key is wrong.", hint="Check TUNEFLEET_KEY, or make a key with `tunefleet keys create`.")
+    if row.revoked_at is not None:
+        raise AuthError(f"The key {row.name} was revoked.", hint="Ask an admin for another one.")
+    if row.role != "worker":  # what runs there goes on to its end
+        refuse_archived(connection, row.project)
+    return Actor(row.id, row.owner, row.role, row.project)
+
+
+def _secret_in(path: Path) -> str | None:
+    """Return the key in a file; null if there is no file.
+
+    Raises:
+        StoreError: If it holds none: it is not replaced.
+    """
+    try:
+        secret = path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return None
+    if not is_secret(secret):
+        raise StoreError(f"{path} holds no key, and is not replaced.", hint="Move it away; another one is made then.")
+    return secret

@@ -1,0 +1,72 @@
+"""The audit log: who asked for what, whence, and how it was answered. Written before the answer goes out."""
+
+from __future__ import annotations
+
+from tunefleet.db.access import audit
+from tunefleet.db.access.audit import AuditRow
+from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, is_operator, may_administer
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.federation.participants import FederationActor
+from tunefleet.orchestrator.pagination import before, bounded, split
+from tunefleet.orchestrator.views import moment
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.projects import AuditEntry
+
+Anybody = Actor | AttemptActor | FederationActor | None
+
+
+async def write(core: Core, who: Anybody, request: AuditRow) -> None:
+    """Store that a request was answered, unless a job or a trainer made it: their reports are rows of their own.
+
+    Args:
+        core: The server.
+        who: Who asked; null if nobody was recognized.
+        request: What was asked, without who.
+    """
+    if isinstance(who, AttemptActor | FederationActor):
+        return
+    row = request
+    if who is not None:
+        row = row._replace(key_id=who.key_id, actor=who.owner, role=who.role, project=who.project)
+    await core.write(lambda connection: audit.add(connection, [row]))
+
+
+async def list_(
+    core: Core,
+    actor: Actor,
+    *,
+    limit: int = 100,
+    cursor: str | None = None,
+    owner: str | None = None,
+    route: str | None = None,
+    since: float | None = None,
+) -> Page[AuditEntry]:
+    """Return what was asked for, newest first: by keys of the actor's project or, for who looks after all, by all.
+
+    Args:
+        core: The server.
+        actor: Who reads.
+        limit: Entries a page.
+        cursor: Where the page before ended.
+        owner: Only what this owner or key asked for.
+        route: Only routes that contain this.
+        since: Only from this unix time on.
+
+    Raises:
+        ForbiddenError: If the actor is not an admin.
+    """
+    may_administer(actor)
+    limit, last = bounded(limit), before(cursor)
+    whose = None if is_operator(actor) else actor.project
+    rows = await core.read(
+        lambda connection: audit.page(
+            connection, project=whose, actor=owner, route=route, since=since, before=last, limit=limit + 1
+        )
+    )
+    shown, next_cursor = split(rows, limit)
+    return Page[AuditEntry](items=tuple(_entry(row) for row in shown), next_cursor=next_cursor)
+
+
+def _entry(row: AuditRow) -> AuditEntry:
+    values = {**row._asdict(), "id": row.seq, "at": moment(row.at), "target": row.target or ""}
+    return AuditEntry.model_validate(values)

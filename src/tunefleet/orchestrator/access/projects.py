@@ -1,0 +1,133 @@
+"""Projects as people see and change them. The default project is always there, and its admins look after all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunefleet.db import DEFAULT_PROJECT, Connection, after_commit, wake
+from tunefleet.db.access import projects
+from tunefleet.db.access.projects import ProjectRow
+from tunefleet.errors import ConflictError, InputError, NotFoundError
+from tunefleet.orchestrator.access import quotas
+from tunefleet.orchestrator.access.permissions import Actor, is_operator, may_operate, may_read
+from tunefleet.orchestrator.context import KEYS, Core
+from tunefleet.orchestrator.views import maybe_moment, moment
+from tunefleet.schemas.projects import ProjectChange, ProjectCreate, ProjectUse, ProjectView
+
+_HINT = "`tunefleet projects ls` lists them."
+
+
+async def list_(core: Core, actor: Actor) -> list[ProjectView]:
+    """Return the projects that an actor sees: its own, or all for an admin of the default project."""
+    may_read(actor)
+    now = core.clock.wall()
+
+    def operation(connection: Connection) -> list[ProjectView]:
+        rows = projects.all_rows(connection)
+        return _views(connection, [row for row in rows if _sees(actor, row.name)], now)
+
+    return await core.read(operation)
+
+
+async def get(core: Core, actor: Actor, name: str) -> ProjectView:
+    """Return a project.
+
+    Raises:
+        NotFoundError: If there is none, or it is not the actor's.
+    """
+    may_read(actor)
+    now = core.clock.wall()
+    return await core.read(lambda connection: _views(connection, [_found(connection, actor, name)], now)[0])
+
+
+async def create(core: Core, actor: Actor, body: ProjectCreate) -> ProjectView:
+    """Make a project.
+
+    Raises:
+        ForbiddenError: If the actor is not an admin of the default project.
+        ConflictError: If there is one of that name.
+    """
+    may_operate(actor)
+    now = core.clock.wall()
+    row = ProjectRow(**body.model_dump(), created_by=actor.owner, created_at=now)
+
+    def operation(connection: Connection) -> ProjectView:
+        if projects.get(connection, row.name) is not None:
+            raise ConflictError(f"There is a project {row.name} already.", hint=_HINT)
+        projects.insert_one(connection, row)
+        return _views(connection, [row], now)[0]
+
+    return await core.write(operation)
+
+
+async def change(core: Core, actor: Actor, name: str, body: ProjectChange) -> ProjectView:
+    """Change a project's description, weight or quotas, or archive it.
+
+    Raises:
+        ForbiddenError: If the actor is not an admin of the default project.
+        NotFoundError: If there is no such project.
+        InputError: If it takes the weight away.
+        ConflictError: If the default project is to be archived.
+    """
+    may_operate(actor)
+    now = core.clock.wall()
+    values: dict[str, Any] = body.model_dump(exclude_unset=True)
+    archived = values.pop("archived", None)
+    if "weight" in values and values["weight"] is None:
+        raise InputError("A project has a weight.", hint="Use 1 for an equal part.")
+
+    def operation(connection: Connection) -> ProjectView:
+        row = _found(connection, actor, name, lock=True)
+        if archived and name == DEFAULT_PROJECT:
+            raise ConflictError("The default project cannot be archived.", hint="Its admins look after all others.")
+        if archived is not None and archived != (row.archived_at is not None):
+            values["archived_at"] = now if archived else None
+            after_commit(connection, core.keys.forget)
+            wake(connection, KEYS)
+        if values:
+            projects.change(connection, name, values)
+        return _views(connection, [row._replace(**values)], now)[0]
+
+    return await core.write(operation)
+
+
+def known(connection: Connection, actor: Actor, name: str) -> ProjectRow:
+    """Return a project that an actor may make things in.
+
+    Raises:
+        NotFoundError: If there is none, or it is not the actor's.
+        ConflictError: If it is archived.
+    """
+    row = _found(connection, actor, name)
+    if row.archived_at is not None:
+        raise ConflictError(f"The project {name} is archived.", hint=f"`tunefleet projects restore {name}` opens it.")
+    return row
+
+
+def _found(connection: Connection, actor: Actor, name: str, *, lock: bool = False) -> ProjectRow:
+    row = projects.get(connection, name, lock=lock) if _sees(actor, name) else None
+    if row is None:
+        raise NotFoundError(f"There is no project {name}.", hint=_HINT)
+    return row
+
+
+def _sees(actor: Actor, name: str) -> bool:
+    return is_operator(actor) or actor.project == name
+
+
+def _views(connection: Connection, rows: list[ProjectRow], now: float) -> list[ProjectView]:
+    names = [row.name for row in rows]
+    running, waiting = projects.running(connection, now, names), projects.waiting(connection)
+    stored = projects.stored_bytes(connection, names)
+    spent = {name: quotas.gpu_hours(connection, name, running.get(name), now) for name in names}
+    views = []
+    for row in rows:
+        uses = ProjectUse(
+            running=running[row.name].tasks if row.name in running else 0,
+            waiting=waiting.get(row.name, 0),
+            gpu_hours=round(spent[row.name], 4),
+            storage_bytes=stored.get(row.name, 0),
+        )
+        times = {"created_at": moment(row.created_at), "archived_at": maybe_moment(row.archived_at)}
+        views.append(ProjectView.model_validate({**row._asdict(), **times, "uses": uses}))
+    return views

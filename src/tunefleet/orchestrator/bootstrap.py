@@ -1,0 +1,115 @@
+"""Open a server's data: its folder, database and artifact store, and make of them what every verb works on."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import tunefleet
+from tunefleet.db import Connection, Database
+from tunefleet.db.access import keys
+from tunefleet.db.engine.locks import FolderLock
+from tunefleet.db.engine.offline import name_of, target_of
+from tunefleet.db.engine.writer import EVERYTHING
+from tunefleet.observability.spans import open_spans
+from tunefleet.orchestrator.clusters import providers as clusters
+from tunefleet.orchestrator.context import KEYS, Clock, Core, KeyCache
+from tunefleet.orchestrator.ha import storage_marker
+from tunefleet.orchestrator.notifications.triggers import CHANNELS, Watch
+from tunefleet.orchestrator.observability.commit_metrics import Commits
+from tunefleet.orchestrator.observability.counters import Meters
+from tunefleet.orchestrator.observability.task_spans import TaskSpans
+from tunefleet.orchestrator.pubsub import Signals
+from tunefleet.orchestrator.scheduling.fair_share import Ledger
+from tunefleet.orchestrator.storage import capacity
+from tunefleet.orchestrator.storage.blob_stores import open_blobs
+from tunefleet.settings import ServerSettings
+
+_SECRET: Final = "server_secret"
+
+
+def open_core(settings: ServerSettings, *, clock: Clock | None = None, adopt_files: bool = False) -> Core:
+    """Open a data folder; it is made if there is none.
+
+    Args:
+        settings: Of the server.
+        clock: Default: the machine's.
+        adopt_files: Take files and folder as the database's, whosever they were, and keep what no row knows.
+
+    Raises:
+        StoreError: If another process uses the folder or the database, something in it cannot be used, or database,
+            files and folder do not belong together.
+        MachineError: If the artifact store cannot be used, or is another than that of the database's other servers; or
+            an engine that the settings name cannot be asked from here.
+        UnreachableError: If the artifact store does not answer.
+    """
+    url, clock = settings.database_url, clock or Clock()
+    meters = Meters(clock.wall) if settings.metrics != "off" else None
+    spans = open_spans(settings.otlp_endpoint, "tunefleet-server", tunefleet.__version__)
+    with ExitStack() as undone:
+        locks = [FolderLock.take(settings.data_dir)]
+        undone.callback(locks[0].release)
+        target = target_of(None if url is None else url.get_secret_value(), settings.data_dir)
+        if isinstance(target, Path):
+            # What other servers on one file write is not heard; those on PostgreSQL tell each other.
+            locks.append(FolderLock.take_database(target, settings.data_dir))
+            undone.callback(locks[1].release)
+        engines = clusters.of(settings)
+        blobs = open_blobs(settings)
+        undone.callback(blobs.close)
+        signals, cache = Signals(), KeyCache()
+        watch = Watch(settings.public_base_url, shared_admin=settings.shared_token is not None)
+        database = Database.open(
+            target,
+            synchronous=settings.synchronous,
+            on_wake=_waker(signals, cache, watch),
+            before_commit=Commits(meters, None if spans is None else TaskSpans(spans, clock.wall), watch),
+        )
+        undone.callback(database.close)
+        blobs.others_write = database.shared
+        name, folder, now = name_of(target), settings.data_dir, clock.wall()
+        storage_marker.check(database, name, blobs, folder, now=now, adopt=adopt_files)
+        blobs.limit_bytes = settings.storage_limit_bytes
+        database.write(lambda connection: capacity.count(connection, blobs)).result()
+        secret = bytes.fromhex(database.write(_server_secret).result())
+        undone.pop_all()
+    core = Core(
+        settings, database, blobs, signals, secret, clock,
+        engines=engines, keys=cache, meters=meters, spans=spans,
+        _locks=locks,
+    )  # fmt: skip
+    core.state(Ledger, lambda: Ledger(settings.share_half_life_s))
+    if meters is not None:
+        # It knows the core, so it is made when there is one.
+        from tunefleet.orchestrator.observability.gauges import Gauges  # noqa: PLC0415
+
+        meters.registry.register(core.state(Gauges, lambda: Gauges(meters.kind)))
+        database.observe(meters.group.observe, meters.commit_s.observe)
+    return core
+
+
+def _waker(signals: Signals, cache: KeyCache, watch: Watch) -> Callable[[frozenset[str]], None]:
+    """Return what follows a commit, this server's or another's: nobody goes by what is no longer so."""
+
+    def woken(topics: frozenset[str]) -> None:
+        if not topics.isdisjoint({KEYS, EVERYTHING}):
+            cache.forget()
+        if not topics.isdisjoint({CHANNELS, EVERYTHING}):
+            watch.forget()
+        if EVERYTHING in topics:
+            signals.notify_all()
+        else:
+            signals.notify(*topics)
+
+    return woken
+
+
+def _server_secret(connection: Connection) -> str:
+    known = keys.get_meta(connection, _SECRET)
+    if known is None:
+        known = secrets.token_hex(32)
+        keys.put_meta(connection, _SECRET, known)
+    return known

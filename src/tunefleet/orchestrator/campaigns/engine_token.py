@@ -1,0 +1,65 @@
+"""The token of a campaign: its engine reaches with it what the campaign's owner reaches as a member, and no more.
+
+It names its campaign and proves that this server named it; nothing of it is stored. It is good while the owner has a
+key that may submit.
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import Final
+
+from tunefleet.db import Connection
+from tunefleet.db.access import keys
+from tunefleet.db.campaigns import campaigns
+from tunefleet.errors import AuthError
+from tunefleet.orchestrator.access.api_keys import SHARED_TOKEN, refuse_archived
+from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.signatures import seal
+
+PREFIX: Final = "camp-"
+_MAC_DIGITS: Final = 32
+_SUBMITTING: Final = frozenset({"admin", "member"})
+
+
+def token_of(server_secret: bytes, campaign_id: str) -> str:
+    """Return the token that names a campaign and proves that the server named it."""
+    return f"{campaign_id}.{_mac(server_secret, campaign_id)}"
+
+
+def is_token(secret: str) -> bool:
+    """Whether a secret has the form of a campaign's token."""
+    return secret.startswith(PREFIX) and "." in secret
+
+
+async def authenticate(core: Core, token: str) -> Actor:
+    """Return as whom a campaign acts.
+
+    Raises:
+        AuthError: If this server never made the token, the campaign is gone, or its owner has no key any more.
+    """
+    campaign_id, _, mac = token.partition(".")
+    if not hmac.compare_digest(mac.encode(), _mac(core.secret, campaign_id).encode()):
+        raise AuthError("The token of the campaign is wrong.", hint="Only this server's own engine has one.")
+    shared = core.settings.shared_token is not None
+    return await core.read(lambda connection: _actor(connection, campaign_id, shared=shared))
+
+
+def _actor(connection: Connection, campaign_id: str, *, shared: bool) -> Actor:
+    row = campaigns.by_id(connection, campaign_id)
+    if row is None:
+        raise AuthError(f"There is no campaign {campaign_id}.")
+    refuse_archived(connection, row.project)
+    known = shared and row.owner == SHARED_TOKEN.owner
+    mine = [key for key in keys.all_rows(connection, project=row.project) if key.owner == row.owner]
+    if not known and not any(key.revoked_at is None and key.role in _SUBMITTING for key in mine):
+        raise AuthError(
+            f"{row.owner}, who owns the campaign {row.name}, has no key any more that may submit.",
+            hint=f"Make one with `tunefleet keys create --owner {row.owner}`, or stop the campaign.",
+        )
+    return Actor(row.id, row.owner, "member", row.project)
+
+
+def _mac(server_secret: bytes, campaign_id: str) -> str:
+    return seal(server_secret, "campaign", campaign_id)[:_MAC_DIGITS]

@@ -1,0 +1,236 @@
+"""The registry of models: versions are entered by cycles, promoted by them or by people, and never forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.db import Connection
+from tunefleet.db.campaigns import campaigns, models
+from tunefleet.db.campaigns.models import ModelRow
+from tunefleet.db.repositories import artifacts
+from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.lifecycle.cycle import StepName
+from tunefleet.lifecycle.model import Stage, move
+from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read
+from tunefleet.orchestrator.campaigns.cycle_state import CycleState, ModelVersion, NewVersion
+from tunefleet.orchestrator.campaigns.status import tell
+from tunefleet.orchestrator.ids import new_id
+
+_LIST: Final = "`tunefleet models ls` lists them."
+_OWN: Final = ("artifact_id", "kept_from")
+
+
+def version_of(row: ModelRow) -> ModelVersion:
+    """Return a version as the engine sees it."""
+    return ModelVersion(
+        name=row.name,
+        version=row.version,
+        stage=Stage(row.stage),
+        form=row.form,
+        campaign_id=row.campaign_id,
+        cycle=row.cycle,
+        location=orjson.loads(row.location),
+        lineage=orjson.loads(row.lineage),
+        evaluation=orjson.loads(row.evaluation),
+        reason=row.reason,
+        created_at=row.created_at,
+        promoted_at=row.promoted_at,
+    )
+
+
+def enter(connection: Connection, state: CycleState, new: NewVersion, now: float) -> ModelRow:
+    """Enter what a try of a cycle has made; entered again, it is the same version, with the stage that it has by now.
+
+    Args:
+        connection: Of the operation.
+        state: The cycle.
+        new: What it made.
+        now: Unix time.
+
+    Raises:
+        IllegalTransition: If it has a stage that the new one cannot follow.
+    """
+    key = f"{state.campaign_id}/{state.number}.{state.retried}"
+    row = models.by_key(connection, key)
+    # What was decided once, here or by a person, is not decided again.
+    decided = row is not None and row.stage != Stage.CANDIDATE
+    stage = Stage(row.stage) if row is not None and decided else _stage(connection, state, new)
+    reason = row.reason if row is not None and decided else new.reason
+    if not decided and stage is Stage.PROMOTED and (other := _other_promoted(connection, state)) is not None:
+        stage, reason = Stage.ARCHIVED, f"{other}, so that it takes nobody's place. {new.reason or ''}".rstrip()
+    task_id = new.location.get("task_id")
+    texts = {name: orjson.dumps(dict(getattr(new, name))).decode() for name in ("lineage", "evaluation")}
+    if row is None:
+        number = models.newest(connection, state.project, state.owner, state.name) + 1
+        location = _kept(connection, state, number, new.location, now)
+        row = models.insert_one(
+            connection,
+            ModelRow(
+                state.project, state.owner, state.name, number, Stage.CANDIDATE.value, new.form, state.campaign_id,
+                state.number, key, task_id, location, texts["lineage"], texts["evaluation"], reason, now, None,
+            ),
+        )  # fmt: skip
+    else:
+        known = orjson.loads(row.location)
+        # What was kept for it before is found under its own id.
+        if known.get("kept_from") is not None and known["kept_from"] == new.location.get("artifact_id"):
+            location = orjson.dumps({**new.location, **{name: known[name] for name in _OWN}}).decode()
+        else:
+            location = _kept(connection, state, row.version, new.location, now)
+        changes = {"form": new.form, "task_id": task_id, "location": location, "reason": reason, **texts}
+        row = models.change(connection, row, changes)
+    return row if row.stage == stage else settle(connection, row, stage, now, reason=reason)
+
+
+def _other_promoted(connection: Connection, state: CycleState) -> str | None:
+    """Say whether another version was promoted than the one that a cycle goes on from, or that it has made itself."""
+    base = state.outcomes.get(StepName.SUBMIT, {}).get("base")
+    if base is None:
+        return None
+    now = models.promoted(connection, state.project, state.owner, state.name)
+    own = [each.version for each in models.of_campaign(connection, state.campaign_id, [state.number])]
+    version = None if now is None else now.version
+    if version in {base.get("version"), *own}:
+        return None
+    was = "no version" if base.get("version") is None else f"version {base['version']}"
+    return f"It goes on from {was}, and version {version} was promoted meanwhile" if version else None
+
+
+def _stage(connection: Connection, state: CycleState, new: NewVersion) -> Stage:
+    """Return what becomes of a new version: a model that is only merged again takes the place of what it was before."""
+    made = models.of_campaign(connection, state.campaign_id, [state.number])
+    before = [each for each in made if each.stage != Stage.CANDIDATE]
+    if new.stage is Stage.PROMOTED and before and before[-1].stage != Stage.PROMOTED:
+        return Stage.ARCHIVED
+    return new.stage
+
+
+def settle(connection: Connection, row: ModelRow, stage: Stage, now: float, *, reason: str | None) -> ModelRow:
+    """Give a version another stage; one that is promoted archives the one that was.
+
+    Args:
+        connection: Of the operation.
+        row: The version.
+        stage: Where it goes.
+        now: Unix time.
+        reason: Why, for people.
+
+    Raises:
+        IllegalTransition: If the lifecycle has no such change.
+    """
+    move(Stage(row.stage), stage)
+    changes: dict[str, Any] = {"stage": stage.value, "reason": reason}
+    if stage is Stage.PROMOTED:
+        old = models.promoted(connection, row.project, row.owner, row.name)
+        if old is not None:
+            models.change(
+                connection, old, {"stage": Stage.ARCHIVED.value, "reason": f"Version {row.version} was promoted."}
+            )
+        changes["promoted_at"] = now
+    row = models.change(connection, row, changes)
+    campaign = campaigns.by_id(connection, row.campaign_id)
+    if campaign is not None:
+        kind = "campaign.promoted" if stage is Stage.PROMOTED else "campaign.archived"
+        tell(connection, campaign, kind, now, model=row.name, version=row.version, cycle=row.cycle, reason=reason)
+    return row
+
+
+def find(
+    connection: Connection, actor: Actor, name: str, version: int | None = None, *, owner: str | None = None
+) -> ModelRow:
+    """Return a version that somebody may see; by default the promoted one, or the newest if none is.
+
+    Args:
+        connection: To read with.
+        actor: Who asks.
+        name: Of the model.
+        version: Which one.
+        owner: Whose; by default the asker's own, or the only one of that name.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If several people have a model of that name.
+        ForbiddenError: If the actor may not read.
+    """
+    may_read(actor)
+    owner = owner or _owner(connection, actor, name)
+    if version is None:
+        row = models.promoted(connection, actor.project, owner, name)
+        if row is not None:
+            return row
+        version = models.newest(connection, actor.project, owner, name)
+    found = models.get(connection, actor.project, owner, name, version)
+    if found is None:
+        raise NotFoundError(f"The model {name} has no version {version}.", hint=_LIST)
+    return found
+
+
+def mine(
+    connection: Connection, actor: Actor, name: str, version: int | None = None, *, owner: str | None = None
+) -> ModelRow:
+    """Return a version that somebody may change.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If several people have a model of that name.
+        ForbiddenError: If it belongs to somebody else.
+    """
+    row = find(connection, actor, name, version, owner=owner)
+    may_change(actor, row.owner, f"The model {row.name}")
+    return row
+
+
+def roll_back(connection: Connection, row: ModelRow, now: float) -> ModelRow:
+    """Promote the version that was promoted before the one that is.
+
+    Args:
+        connection: Of the operation.
+        row: Any version of the model.
+        now: Unix time.
+
+    Raises:
+        ConflictError: If none is promoted, or none was before.
+    """
+    current = models.promoted(connection, row.project, row.owner, row.name)
+    if current is None:
+        raise ConflictError(f"No version of {row.name} is promoted.", hint=_LIST)
+    before = models.promoted_before(connection, current)
+    if before is None:
+        raise ConflictError(f"Version {current.version} of {row.name} is the first that was promoted.", hint=_LIST)
+    return settle(connection, before, Stage.PROMOTED, now, reason=f"Rolled back from version {current.version}.")
+
+
+def _owner(connection: Connection, actor: Actor, name: str) -> str:
+    owners = models.owners(connection, actor.project, name)
+    if actor.owner in owners:
+        return actor.owner
+    if not owners:
+        raise NotFoundError(f"There is no model {name}.", hint=_LIST)
+    if len(owners) > 1:
+        raise ConflictError(
+            f"There are models {name} of {', '.join(owners)}.", hint=f"Say whose, such as {owners[0]}/{name}."
+        )
+    return owners[0]
+
+
+def _kept(connection: Connection, state: CycleState, number: int, location: Mapping[str, Any], now: float) -> str:
+    """Return where a version is; what is on this server is kept as an artifact of the registry's own.
+
+    The one of the task that made it is removed with that task.
+    """
+    id_ = location.get("artifact_id")
+    made = artifacts.by_ids(connection, [id_]).get(id_) if isinstance(id_, str) else None
+    if made is None or made.project != state.project:
+        return orjson.dumps(dict(location)).decode()
+    own = new_id("art")
+    about = {"model": state.name, "version": number, "campaign": state.campaign_id, "cycle": state.number}
+    row = {
+        "id": own, "project": state.project, "name": f"{state.name}.v{number}", "kind": made.kind,
+        "digest": made.digest, "size_bytes": made.size_bytes, "file_count": made.file_count, "task_id": None,
+        "attempt_id": None, "owner": state.owner, "created_at": now, "metadata": orjson.dumps(about).decode(),
+    }  # fmt: skip
+    artifacts.insert_one(connection, row, artifacts.files(connection, made.id))
+    return orjson.dumps({**location, "artifact_id": own, "kept_from": made.id}).decode()

@@ -1,0 +1,99 @@
+"""Models as people handle them: list and show versions, promote one, go back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunefleet.db import Connection
+from tunefleet.db.campaigns import models
+from tunefleet.errors import ConflictError
+from tunefleet.lifecycle.model import Stage
+from tunefleet.orchestrator.access.permissions import Actor, may_read
+from tunefleet.orchestrator.campaigns import model_registry, views
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.pagination import before, bounded, split
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.campaign import ModelVersionView
+
+
+async def list_(
+    core: Core,
+    actor: Actor,
+    *,
+    limit: int = 50,
+    cursor: str | None = None,
+    name: str | None = None,
+    owner: str | None = None,
+    stages: Sequence[str] | None = None,
+) -> Page[ModelVersionView]:
+    """Return versions of models, newest first.
+
+    Args:
+        core: The server.
+        actor: Who reads.
+        limit: How many at most.
+        cursor: Where the page before ended.
+        name: Only of this model.
+        owner: Only this owner's.
+        stages: Only in these.
+    """
+    may_read(actor)
+    start, count = before(cursor), bounded(limit)
+
+    def operation(connection: Connection) -> Page[ModelVersionView]:
+        found = models.page(
+            connection, project=actor.project, limit=count + 1, before=start, owner=owner, name=name, stages=stages
+        )
+        rows, next_cursor = split(found, count)
+        return Page[ModelVersionView](items=tuple(views.model_view(row) for row in rows), next_cursor=next_cursor)
+
+    return await core.read(operation)
+
+
+async def get(
+    core: Core, actor: Actor, name: str, version: int | None = None, *, owner: str | None = None
+) -> ModelVersionView:
+    """Return a version of a model; by default the promoted one, or the newest if none is.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If several people have a model of that name.
+    """
+    return await core.read(
+        lambda connection: views.model_view(model_registry.find(connection, actor, name, version, owner=owner))
+    )
+
+
+async def promote(core: Core, actor: Actor, name: str, version: int, *, owner: str | None = None) -> ModelVersionView:
+    """Promote a version, whatever the gate said; the one that was promoted is archived.
+
+    Raises:
+        NotFoundError: If there is none.
+        ForbiddenError: If it belongs to somebody else.
+        ConflictError: If it is promoted already.
+    """
+
+    def operation(connection: Connection) -> ModelVersionView:
+        row = model_registry.mine(connection, actor, name, version, owner=owner)
+        if row.stage == Stage.PROMOTED:
+            raise ConflictError(f"Version {version} of {row.name} is promoted already.")
+        reason, now = f"{actor.owner} promoted it.", core.clock.wall()
+        return views.model_view(model_registry.settle(connection, row, Stage.PROMOTED, now, reason=reason))
+
+    return await core.write(operation)
+
+
+async def rollback(core: Core, actor: Actor, name: str, *, owner: str | None = None) -> ModelVersionView:
+    """Promote the version that was promoted before the one that is.
+
+    Raises:
+        NotFoundError: If there is no such model.
+        ForbiddenError: If it belongs to somebody else.
+        ConflictError: If none is promoted, or none was before.
+    """
+
+    def operation(connection: Connection) -> ModelVersionView:
+        row = model_registry.mine(connection, actor, name, owner=owner)
+        return views.model_view(model_registry.roll_back(connection, row, core.clock.wall()))
+
+    return await core.write(operation)

@@ -1,0 +1,163 @@
+"""Let a campaign do something again: what failed, a merge; and go back to an earlier model."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tunefleet.db import Connection
+from tunefleet.db.campaigns import campaigns, models
+from tunefleet.db.campaigns import cycles as cycle_rows
+from tunefleet.db.campaigns.campaigns import CampaignRow
+from tunefleet.db.campaigns.cycles import CycleRow
+from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
+from tunefleet.lifecycle.model import Stage
+from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.campaigns import backwards, model_registry, service, views
+from tunefleet.orchestrator.campaigns.status import mine, tell
+from tunefleet.orchestrator.context import Core
+from tunefleet.schemas.campaign import CampaignDetail, CampaignRetry, ModelVersionView
+
+_LOOK = 50
+"""In how many of the newest cycles a merge is looked for."""
+
+
+async def retry(core: Core, actor: Actor, reference: str, wanted: CampaignRetry) -> CampaignDetail:
+    """Let a held campaign go on, or a failed cycle go back to the step that failed; with the campaign's newest spec.
+
+    Raises:
+        NotFoundError: If there is no such campaign or cycle.
+        ForbiddenError: If it belongs to somebody else.
+        ConflictError: If nothing has failed, or the chunk was trained on since.
+    """
+    return await service.change(core, actor, reference, partial(_retry, wanted=wanted))
+
+
+async def remerge(core: Core, actor: Actor, reference: str, cycle: int | None = None) -> CampaignDetail:
+    """Merge the model of a cycle once more, and publish and record it; what was decided about it stays.
+
+    Raises:
+        NotFoundError: If there is no such campaign or cycle.
+        ForbiddenError: If it belongs to somebody else.
+        ConflictError: If it merged nothing, or runs.
+    """
+    return await service.change(core, actor, reference, partial(_remerge, wanted=cycle))
+
+
+async def rollback(core: Core, actor: Actor, reference: str, version: int | None = None) -> ModelVersionView:
+    """Promote an earlier version of a campaign's model: the next cycle starts from it, and is compared with it.
+
+    Raises:
+        NotFoundError: If there is no such campaign or version.
+        ForbiddenError: If it belongs to somebody else.
+        ConflictError: If there is nothing to go back to, or it is promoted already.
+    """
+
+    def operation(connection: Connection) -> ModelVersionView:
+        row, now = mine(connection, actor, reference), core.clock.wall()
+        if version is None:
+            newest = models.newest(connection, row.project, row.owner, row.name)
+            any_ = models.get(connection, row.project, row.owner, row.name, newest)
+            if any_ is None:
+                raise ConflictError(f"The campaign {row.name} has made no model yet.")
+            return views.model_view(model_registry.roll_back(connection, any_, now))
+        found = models.get(connection, row.project, row.owner, row.name, version)
+        if found is None:
+            hint = "`tunefleet models ls` lists them."
+            raise NotFoundError(f"The model {row.name} has no version {version}.", hint=hint)
+        if found.stage == Stage.PROMOTED:
+            raise ConflictError(f"Version {version} of {row.name} is promoted already.")
+        reason = f"{actor.owner} went back to it."
+        return views.model_view(model_registry.settle(connection, found, Stage.PROMOTED, now, reason=reason))
+
+    return await core.write(operation)
+
+
+def _retry(connection: Connection, row: CampaignRow, now: float, *, wanted: CampaignRetry) -> CampaignRow:
+    if row.status == CampaignStatus.STOPPED:
+        raise ConflictError(
+            f"The campaign {row.name} is stopped.", hint=f"`tunefleet campaign start {row.name}` lets it go on."
+        )
+    cycle = _to_retry(connection, row, wanted)
+    if cycle is None and row.status != CampaignStatus.HELD:
+        raise ConflictError(f"Nothing of the campaign {row.name} has failed.")
+    if cycle is not None and (cycle.status != CycleStatus.RUNNING or wanted.step is not None):
+        step = wanted.step or backwards.RETRIED_FROM.get(StepName(cycle.step), StepName(cycle.step))
+        _check_step(row, cycle, step)
+        if cycle.status == CycleStatus.RUNNING and backwards.is_held(row, now):
+            raise ConflictError(
+                f"The step {cycle.step} of cycle {cycle.number} of {row.name} acts right now.",
+                hint=f"`tunefleet campaign pause {row.name}` lets it come to its end; then retry.",
+            )
+        backwards.go_back(connection, row, cycle, step)
+        tell(connection, row, "campaign.retried", now, cycle=cycle.number, step=step.value)
+    if row.status == CampaignStatus.HELD:
+        return service.begin(connection, row, now)
+    backwards.forget_failures(connection, row, now)
+    tell(connection, row, "campaign.retried", now)
+    return campaigns.change(connection, row, {"failures": 0, "changed_at": now})
+
+
+def _to_retry(connection: Connection, row: CampaignRow, wanted: CampaignRetry) -> CycleRow | None:
+    if wanted.cycle is not None:
+        cycle = _cycle(connection, row, wanted.cycle)
+        if cycle.status == CycleStatus.COMPLETED:
+            raise ConflictError(f"Cycle {cycle.number} of {row.name} is {cycle.status}.")
+        if cycle.status == CycleStatus.ABANDONED and cycle.to_cancel:
+            raise ConflictError(
+                f"The task of cycle {cycle.number} of {row.name} is yet to be cancelled at its provider.",
+                hint=f"`tunefleet campaign logs {row.name}` says when it is; then retry.",
+            )
+    else:
+        cycles_ = cycle_rows.running(connection, row.seq) or cycle_rows.page(connection, row.seq, limit=1)
+        found = next((each for each in cycles_ if each.tries or wanted.step is not None), None)
+        if found is None or found.status not in {CycleStatus.RUNNING, CycleStatus.FAILED}:
+            return None
+        cycle = found
+    later = [each for each in cycle_rows.page(connection, row.seq, limit=_LOOK) if each.number > cycle.number]
+    again = next((each for each in later if each.position == cycle.position), None)
+    if again is not None:
+        raise ConflictError(
+            f"Cycle {again.number} of {row.name} took over the chunk of cycle {cycle.number}.",
+            hint=f"Retry cycle {again.number}, if that failed, too.",
+        )
+    return cycle
+
+
+def _check_step(row: CampaignRow, cycle: CycleRow, step: StepName) -> None:
+    if cycle.step not in step.and_later:
+        raise ConflictError(
+            f"Cycle {cycle.number} of {row.name} has come as far as its step {cycle.step}, not to {step.value}.",
+            hint=f"Leave the step out, or name one up to {cycle.step}.",
+        )
+
+
+def _remerge(connection: Connection, row: CampaignRow, now: float, *, wanted: int | None) -> CampaignRow:
+    if wanted is None:
+        newest = cycle_rows.page(connection, row.seq, limit=_LOOK)
+        cycle = next((each for each in newest if _merged(connection, each)), None)
+        if cycle is None:
+            raise ConflictError(f"No cycle of {row.name} has merged a model and ended.")
+    else:
+        cycle = _cycle(connection, row, wanted)
+        if not _merged(connection, cycle):
+            raise ConflictError(f"Cycle {wanted} of {row.name} is {cycle.status}, and has no merged model to redo.")
+    backwards.go_back(connection, row, cycle, StepName.MERGE, keep={StepName.GATE})
+    tell(connection, row, "campaign.retried", now, cycle=cycle.number, step=StepName.MERGE.value)
+    return row
+
+
+def _merged(connection: Connection, cycle: CycleRow) -> bool:
+    """Whether a cycle has ended, and both merged a model and decided about it."""
+    if cycle.status not in {CycleStatus.COMPLETED, CycleStatus.FAILED}:
+        return False
+    steps = cycle_rows.steps(connection, cycle.campaign_seq, [cycle.number])
+    done = {each.step for each in steps if each.status == StepStatus.DONE}
+    return {StepName.MERGE.value, StepName.GATE.value} <= done
+
+
+def _cycle(connection: Connection, row: CampaignRow, number: int) -> CycleRow:
+    cycle = cycle_rows.get(connection, row.seq, number)
+    if cycle is None:
+        raise NotFoundError(f"The campaign {row.name} has no cycle {number}; it has had {row.cycles}.")
+    return cycle

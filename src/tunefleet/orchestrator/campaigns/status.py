@@ -1,0 +1,180 @@
+"""Where a campaign stands: find it, read what was asked of it, move it, and tell of it."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, Final
+
+import orjson
+from pydantic import ValidationError
+
+from tunefleet.db import Connection, wake
+from tunefleet.db.campaigns import campaigns
+from tunefleet.db.campaigns.campaigns import CampaignRow
+from tunefleet.db.repositories import events
+from tunefleet.db.repositories.events import Event
+from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus, move_campaign, needs_you
+from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
+from tunefleet.orchestrator.campaigns.cycle_state import Unreadable
+from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.campaign_file import dump_campaign_spec, load_campaign_spec
+
+TOPIC: Final = "campaigns"
+"""Notified when a campaign may want something of the engine."""
+ACTIVE: Final = CampaignStatus.ACTIVE.value
+_NUMBER: Final = re.compile(r"\b\d+(?:[.,]\d+)*")
+
+
+def topic(campaign_id: str) -> str:
+    """Return what is notified when anything about a campaign changes, its step goes on, or its log grows."""
+    return f"campaign:{campaign_id}"
+
+
+def stored(spec: CampaignSpec) -> str:
+    """Return a spec as it is stored: what its author wrote, so that what he left out stays a default."""
+    return orjson.dumps(dump_campaign_spec(spec)).decode()
+
+
+@lru_cache(maxsize=256)
+def parsed(text: str) -> CampaignSpec:
+    """Read a stored spec.
+
+    Raises:
+        Unreadable: If this version refuses what an earlier one has stored.
+    """
+    try:
+        return load_campaign_spec(orjson.loads(text))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "its content"
+        raise Unreadable(
+            f"What an earlier version has stored of the campaign's file is refused by this one: {where}: "
+            f"{first['msg']}.",
+            hint="Correct the file and apply it again.",
+        ) from error
+
+
+def same_reason(one: str | None, other: str | None) -> bool:
+    """Whether two texts give the same reason for a wait: only numbers in them differ, such as seconds that are left."""
+    return one is not None and other is not None and _NUMBER.sub("", one) == _NUMBER.sub("", other)
+
+
+def readable(text: str) -> CampaignSpec | None:
+    """Read a stored spec; null if this version refuses it."""
+    try:
+        return parsed(text)
+    except Unreadable:
+        return None
+
+
+def find(connection: Connection, actor: Actor, reference: str) -> CampaignRow:
+    """Return a campaign that somebody may see.
+
+    Args:
+        connection: To read with.
+        actor: Who asks.
+        reference: Its id or its name; of one name the asker's own campaign is meant first.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If several people have one of that name.
+        ForbiddenError: If the actor may not read.
+    """
+    may_read(actor)
+    row = campaigns.by_id(connection, reference)
+    if row is not None and row.project == actor.project:
+        return row
+    found = campaigns.named(connection, actor.project, reference)
+    own = [each for each in found if each.owner == actor.owner] or found
+    if not own:
+        raise NotFoundError(f"There is no campaign {reference}.", hint="`tunefleet campaign list` lists them.")
+    if len(own) > 1:
+        raise ConflictError(
+            f"There are campaigns {reference} of {', '.join(each.owner for each in own)}.",
+            hint=f"Use the id: {', '.join(each.id for each in own)}.",
+        )
+    return own[0]
+
+
+def mine(connection: Connection, actor: Actor, reference: str) -> CampaignRow:
+    """Return a campaign that somebody may change, and keep others from changing it before this transaction ends.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If several people have one of that name.
+        ForbiddenError: If it belongs to somebody else.
+    """
+    may_submit(actor)
+    row = find(connection, actor, reference)
+    may_change(actor, row.owner, f"The campaign {row.name}")
+    locked = campaigns.by_id(connection, row.id, lock=True)
+    assert locked is not None, "campaigns are never removed"
+    return locked
+
+
+def move(
+    connection: Connection,
+    row: CampaignRow,
+    target: CampaignStatus,
+    now: float,
+    *,
+    reason: str | None,
+    cause: str | None = None,
+    **more: Any,
+) -> CampaignRow:
+    """Change the status of a campaign, and tell of it.
+
+    Args:
+        connection: Of the operation.
+        row: The campaign, locked.
+        target: Where it goes.
+        now: Unix time.
+        reason: Why, for people.
+        cause: Why, in one word, for programs.
+        more: Other columns that change with it.
+
+    Raises:
+        IllegalTransition: If the lifecycle has no such change.
+    """
+    move_campaign(CampaignStatus(row.status), target)
+    changes: dict[str, Any] = {"status": target.value, "reason": reason, "by_config": 0, "changed_at": now, **more}
+    moved = campaigns.change(connection, row, changes)
+    tell(connection, moved, f"campaign.{target.value}", now, reason=reason, cause=cause)
+    return moved
+
+
+def await_person(
+    connection: Connection, row: CampaignRow, now: float, why: str, *, verb: str, cause: str | None = None
+) -> CampaignRow:
+    """Hold a campaign until a person acts; its reason begins with the command to type.
+
+    Args:
+        connection: Of the operation.
+        row: The campaign, locked.
+        now: Unix time.
+        why: What is wrong, for people; kept as it is if it names a command already.
+        verb: What lets it go on, as in `needs_you`.
+        cause: Why, in one word, for programs.
+
+    Raises:
+        IllegalTransition: If the lifecycle has no such change.
+    """
+    reason = why if why.startswith(NEEDS_YOU) else needs_you(row.name, verb, why)
+    return move(connection, row, CampaignStatus.HELD, now, reason=reason, cause=cause)
+
+
+def tell(connection: Connection, row: CampaignRow, kind: str, now: float, **data: Any) -> None:
+    """Append an event of a campaign, and wake who waits for news of it.
+
+    Args:
+        connection: Of the operation.
+        row: The campaign.
+        kind: What happened, such as `campaign.promoted`.
+        now: Unix time.
+        data: More about it; what is null is left out.
+    """
+    about = {"campaign": row.id, "name": row.name, **{key: value for key, value in data.items() if value is not None}}
+    events.append(connection, [Event(kind, now, data=about, project=row.project, campaign_seq=row.seq)])
+    wake(connection, TOPIC, topic(row.id))

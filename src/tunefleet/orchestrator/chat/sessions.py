@@ -1,0 +1,265 @@
+"""Chats: turns wait here until the worker of their session fetches them, and pieces of answers until they are read.
+
+In memory only, and bounded: a restart of the server ends the turns, and the sessions go on. Workers ask for turns, so
+that one behind a NAT will do. All of it happens on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from tunefleet.db import Connection
+from tunefleet.db.rows import TaskRow
+from tunefleet.errors import ConflictError, InputError, UnreachableError
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_change, may_read
+from tunefleet.orchestrator.chat.session_state import Session, Turn
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.ids import new_id
+from tunefleet.orchestrator.tasks.tasks import find
+from tunefleet.schemas.chat import ChatHeard, ChatPiece, ChatPoll, ChatRequest, ChatTurn, ChatTurns, ChatView
+
+KIND: Final = "chat"
+MAX_TURNS: Final = 32
+"""Turns of a session that wait at once."""
+MAX_UNREAD: Final = 1 << 20
+"""Characters of an answer that nobody has read yet, before it is given up."""
+HOLD_S: Final = 25.0
+_OPEN_S: Final = 5.0
+"""The same while turns are open: whether the worker is there is seen from its asking."""
+_SILENT_S: Final = 15.0
+"""How long a worker may be silent before who waits for its answer is told."""
+_UNHEARD_S: Final = 10.0
+"""How long a turn is kept whose answer nobody has begun to read: who asked has gone before."""
+_AWAY_S: Final = 60.0
+"""How long a session counts as ready after its worker was heard of last."""
+_FIRST_S: Final = 900.0
+"""How long a turn waits until its answer begins: the session may still be loading its model."""
+_NEXT_S: Final = 180.0
+"""How long the next piece of an answer is waited for."""
+_LOOK_S: Final = 2.0
+
+
+async def view(core: Core, actor: Actor, task_id: str) -> ChatView:
+    """Return where a chat stands.
+
+    Raises:
+        NotFoundError: If there is no such task.
+        ConflictError: If it is no chat.
+    """
+    may_read(actor)
+    row = await core.read(lambda connection: _chat(connection, actor, task_id))
+    return _view(core, row)
+
+
+async def begin(core: Core, actor: Actor, task_id: str, request: ChatRequest) -> Turn:
+    """Take a turn; `pieces` gives its answer.
+
+    Raises:
+        NotFoundError: If there is no such task.
+        ConflictError: If it is no chat, has ended, or too many turns wait.
+        InputError: If the session has no model of that name.
+        ForbiddenError: If the chat belongs to somebody else.
+    """
+    row = await core.read(lambda connection: _chat(connection, actor, task_id))
+    may_change(actor, row.owner, row.id)
+    _refuse_ended(row)
+    now = core.clock.monotonic()
+    session = core.talks.session(row.id, now)
+    _drop_unheard(session, now)
+    if session.models and request.model is not None and request.model not in session.models:
+        raise InputError(f"The chat has no model {request.model!r}.", hint=f"It has: {', '.join(session.models)}.")
+    if len(session.turns) >= MAX_TURNS:
+        raise ConflictError(f"{len(session.turns)} turns of {row.id} wait already.", hint="Let them end first.")
+    turn = Turn(new_id("turn"), row.id, request, asked_at=now, told_at=now)
+    session.turns[turn.id] = turn
+    core.signals.notify(_inbox(row.id))
+    return turn
+
+
+async def pieces(core: Core, actor: Actor, turn: Turn) -> AsyncGenerator[ChatPiece, None]:
+    """Yield the pieces of an answer as they come; the last one says how it ended.
+
+    Between them one says why nothing comes, if that is known, and an empty one that this is over.
+
+    Raises:
+        TunefleetError: If there is no answer; the message says why.
+    """
+    if turn.gone:
+        raise UnreachableError("Nobody began to read the answer in time.", hint="Ask again.")
+    turn.read, told = True, ""
+    try:
+        while True:
+            seen = core.signals.version(_topic(turn.id))
+            for piece in turn.take():
+                if piece.error is not None:
+                    raise ConflictError(piece.error, hint=piece.hint)
+                told = ""
+                yield piece
+                if piece.finish is not None:
+                    return
+            if core.signals.closed:
+                raise UnreachableError("The server stops.", hint="Ask again when it is back; the chat goes on.")
+            row = await _check(core, actor, turn)
+            if (waiting := _waiting(core, row, turn)) != told:
+                told = waiting
+                yield ChatPiece(waiting=waiting)
+            await core.signals.wait(_topic(turn.id), _LOOK_S, seen)
+    finally:
+        turn.gone = True
+        session = core.talks.known(turn.task_id)
+        if session is not None and (turn.whole or not turn.taken):
+            session.turns.pop(turn.id, None)
+        core.signals.notify(_inbox(turn.task_id))
+
+
+async def end(core: Core, actor: Actor, task_id: str) -> ChatView:
+    """Let a chat end, as completed, when the turns that it answers are done.
+
+    Raises:
+        NotFoundError: If there is no such task.
+        ConflictError: If it is no chat, or does not run.
+        ForbiddenError: If it belongs to somebody else.
+    """
+    row = await core.read(lambda connection: _chat(connection, actor, task_id))
+    may_change(actor, row.owner, row.id)
+    if TaskStatus(row.status).final:
+        return _view(core, row)
+    if row.status != TaskStatus.RUNNING:
+        raise ConflictError(f"The chat {row.id} is {row.status}.", hint=f"`tunefleet cancel {row.id}` ends it.")
+    core.talks.session(row.id, core.clock.monotonic()).ending = True
+    core.signals.notify(_inbox(row.id))
+    return _view(core, row)
+
+
+async def poll(core: Core, attempt: AttemptActor, asked: ChatPoll) -> ChatTurns:
+    """Give a session's worker what is to be done; holds the answer until there is something, or `wait_s` are over."""
+    now = core.clock.monotonic()
+    session = core.talks.session(attempt.task_id, now)
+    session.heard_at, session.ready, session.models = now, asked.ready, asked.models
+    if session.attempt_id != attempt.attempt_id:
+        # Whoever still asks for the attempt before must not be given what is for this one.
+        session.attempt_id = attempt.attempt_id
+        core.signals.notify(_inbox(attempt.task_id))
+    _drop_lost(core, session, frozenset(asked.held))
+    _drop_unheard(session, now)
+    deadline = now + min(asked.wait_s, _OPEN_S if session.turns else HOLD_S)
+    while True:
+        if session.attempt_id != attempt.attempt_id:
+            return ChatTurns()
+        seen = core.signals.version(_inbox(attempt.task_id))
+        found = _work(session)
+        left_s = deadline - core.clock.monotonic()
+        if found.turns or found.gone or found.end or left_s <= 0 or core.signals.closed:
+            return found
+        await core.signals.wait(_inbox(attempt.task_id), left_s, seen)
+
+
+async def told(core: Core, attempt: AttemptActor, turn_id: str, piece: ChatPiece) -> ChatHeard:
+    """Take a piece of an answer from the session's worker."""
+    session = core.talks.session(attempt.task_id, core.clock.monotonic())
+    session.heard_at = core.clock.monotonic()
+    turn = session.turns.get(turn_id)
+    if turn is None or turn.gone:
+        session.turns.pop(turn_id, None)
+        return ChatHeard(gone=True)
+    turn.put(piece, core.clock.monotonic())
+    if turn.unread > MAX_UNREAD:
+        turn.put(ChatPiece(error="Nobody reads the answer.", hint="Ask again."), core.clock.monotonic())
+    if turn.whole:
+        session.turns.pop(turn_id, None)
+    core.signals.notify(_topic(turn_id))
+    return ChatHeard(gone=False)
+
+
+def _work(session: Session) -> ChatTurns:
+    gone = [turn.id for turn in session.turns.values() if turn.gone]
+    for turn_id in gone:
+        del session.turns[turn_id]
+    fresh = [turn for turn in session.turns.values() if not turn.taken] if session.ready else []
+    for turn in fresh:
+        turn.taken = True
+    turns = tuple(ChatTurn(id=turn.id, request=turn.request) for turn in fresh)
+    return ChatTurns(turns=turns, gone=tuple(gone), end=session.ending and not session.turns)
+
+
+def _drop_lost(core: Core, session: Session, held: frozenset[str]) -> None:
+    """End the turns that a worker was given and does not know: it, or its job, was restarted in the middle of them."""
+    for turn in [each for each in session.turns.values() if each.taken and each.id not in held]:
+        if not turn.begun:
+            # Nobody has read a word of it: it is given out again.
+            turn.taken = False
+            continue
+        lost = "The chat was restarted in the middle of the answer."
+        turn.put(ChatPiece(error=lost, hint="Ask again."), core.clock.monotonic())
+        session.turns.pop(turn.id, None)
+        core.signals.notify(_topic(turn.id))
+
+
+def _drop_unheard(session: Session, now: float) -> None:
+    for turn in [each for each in session.turns.values() if not each.read and now - each.asked_at > _UNHEARD_S]:
+        # What the worker has is taken away when it has been told.
+        turn.gone = True
+        if not turn.taken:
+            session.turns.pop(turn.id, None)
+
+
+def _waiting(core: Core, row: TaskRow, turn: Turn) -> str:
+    """Say why nothing of an answer comes; nothing if that is not known."""
+    if row.status != TaskStatus.RUNNING:
+        return f"The chat {row.id} is {row.status}."
+    session = core.talks.known(row.id)
+    if session is None:
+        return ""
+    if core.clock.monotonic() - max(session.heard_at, turn.told_at) > _SILENT_S:
+        return "The worker does not answer."
+    return "" if session.ready or session.attempt_id is None else "The worker loads the model."
+
+
+async def _check(core: Core, actor: Actor, turn: Turn) -> TaskRow:
+    waited_s = core.clock.monotonic() - turn.told_at
+    if waited_s > (_NEXT_S if turn.begun else _FIRST_S):
+        raise UnreachableError(f"There was no answer for {waited_s:.0f} s.", hint="See the task's log.")
+    row = await core.read(lambda connection: _chat(connection, actor, turn.task_id))
+    _refuse_ended(row)
+    return row
+
+
+def _refuse_ended(row: TaskRow) -> None:
+    if TaskStatus(row.status).final:
+        why = f": {row.error}" if row.error else ""
+        raise ConflictError(f"The chat {row.id} has ended ({row.status}{why}).", hint="Begin another.")
+
+
+def _chat(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
+    row = find(connection, actor, task_id)
+    if row.kind != KIND:
+        raise ConflictError(
+            f"The task {row.id} is no chat but of kind {row.kind}.", hint=f"`tunefleet chat {row.id}` begins one."
+        )
+    return row
+
+
+def _view(core: Core, row: TaskRow) -> ChatView:
+    session = core.talks.known(row.id)
+    error = row.error if row.status == TaskStatus.FAILED else None
+    if session is None or row.status != TaskStatus.RUNNING:
+        return ChatView(task_id=row.id, status=row.status, error=error)
+    here = core.clock.monotonic() - session.heard_at < _AWAY_S
+    return ChatView(
+        task_id=row.id,
+        status=row.status,
+        ready=session.ready and here,
+        models=session.models,
+        waiting=len(session.turns),
+        error=error,
+    )
+
+
+def _inbox(task_id: str) -> str:
+    return f"chat:{task_id}"
+
+
+def _topic(turn_id: str) -> str:
+    return f"chat:{turn_id}"

@@ -1,0 +1,183 @@
+"""What is stored of a cluster's jobs: begun, moved on, ended with everything that belongs to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from tunefleet.db import Connection, wake
+from tunefleet.db.access import keys as key_rows
+from tunefleet.db.fleet import clusters, workers
+from tunefleet.db.fleet.clusters import ClusterJobRow
+from tunefleet.db.repositories import attempts, commands, controls, events, tasks
+from tunefleet.db.rows import TaskRow
+from tunefleet.errors import TunefleetError
+from tunefleet.integrations.clusters import Ask, Seen
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.orchestrator.access import api_keys
+from tunefleet.orchestrator.clusters.policy import BARREN, Step, needs_nodes
+from tunefleet.orchestrator.context import KEYS
+from tunefleet.orchestrator.ids import hashed, new_secret
+from tunefleet.orchestrator.scheduling import cluster_state
+from tunefleet.orchestrator.tasks import policies, unreported_ends
+from tunefleet.orchestrator.tasks.transitions import Move, switch
+from tunefleet.placement import Requirement
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A job that is stored and not asked for yet.
+
+    Args:
+        row: The job.
+        need: What its task needs.
+        options: What the document says to the engine.
+        secret: The key of its workers.
+    """
+
+    row: ClusterJobRow
+    need: Requirement
+    options: Mapping[str, str]
+    secret: str
+
+    def ask(self, environment: Mapping[str, str], command: tuple[str, ...], patience_s: float) -> Ask:
+        """Return what is asked of the cluster."""
+        need = self.need
+        gpus = 0 if need.gpu_optional else need.gpu_count
+        return Ask(
+            self.row.name, need.nodes, need.nodes_max, command, {**environment, "TUNEFLEET_WORKER_KEY": self.secret},
+            cpu=need.cpu, memory_bytes=need.memory_bytes, gpu_count=gpus, gpu_type=need.gpu_type if gpus else None,
+            options=self.options, patience_s=patience_s,
+        )  # fmt: skip
+
+
+def order(connection: Connection, task_id: str, engine: str, now: float) -> Order | None:
+    """Store a job that is asked for next; null if the task needs none any more, or was failed here.
+
+    Three jobs in a row of which nobody took the task are enough: then it fails.
+    """
+    task = tasks.by_ids(connection, [task_id], lock=True).get(task_id)
+    if task is None or task.status != TaskStatus.QUEUED:
+        return None
+    before = clusters.of_task(connection, task.seq)
+    if any(job.live for job in before):
+        return None
+    barren = before[-BARREN:]
+    if len(barren) == BARREN and all(job.barren for job in barren):
+        last = barren[-1].told
+        fail(
+            connection, task, engine, f"{BARREN} jobs ended before a worker took the task; of the last one: {last}", now
+        )
+        return None
+    engine_spec = policies.so_far(orjson.loads(tasks.document(connection, task).spec))[0].engine
+    need = cluster_state.needs(connection, [task.requirement_key])[task.requirement_key]
+    number = before[-1].number + 1 if before else 1
+    name, secret = f"tunefleet-{task.id}-{number}", new_secret()
+    key = api_keys.insert(
+        connection, project=task.project, name=name, role="worker", owner=name, secret_hash=hashed(secret), now=now
+    )  # the task's owner has further jobs, which an agent with a key of theirs could take
+    row = ClusterJobRow(name, task.seq, task.id, engine, number, need.nodes, "submitting", key.id, now)
+    clusters.insert_one(connection, row)
+    return Order(row, need, {} if engine_spec is None else engine_spec.options, secret)
+
+
+def submitted(connection: Connection, job: ClusterJobRow, job_id: str, now: float) -> None:
+    """Write down that the cluster has taken a job."""
+    clusters.change(connection, job.name, state="waiting", job_id=job_id, told="just asked for")
+    _tell(connection, job, f"{job.engine} was asked for {_nodes(job)}: job {job_id}.", now)
+
+
+def stands(connection: Connection, job: ClusterJobRow, seen: Seen, told: str | None, now: float) -> None:
+    """Write down that a job waits, or runs."""
+    if seen.stage == "running":
+        clusters.change(
+            connection, job.name, state="running", job_id=seen.job_id, told=None, running_at=now, used=job.used
+        )
+        _tell(connection, job, f"Job {seen.job_id} of {job.engine} has its {_nodes(job)}.", now)
+    elif (job.state, job.told) != ("waiting", told):
+        clusters.change(connection, job.name, state="waiting", job_id=seen.job_id, told=told, running_at=None)
+
+
+def note_used(connection: Connection, names: Iterable[str]) -> None:
+    """Write down of which jobs a worker has taken the task."""
+    for name in names:
+        clusters.change(connection, name, used=1)
+
+
+def unsure(connection: Connection, job: ClusterJobRow, error: TunefleetError) -> None:
+    """Write down why it is not known whether the cluster has taken a job: the next looks tell."""
+    clusters.change(connection, job.name, told=str(error))
+
+
+def leaves(connection: Connection, job: ClusterJobRow, step: Step, now: float) -> None:
+    """Send the workers of a job away: they finish what they have and end, and with them the job."""
+    clusters.change(
+        connection, job.name, state="leaving", leaving_at=job.leaving_at or now, told=step.told or job.told,
+        barren=max(int(step.barren), job.barren),
+    )  # fmt: skip
+    for worker_id in clusters.crews(connection, [job.key_id]).get(job.key_id, []):
+        known = controls.get(connection, worker_id)
+        if not known.drains:
+            controls.put(connection, known._replace(drains=1))
+
+
+def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: float) -> list[str]:
+    """Write down that a job is over: its key and its workers are gone, and what they held is placed anew.
+
+    Returns:
+        The workers.
+    """
+    task = tasks.by_ids(connection, [job.task_id]).get(job.task_id)
+    begun = job.state in {"waiting", "running"}
+    waited = begun and task is not None and needs_nodes(task.status)
+    clusters.change(
+        connection, job.name, state="ended", ended_at=now, told=told or job.told, used=job.used,
+        barren=int(bool(job.barren) or (waited and not job.used)),
+    )  # fmt: skip
+    key_rows.delete_one(connection, job.key_id)
+    gone = clusters.crews(connection, [job.key_id]).get(job.key_id, [])
+    for worker_id in gone:
+        lost = [
+            (each, TaskReason.WORKER_LOST if each.state == "accepted" else TaskReason.NOT_ACCEPTED, _gone(job, told))
+            for each in attempts.open_of(connection, worker_id).values()
+        ]
+        unreported_ends.end(connection, lost, now)
+        workers.remove(connection, worker_id)
+        commands.delete_of_worker(connection, worker_id)
+        controls.forget(connection, worker_id)
+    if task is not None:
+        _tell(connection, job, _gone(job, told), now)
+    else:
+        clusters.delete_one(connection, job.name)
+    wake(connection, KEYS, "placement", clusters.TOPIC)
+    return gone
+
+
+def fail(connection: Connection, task: TaskRow, engine: str, told: str, now: float) -> None:
+    """Fail a queued task that gets no nodes."""
+    error = f"{engine} has no nodes for it: {told.rstrip('.')}."
+    switch(connection, [Move(task, TaskReason.NO_NODES, changes={"error": error})], now)
+
+
+def refused(connection: Connection, job: ClusterJobRow, error: TunefleetError, now: float) -> None:
+    """Fail the task of a job that the cluster does not want."""
+    ended(connection, job, str(error), now)
+    task = tasks.by_ids(connection, [job.task_id], lock=True).get(job.task_id)
+    if task is not None and task.status == TaskStatus.QUEUED:
+        fail(connection, task, job.engine, str(error), now)
+
+
+def _gone(job: ClusterJobRow, told: str | None) -> str:
+    return f"Job {job.job_id or job.name} of {job.engine} is over: {(told or 'ended').rstrip('.')}."
+
+
+def _nodes(job: ClusterJobRow) -> str:
+    return "one node" if job.nodes == 1 else f"{job.nodes} nodes"
+
+
+def _tell(connection: Connection, job: ClusterJobRow, message: str, now: float) -> None:
+    task = tasks.by_ids(connection, [job.task_id]).get(job.task_id)
+    if task is not None:
+        events.append(connection, [events.of_task(task, "task.message", now, {"message": message})])

@@ -1,0 +1,135 @@
+"""How things stand between tasks that name an engine, their jobs, and the workers on the jobs' nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tunefleet.db import Connection
+from tunefleet.db.fleet import clusters
+from tunefleet.db.fleet.clusters import ClusterJobRow
+from tunefleet.db.repositories import tasks
+from tunefleet.db.rows import TaskRow
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.orchestrator.access import quotas
+from tunefleet.orchestrator.clusters.policy import Crew
+from tunefleet.orchestrator.scheduling import cluster_state
+from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.placement import Requirement, WorkerState, lacks
+from tunefleet.placement.gangs import largest
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """How things stand.
+
+    Args:
+        jobs: The jobs that are not over.
+        statuses: Task → its status.
+        crews: Job → its workers.
+        waiting: The tasks for which a job is to be asked for, each with its engine.
+        fresh: The jobs of which a worker has taken the task since the last look.
+    """
+
+    jobs: tuple[ClusterJobRow, ...]
+    statuses: Mapping[str, str]
+    crews: Mapping[str, Crew]
+    waiting: tuple[tuple[TaskRow, str], ...]
+    fresh: frozenset[str]
+
+
+def take(connection: Connection, here: Presences, *, engines: Collection[str], most: int) -> Picture:
+    """Look at all jobs, their tasks and workers, and at who waits for some engines; at most so many jobs at a time."""
+    jobs = clusters.live(connection)
+    rows = tasks.by_ids(connection, [job.task_id for job in jobs])
+    held = quotas.Holding(connection, here.now)
+    waiting = _next(connection, here, held, engines, [rows.get(job.task_id) for job in jobs], most)
+    if not jobs:
+        return Picture((), {}, {}, waiting, frozenset())
+    by_key = clusters.crews(connection, [job.key_id for job in jobs])
+    ids = {job.name: by_key.get(job.key_id, []) for job in jobs}
+    everybody = [id_ for each in ids.values() for id_ in each]
+    took, standing = clusters.served(connection, everybody), clusters.standing(connection, everybody)
+    fresh = frozenset(job.name for job in jobs if not job.used and took.keys() & set(ids[job.name]))
+    fleet = {state.id: state for state in cluster_state.states(connection, here)} if by_key else {}
+    needs = cluster_state.needs(connection, [row.requirement_key for row in rows.values()])
+    crews = {}
+    for job in jobs:
+        present = [fleet[id_] for id_ in ids[job.name] if id_ in fleet and fleet[id_].present]
+        crew = _crew(rows.get(job.task_id), present, needs, held, here.now)
+        ends = [ended for id_ in ids[job.name] if (ended := took.get(id_)) is not None]
+        crews[job.name] = replace(crew, standing=len(standing & set(ids[job.name])), over_at=max(ends, default=None))
+    found = tuple(job._replace(used=1) if job.name in fresh else job for job in jobs)
+    return Picture(found, {row.id: row.status for row in rows.values()}, crews, waiting, fresh)
+
+
+def _next(
+    connection: Connection,
+    here: Presences,
+    held: quotas.Holding,
+    engines: Collection[str],
+    served: Sequence[TaskRow | None],
+    most: int,
+) -> tuple[tuple[TaskRow, str], ...]:
+    """Choose for which tasks jobs are asked for: in their order, and no more of a project than its quota lets run."""
+    room = most - len(served)
+    if room <= 0:
+        return ()
+    # Those that wait for the nodes that were asked for run next: until then no quota counts them.
+    asked = Counter(row.project for row in served if row is not None and row.status == TaskStatus.QUEUED)
+    rooms: dict[str, int | None] = {}
+    chosen: list[tuple[TaskRow, str]] = []
+    for row, engine in clusters.waiting(connection, engines, now=here.now):
+        project = row.project
+        if project not in rooms:
+            rooms[project] = held.room(project)
+        may = rooms[project]
+        full = may is not None and asked[project] >= may
+        if (
+            full
+            or held.why(project, cluster_state.needs(connection, [row.requirement_key])[row.requirement_key])
+            is not None
+        ):
+            continue
+        asked[project] += 1
+        chosen.append((row, engine))
+        if len(chosen) == room:
+            break
+    return tuple(chosen)
+
+
+def _crew(
+    task: TaskRow | None, present: list[WorkerState], needs: Mapping[str, Requirement], held: quotas.Holding, now: float
+) -> Crew:
+    ids = tuple(state.id for state in present)
+    if task is None or task.status != TaskStatus.QUEUED:
+        return Crew(ids)
+    need = cluster_state.whose(needs[task.requirement_key], task.project)
+    return Crew(
+        ids,
+        _hindrance(need, present),
+        complete=len(present) >= need.nodes_max,
+        held="it was to wait for another try" if task.ready_at > now else held.why(task.project, need),
+    )
+
+
+def _hindrance(need: Requirement, crew: Sequence[WorkerState]) -> str | None:
+    """Say why a task cannot run on the nodes of a job, ever, without a full stop; null if it can, or some are to come.
+
+    It needs `need.nodes` of them: what the others lack is no hindrance.
+    """
+    if len(crew) < need.nodes:
+        return None
+    lacking = {state.id: told for state in crew if (told := lacks(need, state)) is not None}
+    able = [state for state in crew if state.id not in lacking]
+    if len(able) < need.nodes:
+        return "; ".join(f"the node {_name(state)} {lacking[state.id]}" for state in crew if state.id in lacking)
+    if need.nodes_max > 1 and largest(need, able) < need.nodes:
+        releases = "; ".join(f"{_name(state)}: {state.release or 'no torch'}" for state in able)
+        return f"the nodes run different releases ({releases}), and those of one training need the same"
+    return None
+
+
+def _name(state: WorkerState) -> str:
+    return state.host or state.id

@@ -1,0 +1,316 @@
+"""Results of tasks as the Worker Guide's routes show them: views of envelopes and artifacts, which are stored once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.artifacts import manifest_digest
+from tunefleet.db import Connection
+from tunefleet.db.repositories import artifacts, dependencies, tasks, workflows
+from tunefleet.db.rows import ArtifactRow, TaskRow
+from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
+from tunefleet.orchestrator.access import quotas
+from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, Who, has_quota, may_change, may_read
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.storage import artifacts as artifact_service
+from tunefleet.orchestrator.storage import signed_urls
+from tunefleet.orchestrator.storage.signed_urls import Signature, Signer
+from tunefleet.orchestrator.tasks.manifest import manifest
+from tunefleet.orchestrator.telemetry.ingest import refuse_ended
+from tunefleet.orchestrator.views import moment
+from tunefleet.schemas.api import ArtifactCreate, FileEntry
+from tunefleet.schemas.compat_results import (
+    FILE_KIND,
+    MANIFEST_NAME,
+    RESULT_NAMES,
+    SINGLE_FILE,
+    ResultEnvelope,
+    ResultFile,
+    ResultFiles,
+    ResultStored,
+)
+
+_TAKES: Final = frozenset({"dispatched", "running", "paused"})
+"""Where a task stands while somebody may bring a result for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file of a task.
+
+    Args:
+        name: Its name below `…/files/`.
+        digest: Its sha256.
+        size_bytes: Its length.
+        kind: Of the artifact that it belongs to.
+        at: Unix time of its publication.
+        body: Its bytes, if it is made of what the database has.
+    """
+
+    name: str
+    digest: str
+    size_bytes: int
+    kind: str
+    at: float
+    body: bytes | None = None
+
+
+def signer(core: Core, base: str) -> Signer:
+    """Return what makes links for an asker who reached the server at `base`."""
+    expires = int(core.clock.wall() + core.settings.links_last_s)
+    return Signer(core.secret, (core.settings.public_base_url or base).rstrip("/"), expires)
+
+
+async def envelope(core: Core, who: Who, task_id: str, sign: Signer) -> dict[str, Any]:
+    """Return the stored envelope of a task, its links to files made fresh.
+
+    Raises:
+        NotFoundError: If there is no such task, or it has no result.
+        ForbiddenError: If it is none of the asker's business.
+    """
+
+    def operation(connection: Connection) -> dict[str, Any]:
+        task = _visible(connection, who, task_id)
+        stored = tasks.document(connection, task).result
+        if stored is None:
+            raise NotFoundError(f"The task {task_id} has no result; it is {task.status}.")
+        made: dict[str, Any] = orjson.loads(stored)
+        digests = {file.name: file.digest for file in _files_of(connection, task, _rows(connection, task))}
+        made["result"] = signed_urls.renewed(
+            made.get("result"),
+            task_id,
+            lambda name: sign.link(task_id, name, digests[name]) if name in digests else None,
+        )
+        return made
+
+    return await core.read(operation)
+
+
+async def post(core: Core, who: Who, body: ResultEnvelope) -> ResultStored:
+    """Store a result before its attempt has ended; the end, if it brings one of its own, replaces it.
+
+    Raises:
+        NotFoundError: If there is no such task.
+        ForbiddenError: If it is not the asker's to bring.
+        ConflictError: If nobody runs the task, and this is not the result that it has.
+        QuotaError: If the project would keep more than it may.
+    """
+
+    def operation(connection: Connection) -> None:
+        task = _changeable(connection, who, body.task_id)
+        stored = tasks.document(connection, task).result
+        before = None if stored is None else orjson.loads(stored)
+        if before is not None and before.get("result") == body.result:
+            return
+        if task.status not in _TAKES:
+            raise ConflictError(f"The task {task.id} is {task.status}; its result stays as it is.")
+        at = body.received_at or moment(core.clock.wall())
+        worker_id = who.worker_id if isinstance(who, AttemptActor) else body.worker_id or task.worker_id
+        made = body.model_copy(update={"worker_id": worker_id, "received_at": at}).model_dump_json()
+        if has_quota(who):
+            grown = len(made) - len(stored or "")
+            quotas.refuse_storing(connection, task.project, max(0, grown))
+            workflows.grow(connection, task.workflow_seq, task.project, grown)
+        tasks.set_outcomes(connection, [(task.seq, made, None)])
+
+    await core.write(operation)
+    return ResultStored(path=signed_urls.path_of(body.task_id))
+
+
+async def may_store(core: Core, who: Who, task_id: str) -> None:
+    """Refuse, before a file is read, who may not give a task files.
+
+    Raises:
+        NotFoundError: If there is no such task.
+        ForbiddenError: If it belongs to somebody else.
+        ConflictError: If the asker's attempt has ended.
+    """
+    await core.read(lambda connection: _changeable(connection, who, task_id))
+
+
+async def store(
+    core: Core, who: Who, task_id: str, entry: FileEntry, sign: Signer, *, of_job: bool = False
+) -> ResultStored:
+    """Give a task a file that has just been put into the store; a file of that name is replaced.
+
+    Args:
+        core: The server.
+        who: Who brings it.
+        task_id: The task.
+        entry: The file.
+        sign: Makes its link.
+        of_job: Whether the server has made it of what jobs have brought.
+    """
+    await artifact_service.stored(core, who, entry.digest, entry.size_bytes, of_job=of_job)
+    body = ArtifactCreate(
+        name=entry.path, kind=FILE_KIND, files=(entry,), digest=manifest_digest([entry]), metadata={SINGLE_FILE: True}
+    )
+    await artifact_service.publish(core, who, body, task_id=task_id)
+    return ResultStored(
+        path=signed_urls.path_of(task_id, entry.path),
+        name=entry.path,
+        size_bytes=entry.size_bytes,
+        sha256=entry.digest,
+        url=sign.link(task_id, entry.path, entry.digest),
+    )
+
+
+async def files(core: Core, who: Who, task_id: str, sign: Signer) -> ResultFiles:
+    """List the files of a task, each with a link.
+
+    Raises:
+        NotFoundError: If there is no such task.
+        ForbiddenError: If it is none of the asker's business.
+    """
+
+    def operation(connection: Connection) -> list[Found]:
+        return _all_files(connection, _visible(connection, who, task_id), core.clock.wall())
+
+    return ResultFiles(
+        task_id=task_id,
+        files=tuple(
+            ResultFile(
+                name=file.name,
+                size_bytes=file.size_bytes,
+                sha256=file.digest,
+                kind=file.kind,
+                updated_at=moment(file.at),
+                url=sign.link(task_id, file.name, file.digest),
+            )
+            for file in await core.read(operation)
+        ),
+    )
+
+
+async def find(core: Core, who: Who | None, task_id: str, name: str, signature: Signature | None) -> Found:
+    """Find one file of a task, for who may read it or has a good link.
+
+    Args:
+        core: The server.
+        who: Who asks; null if nothing says so.
+        task_id: Whose file.
+        name: Its name; `artifacts/NAME` is taken for `NAME`.
+        signature: Of the link.
+
+    Raises:
+        NotFoundError: If there is no such file.
+        ForbiddenError: If the link is not good, and who asks may not read it.
+    """
+
+    def operation(connection: Connection) -> Found:
+        task, known = _reached(connection, who, task_id, signature)
+        found = {file.name: file for file in _all_files(connection, task, core.clock.wall())}
+        file = found.get(name) or found.get(name.removeprefix("artifacts/"))
+        if file is None:
+            raise NotFoundError(
+                f"The task {task_id} has no file {name!r}.",
+                hint=f"GET {signed_urls.path_of(task_id)}/files lists them.",
+            )
+        if signature is not None and not known:
+            signed_urls.verify(core.secret, task_id, file.name, file.digest, signature, core.clock.wall())
+        return file
+
+    return await core.read(operation)
+
+
+def _all_files(connection: Connection, task: TaskRow, now: float) -> list[Found]:
+    """Return what was published, the result under its two names, and the manifest."""
+    rows = _rows(connection, task)
+    published = _files_of(connection, task, rows)
+    stored = tasks.document(connection, task).result
+    made: dict[str, Found] = {file.name: file for file in published}
+    if stored is not None:
+        body = stored.encode()
+        result = Found("", hashlib.sha256(body).hexdigest(), len(body), "result", task.finished_at or now, body)
+        made |= {name: replace(result, name=name) for name in RESULT_NAMES}
+    if MANIFEST_NAME not in made:
+        spec = orjson.loads(tasks.document(connection, task).as_run)
+        at = max([row.created_at for row in rows], default=task.finished_at or task.created_at)
+        digests = {file.name: file.digest for file in published}
+        listed = manifest(task.id, spec, rows, digests, has_result=stored is not None, at=at)
+        body = listed.model_dump_json(indent=1).encode()
+        digest = hashlib.sha256(body).hexdigest()
+        made[MANIFEST_NAME] = Found(MANIFEST_NAME, digest, len(body), "manifest", at, body)
+    return [made[name] for name in sorted(made)]
+
+
+def _rows(connection: Connection, task: TaskRow) -> list[ArtifactRow]:
+    return artifacts.find(connection, project=task.project, column="task_id", value=task.id)
+
+
+def _files_of(connection: Connection, task: TaskRow, rows: Sequence[ArtifactRow]) -> list[Found]:
+    found: dict[str, Found] = {}
+    theirs = artifacts.files_of_task(connection, task.id)
+    for row in rows:
+        single = bool(orjson.loads(row.metadata).get(SINGLE_FILE))
+        for path, digest, size_bytes in theirs.get(row.id, ()):
+            name = row.name if single else f"{row.name}/{path}"
+            found.setdefault(name, Found(name, digest, size_bytes, row.kind, row.created_at))
+    return list(found.values())
+
+
+def _task(connection: Connection, task_id: str) -> TaskRow:
+    task = tasks.by_ids(connection, [task_id]).get(task_id)
+    if task is None:
+        raise NotFoundError(f"There is no task {task_id}.")
+    return task
+
+
+def _reached(
+    connection: Connection, who: Who | None, task_id: str, signature: Signature | None
+) -> tuple[TaskRow, bool]:
+    """Return a task, and whether who asks may read it without a link."""
+    if who is None:
+        return _task(connection, task_id), False
+    try:
+        return _visible(connection, who, task_id), True
+    except (ForbiddenError, NotFoundError):
+        # A good link is good for whoever has it: also for somebody who is logged in to another project.
+        if signature is None:
+            raise
+        return _task(connection, task_id), False
+
+
+def _visible(connection: Connection, who: Who, task_id: str) -> TaskRow:
+    """Return a task whose results somebody may read: all of the project's, for an attempt those that its task needs."""
+    task = _task(connection, task_id)
+    if task.project != who.project:
+        raise NotFoundError(f"There is no task {task_id}.")
+    if isinstance(who, Actor):
+        may_read(who)
+    elif not concerns(connection, who, [task_id]):
+        raise ForbiddenError(f"This token is good for {who.task_id} and what that task reads.")
+    return task
+
+
+def concerns(connection: Connection, attempt: AttemptActor, task_ids: Sequence[str]) -> bool:
+    """Whether an attempt may read the results of one of these tasks: its own, one before it, or one that it names."""
+    if attempt.task_id in task_ids:
+        return True
+    mine = tasks.by_ids(connection, [attempt.task_id]).get(attempt.task_id)
+    if mine is None or not task_ids:
+        return False
+    before = {upstream_id for upstream_id, _ in dependencies.names(connection, [mine.seq]).get(mine.seq, [])}
+    if before & set(task_ids):
+        return True
+    document = tasks.document(connection, mine)
+    said = getattr(document, "resolved", None) or document.spec
+    return any(f'"{task_id}"' in said or f"/{task_id}/" in said for task_id in task_ids)
+
+
+def _changeable(connection: Connection, who: Who, task_id: str) -> TaskRow:
+    if isinstance(who, AttemptActor):
+        if who.task_id != task_id:
+            raise ForbiddenError(f"This token is for {who.task_id} only.")
+        refuse_ended(connection, who)
+    task = _task(connection, task_id)
+    if task.project != who.project:
+        raise NotFoundError(f"There is no task {task_id}.")
+    if isinstance(who, Actor):
+        may_change(who, task.owner, task.id)
+    return task

@@ -1,0 +1,270 @@
+"""Make one adapter of the updates of a closed round: files in, files out, in a thread.
+
+Nothing here changes a row but the round's own. Who does it twice, on two servers or after a kill, makes the same files;
+only one of them is let go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from tunefleet.artifacts import BlobStore
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_updates, federation_versions, federations, rounds
+from tunefleet.db.federations.federation_updates import COUNTED, UpdateRow
+from tunefleet.db.federations.federation_versions import VersionRow
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.federations.rounds import RoundRow
+from tunefleet.db.repositories import artifacts
+from tunefleet.errors import AdapterRefused, NotFoundError, StoreError, TunefleetError
+from tunefleet.lifecycle.round import RoundReason
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.federation import adapter_files as files
+from tunefleet.orchestrator.federation.rounds import result_holder
+from tunefleet.orchestrator.federation.status import FOREVER, spec_of, tell
+from tunefleet.orchestrator.storage import capacity
+from tunefleet.schemas.api import FileEntry
+from tunefleet.schemas.federated import ADAPTER_FILE, CONFIG_FILE
+
+if TYPE_CHECKING:
+    from tunefleet.federation import Update
+
+_STATE: Final = "state.safetensors"
+
+
+class Blamed(Exception):
+    """One update cannot be averaged with the others.
+
+    Args:
+        update: The update.
+        error: What is wrong with it.
+    """
+
+    def __init__(self, update: UpdateRow, error: TunefleetError) -> None:
+        super().__init__(error.message)
+        self.update = update
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A closed round and what it is made of.
+
+    Args:
+        federation: Whose it is.
+        round: The round.
+        updates: Those that count, by worker.
+        previous: The newest version; null before the first.
+    """
+
+    federation: FederationRow
+    round: RoundRow
+    updates: tuple[UpdateRow, ...]
+    previous: VersionRow | None
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a round has made, as it is kept until it is published.
+
+    Args:
+        files: Of the adapter, by path, with those that go with it.
+        state: The outer optimizer's state after this round.
+        report: What the strategy says.
+    """
+
+    files: tuple[FileEntry, ...]
+    state: FileEntry | None
+    report: dict[str, Any]
+
+    def dump(self) -> str:
+        """Return it as JSON."""
+        state = None if self.state is None else self.state.model_dump()
+        return orjson.dumps(
+            {"files": [each.model_dump() for each in self.files], "state": state, "report": self.report}
+        ).decode()
+
+    @classmethod
+    def load(cls, text: str) -> Made:
+        """Read what `dump` wrote."""
+        body = orjson.loads(text)
+        entries = tuple(FileEntry.model_validate(each) for each in body["files"])
+        state = None if body["state"] is None else FileEntry.model_validate(body["state"])
+        return cls(entries, state, body["report"])
+
+
+def look(connection: Connection, current: RoundRow) -> Work | None:
+    """Return what is known of a closed round; null if its federation was removed."""
+    row = federations.by_seq(connection, current.federation_seq)
+    if row is None:
+        return None
+    counted = federation_updates.of_round(connection, row.seq, current.number, [COUNTED])
+    newest = federation_versions.get(connection, row.seq, row.version) if row.version else None
+    return Work(row, current, tuple(sorted(counted, key=lambda each: each.worker)), newest)
+
+
+async def run(core: Core, work: Work, folder: Path, holder: str) -> RoundRow | None:
+    """Average the updates of a round and store what comes of it.
+
+    Args:
+        core: The server.
+        work: The round, aggregating.
+        folder: For what lies around meanwhile.
+        holder: Who works on it.
+
+    Returns:
+        The round, publishing; null if somebody else has it by now.
+
+    Raises:
+        Blamed: If one of the updates cannot be averaged with the others.
+        AdapterRefused: If they cannot be, and no one of them is to blame.
+        TunefleetError: If the store does not answer, or has no room.
+    """
+    made = await make(core, work, folder)
+    return await core.write(
+        partial(store, blobs=core.blobs, work=work, made=made, holder=holder, now=core.clock.wall())
+    )
+
+
+async def make(core: Core, work: Work, folder: Path) -> Made:
+    """Average the updates of a round; raises as `run` does.
+
+    Args:
+        core: The server.
+        work: The round, aggregating.
+        folder: For what lies around meanwhile.
+    """
+    return await asyncio.to_thread(_make, core.blobs, work, folder)
+
+
+def _make(blobs: BlobStore, work: Work, folder: Path) -> Made:
+    # NumPy: most servers average nothing.
+    from tunefleet.federation.fidelity import with_error  # noqa: PLC0415
+    from tunefleet.federation.strategy import aggregate  # noqa: PLC0415
+
+    into = folder / "made"
+    shutil.rmtree(into, ignore_errors=True)
+    into.mkdir(parents=True)
+    updates = [_update(blobs, each, folder) for each in work.updates]
+    previous, state = _before(blobs, work.previous, folder)
+    new_state = folder / _STATE
+    strategy = spec_of(work.federation).strategy
+    try:
+        report = aggregate(updates, strategy, into=into, previous=previous, state=state, new_state=new_state)
+        report = with_error(report, strategy, updates, into)
+    except AdapterRefused as error:
+        blamed = _to_blame(blobs, work, folder)
+        if blamed is not None:
+            raise blamed from error
+        raise
+    found = sorted(path for path in into.rglob("*") if path.is_file())
+    made = [files.keep(blobs, path, path.relative_to(into).as_posix()) for path in found]
+    after = files.keep(blobs, new_state, _STATE) if new_state.exists() else None
+    carried = [entry for entry in _tokenizer(blobs, work) if entry.path not in {each.path for each in made}]
+    return Made(tuple(sorted([*made, *carried], key=lambda each: each.path)), after, report.to_json())
+
+
+def _update(blobs: BlobStore, row: UpdateRow, folder: Path) -> Update:
+    from tunefleet.federation import Update, read_config  # noqa: PLC0415
+
+    assert row.model_digest is not None, "an update that counts has files"
+    assert row.config is not None, "an update that counts has files"
+    try:
+        path = files.local(blobs, row.model_digest, folder)
+    except NotFoundError as error:
+        raise Blamed(row, error) from error
+    return Update(row.worker, path, read_config(row.config.encode()), row.num_examples)
+
+
+def _before(blobs: BlobStore, version: VersionRow | None, folder: Path) -> tuple[Update | None, Path | None]:
+    """Return the global adapter as it was, and the outer optimizer's state that belongs to it."""
+    from tunefleet.federation import Update, read_config  # noqa: PLC0415
+
+    if version is None:
+        return None, None
+    digests = {path: digest for path, digest, _ in orjson.loads(version.files)}
+    config = read_config(blobs.read(digests[CONFIG_FILE]))
+    update = Update(f"version {version.version}", files.local(blobs, digests[ADAPTER_FILE], folder), config)
+    state = None if version.state_digest is None else files.local(blobs, version.state_digest, folder)
+    return update, state
+
+
+def _tokenizer(blobs: BlobStore, work: Work) -> list[FileEntry]:
+    """Return the files that go with the adapter: those of the newest update that has any, else the last version's."""
+    for row in sorted(work.updates, key=lambda each: each.seq, reverse=True):
+        carried: Mapping[str, str] = orjson.loads(row.tokenizer)
+        if carried:
+            return [FileEntry(path=p, digest=d, size_bytes=blobs.size(d)) for p, d in carried.items()]
+    if work.previous is None:
+        return []
+    listed = orjson.loads(work.previous.files)
+    return [FileEntry(path=p, digest=d, size_bytes=s) for p, d, s in listed if not _is_adapters(p)]
+
+
+def _is_adapters(path: str) -> bool:
+    """Whether a file of a version is made anew by each round; the others are carried along."""
+    return path.endswith((".safetensors", CONFIG_FILE))
+
+
+def _to_blame(blobs: BlobStore, work: Work, folder: Path) -> Blamed | None:
+    """Return the first update that is not what the federation's contract says, if there is one."""
+    from tunefleet.federation import AdapterFile  # noqa: PLC0415
+    from tunefleet.federation.contract import Contract, check  # noqa: PLC0415
+
+    if work.federation.contract is None:
+        return None
+    contract = Contract.from_json(work.federation.contract)
+    mixed = spec_of(work.federation).mixed_ranks
+    for row in work.updates:
+        try:
+            update = _update(blobs, row, folder)
+            with AdapterFile(update.path) as file:
+                check(contract, update.config, file, mixed_ranks=mixed)
+        except AdapterRefused as error:
+            return Blamed(row, error)
+    return None
+
+
+def store(
+    connection: Connection, *, blobs: BlobStore, work: Work, made: Made, holder: str, now: float
+) -> RoundRow | None:
+    """Record what a round has made, and return the round; null if somebody else has it by now.
+
+    Args:
+        connection: Of the operation.
+        blobs: The store.
+        work: The round, aggregating.
+        made: What it has made.
+        holder: Who works on it.
+        now: Unix time.
+
+    Raises:
+        StoreError: If a file of it is gone again.
+    """
+    row = federations.by_seq(connection, work.federation.seq, lock=True)
+    if row is None:
+        return None
+    changes = {"result": made.dump()}
+    moved = rounds.move(connection, work.round, RoundReason.AGGREGATED, now, holder=holder, values=changes)
+    if moved is None:
+        return None
+    entries = [*made.files, *([] if made.state is None else [made.state])]
+    for entry in entries:
+        # Files are deleted in this thread only, so that one cannot go between this look and the commit.
+        if not blobs.has(entry.digest):
+            raise StoreError(f"The file {entry.digest[:12]}… of round {moved.number} was collected; it is made again.")
+        # Counted, and never refused: a round that is done is not lost.
+        capacity.add(connection, blobs, entry.digest, entry.size_bytes)
+        artifacts.add_blob(connection, project=row.project, digest=entry.digest, size_bytes=entry.size_bytes, at=now)
+    digests = [entry.digest for entry in entries]
+    artifacts.pin(connection, digests, holder=result_holder(row.id, moved.number), until=FOREVER)
+    tell(connection, row, "federation.round_aggregated", now, round=moved.number)
+    return moved

@@ -1,0 +1,244 @@
+"""Cut pushed data into chunks that workers claim: JSON lines of so many rows each, kept as files of their own.
+
+The data is read once, as a stream; a row that is no JSON object is an error with its place, never left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import PurePosixPath
+from typing import Final, Self
+
+import orjson
+
+from tunefleet.artifacts import BlobStore, Intake
+from tunefleet.db import Connection
+from tunefleet.db.repositories import artifacts
+from tunefleet.errors import DataError, NotFoundError
+from tunefleet.orchestrator.access import quotas
+from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.context import Core
+from tunefleet.schemas.api import FileEntry
+
+MAX_CHUNKS: Final = 100_000
+_MAX_LINE_BYTES: Final = 64 << 20
+_BATCH_BYTES: Final = 1 << 20
+_PIN_S: Final = 3600.0
+_EMPTY: Final = frozenset({b"", b"\r"})
+_ROWS_OTHERWISE: Final = frozenset(
+    {".parquet", ".arrow", ".feather", ".orc", ".avro", ".xlsx", ".gz", ".bz2", ".xz", ".zst", ".zip", ".tar"}
+)
+"""Such files hold rows too: left out in silence, they would be missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A chunk that is cut and stored.
+
+    Args:
+        digest: Of its file.
+        size_bytes: Of its file.
+        rows: How many it has.
+    """
+
+    digest: str
+    size_bytes: int
+    rows: int
+
+
+async def cut(
+    core: Core, actor: Actor, dataset: str, chunk_size: int, *, total: int | None = None
+) -> tuple[Piece, ...]:
+    """Cut pushed data into chunks and keep them for the actor, until a federation does.
+
+    Args:
+        core: The server.
+        actor: Whose data it is.
+        dataset: Name, digest or id of what was pushed.
+        chunk_size: Rows of a chunk.
+        total: How many chunks there shall be, instead; the data is read once more to count its rows.
+
+    Raises:
+        NotFoundError: If there is no such data.
+        DataError: If it has a file of rows that are neither JSON lines nor CSV, a row that is no object, no row at all,
+            or makes too many chunks.
+        QuotaError: If the project would keep more than it may.
+    """
+    files = await core.read(lambda connection: _files(connection, actor.project, dataset))
+    if total is not None:
+        rows = await asyncio.to_thread(_count, core.blobs, files)
+        chunk_size = max(1, -(-rows // total))
+    room = await core.read(lambda connection: quotas.room_for(connection, actor.project))
+    if room is not None and room < sum(file.size_bytes for file in files):
+        # Pieces are kept as they are cut, before they are recorded: nothing shall stay of what a quota refuses.
+        planned = await asyncio.to_thread(_cut, files, chunk_size, core.blobs, _Measured)
+        await core.read(lambda connection: _refuse(connection, actor.project, planned))
+    pieces = await asyncio.to_thread(_cut, files, chunk_size, core.blobs, Intake)
+
+    def operation(connection: Connection) -> None:
+        now = core.clock.wall()
+        _refuse(connection, actor.project, pieces)
+        for piece in pieces:
+            artifacts.add_blob(
+                connection, project=actor.project, digest=piece.digest, size_bytes=piece.size_bytes, at=now
+            )
+        artifacts.pin(connection, [piece.digest for piece in pieces], holder=actor.key_id, until=now + _PIN_S)
+
+    await core.write(operation)
+    return pieces
+
+
+def _refuse(connection: Connection, project: str, pieces: Sequence[Piece]) -> None:
+    known = artifacts.known(connection, project, [piece.digest for piece in pieces])
+    new = {piece.digest: piece.size_bytes for piece in pieces if piece.digest not in known}
+    quotas.refuse_storing(connection, project, sum(new.values()))
+
+
+class _Measured:
+    """Takes a piece's bytes as `Intake` does, and keeps none.
+
+    Args:
+        store: Where an intake would put them.
+    """
+
+    def __init__(self, store: BlobStore) -> None:  # noqa: ARG002 - as an intake's
+        self._hash = hashlib.sha256()
+        self.size_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """There is nothing to let go."""
+
+    def write(self, data: bytes) -> None:
+        self._hash.update(data)
+        self.size_bytes += len(data)
+
+    def finish(self) -> str:
+        return self._hash.hexdigest()
+
+
+def _files(connection: Connection, project: str, name: str) -> list[FileEntry]:
+    rows = artifacts.named(connection, project=project, name=name, task_id=None)
+    rows = rows or artifacts.find(connection, project=project, column="digest", value=name)
+    rows = rows or artifacts.find(connection, project=project, column="id", value=name)
+    if not rows:
+        raise NotFoundError(
+            f"There is no data named {name!r}.",
+            hint="Push it with `tunefleet data push`; `tunefleet data ls` lists what is there.",
+        )
+    found = [FileEntry(path=p, digest=d, size_bytes=s) for p, d, s in artifacts.files(connection, rows[0].id)]
+    for file in found:
+        if PurePosixPath(file.path).suffix.lower() in _ROWS_OTHERWISE:
+            raise DataError(
+                f"{file.path} of {name} cannot be cut into chunks; {', '.join(_READERS)} can.",
+                hint="Write it as JSON lines, one object a line, and push that; `datasets` does with `to_json`.",
+            )
+    data = [file for file in found if PurePosixPath(file.path).suffix.lower() in _READERS]
+    if not data:
+        raise DataError(
+            f"{name} has no file that can be cut into chunks.", hint=f"Push one that ends in {', '.join(_READERS)}."
+        )
+    return data
+
+
+def _rows(blobs: BlobStore, files: Sequence[FileEntry]) -> Iterator[bytes]:
+    return chain.from_iterable(_READERS[PurePosixPath(file.path).suffix.lower()](blobs, file) for file in files)
+
+
+def _count(blobs: BlobStore, files: Sequence[FileEntry]) -> int:
+    return sum(1 for _ in _rows(blobs, files))
+
+
+def _cut(
+    files: Sequence[FileEntry], chunk_size: int, blobs: BlobStore, intake: type[Intake | _Measured]
+) -> tuple[Piece, ...]:
+    rows = _rows(blobs, files)
+    pieces: list[Piece] = []
+    while (piece := _one(islice(rows, chunk_size), intake(blobs))) is not None:
+        pieces.append(piece)
+        if len(pieces) > MAX_CHUNKS:
+            raise DataError(f"The data makes more than {MAX_CHUNKS:,} chunks.", hint="Write a larger `chunk_size`.")
+    if not pieces:
+        raise DataError(f"{files[0].path} has no rows.")
+    return tuple(pieces)
+
+
+def _one(rows: Iterator[bytes], into: Intake | _Measured) -> Piece | None:
+    count, batch = 0, bytearray()
+    with into as file:
+        for row in rows:
+            count += 1
+            batch += row + b"\n"
+            if len(batch) >= _BATCH_BYTES:
+                file.write(bytes(batch))
+                batch.clear()
+        if not count:
+            return None
+        file.write(bytes(batch))
+        return Piece(file.finish(), file.size_bytes, count)
+
+
+def _json_rows(blobs: BlobStore, file: FileEntry) -> Iterator[bytes]:
+    for number, line in enumerate(_lines(blobs, file), 1):
+        row = line.strip()
+        if not row:
+            continue
+        try:
+            good = isinstance(orjson.loads(row), dict)
+        except orjson.JSONDecodeError:
+            good = False
+        if not good:
+            raise DataError(f"Line {number} of {file.path} is not a JSON object.", hint="Write one object a line.")
+        yield row
+
+
+def _csv_rows(blobs: BlobStore, file: FileEntry) -> Iterator[bytes]:
+    delimiter = "\t" if file.path.lower().endswith(".tsv") else ","
+    reader = csv.DictReader(_text(blobs, file), delimiter=delimiter, strict=True)
+    try:
+        for row in reader:
+            if None in row or None in row.values():
+                raise DataError(f"Line {reader.line_num} of {file.path} has not as many fields as its first line.")
+            yield orjson.dumps(row)
+    except csv.Error as error:
+        raise DataError(f"Line {reader.line_num} of {file.path} cannot be read: {error}.") from error
+
+
+def _text(blobs: BlobStore, file: FileEntry) -> Iterator[str]:
+    for number, line in enumerate(_lines(blobs, file), 1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8") + "\n"
+        except UnicodeDecodeError:
+            raise DataError(f"Line {number} of {file.path} is not UTF-8.") from None
+
+
+def _lines(blobs: BlobStore, file: FileEntry) -> Iterator[bytes]:
+    rest = bytearray()
+    number = 0
+    for piece in blobs.pieces(file.digest):
+        *whole, last = piece.split(b"\n")
+        for line in whole:
+            number += 1
+            rest += line
+            yield bytes(rest)
+            rest.clear()
+        rest += last
+        if len(rest) > _MAX_LINE_BYTES:
+            raise DataError(f"Line {number + 1} of {file.path} has more than {_MAX_LINE_BYTES >> 20} MiB.")
+    if bytes(rest) not in _EMPTY:
+        yield bytes(rest)
+
+
+_READERS: Final[Mapping[str, Callable[[BlobStore, FileEntry], Iterator[bytes]]]] = {
+    ".jsonl": _json_rows,
+    ".ndjson": _json_rows,
+    ".csv": _csv_rows,
+    ".tsv": _csv_rows,
+}

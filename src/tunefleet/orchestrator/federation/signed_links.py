@@ -1,0 +1,105 @@
+"""Links to versions and chunks of federations that need no key: signed over what they lead to, and good for a while."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from typing import Final
+
+from tunefleet.errors import ForbiddenError
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.signatures import seal
+from tunefleet.orchestrator.storage.signed_urls import Signature
+
+TRAINING: Final = "/api/training"
+_CHUNKS: Final = "/api/datasets/chunks"
+
+
+def version_path(federation: str | int) -> str:
+    """Return where the archive of a federation's version is below the server's address; its number is a parameter."""
+    return f"{TRAINING}/checkpoints/{federation}/download"
+
+
+def chunk_path(federation: str | int, number: int) -> str:
+    """Return where a chunk of a federation's data is below the server's address."""
+    return f"{_CHUNKS}/{federation}/{number}/download"
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Makes links of one server, as one asker knows it.
+
+    Args:
+        secret: The server's.
+        base: Its address for the asker, without a slash at the end.
+        expires: Unix time at which the links end, in whole seconds.
+    """
+
+    secret: bytes
+    base: str
+    expires: int
+
+    def version(self, federation_id: str, shown: str | int, number: int, digest: str) -> str:
+        """Return a link to the archive of a version.
+
+        Args:
+            federation_id: Whose version.
+            shown: The federation as the asker names it: its id or its number.
+            number: Of the version.
+            digest: Of the archive.
+        """
+        thing = _version(federation_id, number)
+        return f"{self.base}{version_path(shown)}?version={number}&{self._query(thing, digest)}"
+
+    def chunk(self, federation_id: str, shown: str | int, number: int, digest: str) -> str:
+        """Return a link to a chunk; the arguments are those of `version`."""
+        return f"{self.base}{chunk_path(shown, number)}?{self._query(_chunk(federation_id, number), digest)}"
+
+    def _query(self, thing: str, digest: str) -> str:
+        return f"expires={self.expires}&signature={_mac(self.secret, thing, digest, self.expires)}"
+
+
+def signer(core: Core, base: str) -> Signer:
+    """Return what makes links for an asker who reached the server at `base`."""
+    expires = int(core.clock.wall() + core.settings.links_last_s)
+    return Signer(core.secret, (core.settings.public_base_url or base).rstrip("/"), expires)
+
+
+def verify_version(core: Core, federation_id: str, number: int, digest: str, given: Signature) -> None:
+    """Check a link to a version.
+
+    Raises:
+        ForbiddenError: If it has expired, or was not made by this server for this version.
+    """
+    hint = f"GET {TRAINING}/checkpoints/{federation_id} has a fresh one."
+    _verify(core, _version(federation_id, number), digest, given, hint)
+
+
+def verify_chunk(core: Core, federation_id: str, number: int, digest: str, given: Signature) -> None:
+    """Check a link to a chunk.
+
+    Raises:
+        ForbiddenError: If it has expired, or was not made by this server for this chunk.
+    """
+    hint = f"POST {TRAINING}/jobs/{federation_id}/claim-chunk has a fresh one."
+    _verify(core, _chunk(federation_id, number), digest, given, hint)
+
+
+def _verify(core: Core, thing: str, digest: str, given: Signature, hint: str) -> None:
+    wanted = _mac(core.secret, thing, digest, given.expires)
+    if not hmac.compare_digest(wanted.encode(), given.signature.encode()):
+        raise ForbiddenError("This link is not one of this server, or leads to something else now.", hint=hint)
+    if given.expires < core.clock.wall():
+        raise ForbiddenError("This link has expired.", hint=hint)
+
+
+def _version(federation_id: str, number: int) -> str:
+    return f"{federation_id}/versions/{number}"
+
+
+def _chunk(federation_id: str, number: int) -> str:
+    return f"{federation_id}/chunks/{number}"
+
+
+def _mac(secret: bytes, thing: str, digest: str, expires: int) -> str:
+    return seal(secret, "federation link", thing, digest, str(expires))

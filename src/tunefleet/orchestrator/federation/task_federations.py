@@ -1,0 +1,130 @@
+"""Federations that training tasks make: begun with the parts of a task, ended with the task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.db import Connection
+from tunefleet.db.federations import federations
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import shards, tasks
+from tunefleet.db.repositories.attempts import OfferRow
+from tunefleet.db.rows import TaskRow
+from tunefleet.lifecycle.federation import FederationStatus
+from tunefleet.lifecycle.round import RoundReason
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.orchestrator.federation import creation, deletion, rounds, token_access
+from tunefleet.orchestrator.federation.status import move, spec_of
+from tunefleet.orchestrator.federation.task_parts import worker_of
+from tunefleet.orchestrator.federation.updates import acceptance
+from tunefleet.schemas.worker_link import FederatedPart
+from tunefleet.spec.federated_training import FederatedTrainingSpec
+from tunefleet.spec.federating import FederationSpec
+
+_MARK: Final = '"federation"'
+
+
+def make(connection: Connection, task: TaskRow, spec: Mapping[str, Any], now: float) -> FederationRow:
+    """Make and start the federation of a task whose parts were just stored.
+
+    Args:
+        connection: Of the operation.
+        task: The whole task.
+        spec: Its `federation` block.
+        now: Unix time.
+    """
+    wanted = FederatedTrainingSpec.model_validate(dict(spec))
+    made = FederationSpec(
+        name=task.name,
+        strategy=wanted.strategy,
+        min_workers=wanted.min_workers,
+        participants=tuple(worker_of(number) for number in range(wanted.workers)),
+        deadline_s=wanted.deadline_s,
+        rounds=wanted.rounds,
+        sync_every_steps=wanted.sync_every_steps,
+    )
+    row = creation.make(connection, made, now, project=task.project, owner=task.owner, task=task)
+    return acceptance.begin(connection, row, now)
+
+
+def part_ended(connection: Connection, row: FederationRow, parts: Sequence[TaskRow], now: float) -> TaskRow | None:
+    """Go on without parts that are over.
+
+    Args:
+        connection: Of the operation.
+        row: The federation.
+        parts: All parts of its task.
+        now: Unix time.
+
+    Returns:
+        The part for whose end the task must end, since too few others are left; null if it goes on.
+    """
+    if not FederationStatus(row.status).final:
+        bad = [part for part in parts if part.status in {TaskStatus.FAILED, TaskStatus.CANCELLED}]
+        if len(parts) - len(bad) < spec_of(row).min_workers:
+            return next((part for part in bad if part.status == TaskStatus.FAILED), bad[0])
+        rounds.tick(connection, row.seq, now)
+    return None
+
+
+def end_with(connection: Connection, ended: Sequence[TaskRow], now: float) -> None:
+    """Cancel the federations of tasks that have ended and whose federations have not."""
+    for row in federations.of_tasks(connection, [task.seq for task in ended], lock=True).values():
+        if not FederationStatus(row.status).final:
+            cancelled = move(connection, row, FederationStatus.CANCELLED, now)
+            rounds.abandon(connection, cancelled, RoundReason.FEDERATION_ENDED, "Its task has ended.", now)
+
+
+def read_by(connection: Connection, rows: Sequence[TaskRow]) -> dict[int, str]:
+    """Return which of these tasks have a federation with a version that a task reads which has not ended.
+
+    Args:
+        connection: To read with.
+        rows: Tasks.
+
+    Returns:
+        The `seq` of each such task, and the id of one that reads.
+    """
+    made = federations.of_tasks(connection, [row.seq for row in rows])
+    found = federations.readers(connection, [each.seq for each in made.values()])
+    return {seq: found[each.seq] for seq, each in made.items() if each.seq in found}
+
+
+def remove_with(connection: Connection, removed: Sequence[TaskRow], now: float) -> None:
+    """Forget the federations of tasks that are removed; one that still runs is cancelled first."""
+    end_with(connection, removed, now)
+    for row in federations.of_tasks(connection, [task.seq for task in removed], lock=True).values():
+        deletion.forget(connection, row)
+
+
+def for_offers(connection: Connection, offers: Sequence[OfferRow], secret: bytes) -> dict[str, FederatedPart]:
+    """Return what the parts among some offers need to take part, by task.
+
+    Args:
+        connection: To read with.
+        offers: What a worker is offered.
+        secret: The server's, of which tokens are made.
+    """
+    attempts = {
+        offer.task_id: offer.number
+        for offer in offers
+        if _MARK in offer.spec and orjson.loads(offer.spec).get("federation")
+    }
+    if not attempts:
+        return {}
+    rows = tasks.by_ids(connection, list(attempts)).values()
+    places = shards.of_tasks(connection, [row.seq for row in rows])
+    made = federations.of_tasks(connection, [place.parent_seq for place in places.values()])
+    found = {}
+    for row in rows:
+        place = places.get(row.seq)
+        federation = made.get(place.parent_seq) if place is not None else None
+        if place is not None and federation is not None:
+            token = token_access.current(connection, secret, federation.id)
+            found[row.id] = FederatedPart(
+                id=federation.id, worker=worker_of(place.number), token=token, attempt=attempts[row.id]
+            )
+    return found

@@ -1,0 +1,172 @@
+"""End training tasks whose federation is over: the newest version becomes the task's adapter.
+
+What is to be done is read from the tasks and federations themselves, so that a server that was killed meanwhile begins
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.artifacts import manifest_digest
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_versions, federations
+from tunefleet.db.federations.federation_versions import VersionRow
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import artifacts, events, shards, tasks
+from tunefleet.db.repositories.task_transitions import Move
+from tunefleet.db.rows import TaskRow
+from tunefleet.lifecycle.federation import FederationStatus
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.federation.status import spec_of
+from tunefleet.orchestrator.federation.task_parts import worker_of
+from tunefleet.orchestrator.federation.version_archives import archive_of, with_archive
+from tunefleet.orchestrator.federation.version_publisher import KIND
+from tunefleet.orchestrator.ids import new_id
+from tunefleet.orchestrator.storage import signed_urls
+from tunefleet.orchestrator.storage.signed_urls import Signer
+from tunefleet.orchestrator.tasks.transitions import switch
+from tunefleet.orchestrator.workflows import fan_out, part_results
+from tunefleet.schemas.api import FileEntry
+from tunefleet.schemas.compat_results import ARCHIVE_KIND, SINGLE_FILE
+
+SWEEP_S: Final = 60.0
+"""Time between two looks, if nothing says that there is something to do."""
+PRODUCT: Final = "final_lora"
+ARCHIVE: Final = f"{PRODUCT}.tar.gz"
+_LOST: Final = tuple(f"{PRODUCT}_{key}" for key in ("path", "archive", "archive_path", "archive_url", "archive_bytes"))
+"""What a part says of its own adapter."""
+
+
+async def run_once(core: Core) -> None:
+    """End every task whose federation is over, or was cancelled."""
+    for seq in await core.read(federations.unsettled):
+        version = await core.read(partial(_newest_version, seq=seq))
+        if version is not None:
+            await with_archive(core, version)
+        await core.write(partial(_settle, core=core, seq=seq, now=core.clock.wall()))
+
+
+def _newest_version(connection: Connection, *, seq: int) -> VersionRow | None:
+    federation = federations.of_tasks(connection, [seq]).get(seq)
+    return None if federation is None else federation_versions.get(connection, federation.seq, federation.version)
+
+
+def _settle(connection: Connection, *, core: Core, seq: int, now: float) -> None:
+    rows = [row for row in tasks.by_seqs(connection, [seq], lock=True) if row.status == TaskStatus.RUNNING]
+    for row in rows:
+        federation = federations.of_tasks(connection, [seq], lock=True)[seq]
+        parts = shards.of_parents(connection, [seq])[seq]
+        if federation.status == FederationStatus.CANCELLED:
+            error = f"Its federation {federation.id} was cancelled."
+            switch(connection, [Move(row, TaskReason.UPSTREAM_CANCELLED, changes={"error": error})], now)
+        elif all(TaskStatus(part.status).final for part in parts):
+            ended = _ended(connection, core, row, federation, parts, now)
+            switch(connection, [] if ended is None else [ended], now)
+
+
+def _ended(
+    connection: Connection, core: Core, row: TaskRow, federation: FederationRow, parts: Sequence[TaskRow], now: float
+) -> Move | None:
+    """Return how a task ends; null if its version has no archive any more: it was rolled back since one was made."""
+    version = federation_versions.get(connection, federation.seq, federation.version)
+    if version is None:
+        least = spec_of(federation).min_workers
+        error = f"No round of its federation {federation.id} has had the updates of {least} parts."
+        return Move(row, TaskReason.CRASHED, changes={"error": error})
+    results = fan_out.results_of(connection, parts)
+    packed, base = archive_of(version), _base(results, parts)
+    if base is not None and packed is None:
+        return None
+    found = _result(row, federation, version, parts, results)
+    about = {"federation": federation.id, "version": version.version}
+    files = [FileEntry(path=path, digest=d, size_bytes=size) for path, d, size in orjson.loads(version.files)]
+    _publish(connection, row, PRODUCT, KIND, files, about, now)
+    if base is not None and packed is not None:
+        archive = packed.model_copy(update={"path": ARCHIVE})
+        _publish(connection, row, ARCHIVE, ARCHIVE_KIND, [archive], {**about, SINGLE_FILE: True}, now)
+        expires = int(core.clock.wall() + core.settings.links_last_s)
+        signer = Signer(core.secret, (core.settings.public_base_url or base).rstrip("/"), expires)
+        found |= {
+            f"{PRODUCT}_archive": ARCHIVE,
+            f"{PRODUCT}_archive_url": signer.link(row.id, ARCHIVE, archive.digest),
+            f"{PRODUCT}_archive_bytes": archive.size_bytes,
+            f"{PRODUCT}_archive_uploaded": True,
+        }
+    return fan_out.finished(connection, row, parts, found, now)
+
+
+def _base(results: Sequence[Mapping[str, Any]], parts: Sequence[TaskRow]) -> str | None:
+    """Return the address of the server as a worker knows it that was to pack its part's adapter; null if none was."""
+    found = (
+        signed_urls.base_of(result.get(f"{PRODUCT}_archive_url"), part.id)
+        for result, part in zip(results, parts, strict=True)
+    )
+    return next((base for base in found if base is not None), None)
+
+
+def _publish(
+    connection: Connection,
+    row: TaskRow,
+    name: str,
+    kind: str,
+    files: Sequence[FileEntry],
+    about: Mapping[str, Any],
+    now: float,
+) -> None:
+    """Give a task files that are stored."""
+    values = {
+        "id": new_id("art"), "project": row.project, "name": name, "kind": kind, "digest": manifest_digest(files),
+        "size_bytes": sum(each.size_bytes for each in files), "file_count": len(files), "task_id": row.id,
+        "attempt_id": None, "owner": row.owner, "created_at": now, "metadata": orjson.dumps(about).decode(),
+    }  # fmt: skip
+    artifacts.insert_one(connection, values, [(each.path, each.digest, each.size_bytes) for each in files])
+    told = {key: values[key] for key in ("id", "name", "kind", "digest", "size_bytes")}
+    events.append(connection, [events.of_task(row, "artifact.published", now, told)])
+
+
+def _result(
+    row: TaskRow,
+    federation: FederationRow,
+    version: VersionRow,
+    parts: Sequence[TaskRow],
+    results: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return what a federated training has found: what its parts agree on, and of each what it did."""
+    done = [result for part, result in zip(parts, results, strict=True) if part.status == TaskStatus.COMPLETED]
+    agreed = {key: value for key, value in part_results.merge(done).items() if key not in _LOST}
+    rows = [result.get("dataset_size") for result in done]
+    summary: dict[str, Any] = orjson.loads(version.summary)
+    return {
+        **agreed,
+        "task_id": row.id,
+        "training_successful": True,
+        "error_message": None,
+        "dataset_size": sum(rows) if rows and all(isinstance(each, int) for each in rows) else None,
+        **dict.fromkeys(_LOST),
+        f"{PRODUCT}_archive_uploaded": False,
+        "federation": {
+            "id": federation.id,
+            "status": federation.status,
+            "version": version.version,
+            "strategy": version.strategy,
+            **summary,
+            "parts": [
+                {
+                    "worker": worker_of(number),
+                    "task_id": part.id,
+                    "status": part.status,
+                    "error": part.error,
+                    "rows": result.get("dataset_size"),
+                    "steps": result.get("steps"),
+                    "losses": result.get("losses"),
+                }
+                for number, (part, result) in enumerate(zip(parts, results, strict=True))
+            ],
+        },
+    }

@@ -1,0 +1,127 @@
+"""Look at an adapter that has arrived: is it one that may take part, and has it been trained at all.
+
+All of it blocks and imports NumPy: it is imported by the thread that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from tunefleet.errors import AdapterRefused
+from tunefleet.federation import AdapterFile, read_config
+from tunefleet.federation.contract import Contract, check, check_asked, contract_of
+from tunefleet.orchestrator.federation.updates.archive_layout import (
+    RECIPE_FOLDER,
+    Found,
+    find_adapter,
+    find_recipes_adapter,
+)
+from tunefleet.orchestrator.federation.updates.equality import untrained
+from tunefleet.schemas.federated import UploadDtype
+from tunefleet.spec.federating import FederationSpec
+
+_FIX: Final = 'model.load_adapter(extract_dir, adapter_name="default", is_trainable=True)'
+UNTRAINED: Final = (
+    f"This upload does not count: {RECIPE_FOLDER}/ holds a version as it was fetched, untrained, and the adapter at "
+    "the root is the stale one from before. An adapter that is loaded under a new name has parameters that the "
+    f"optimizer does not know. Load each version over the adapter that trains instead: {_FIX}."
+)
+TRAINED: Final = (
+    f"The adapter in {RECIPE_FOLDER}/ counts, and the stale one at the root does not. Load each version over the "
+    f"adapter that trains, and there is only one: {_FIX}."
+)
+_NAMES: Final[dict[tuple[str, ...], UploadDtype]] = {("BF16",): "bf16", ("F16",): "fp16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """An adapter that may take part.
+
+    Args:
+        weights: Where its tensors lie.
+        config: The text of its config.
+        contract: What it would make each later update be, should it be the first; JSON.
+        values_digest: Of its values, however they are written.
+        norm: Of its change to the model.
+        dtype: How its values are written.
+        size_bytes: Of its file.
+        doubt: Why it does not count although it may.
+        remark: What its worker should know although it counts.
+    """
+
+    weights: Path
+    config: str
+    contract: str
+    values_digest: str
+    norm: float
+    dtype: UploadDtype
+    size_bytes: int
+    doubt: str | None = None
+    remark: str | None = None
+
+
+def examine(
+    weights: Path, config: bytes, spec: FederationSpec, contract: str | None, *, sha256: str | None = None
+) -> Examined:
+    """Check an adapter, all of its values included.
+
+    Args:
+        weights: Its `adapter_model.safetensors`.
+        config: Its `adapter_config.json`.
+        spec: What was asked of the federation.
+        contract: What each update of it must be; null before the first.
+        sha256: Of the file with the weights, if it is known.
+
+    Raises:
+        AdapterRefused: With the tensor and the reason.
+    """
+    said = read_config(config)
+    check_asked(spec, said)
+    with AdapterFile(weights) as file:
+        own = contract_of(said, file)
+        wanted = own if contract is None else Contract.from_json(contract)
+        checked = check(wanted, said, file, mixed_ranks=spec.mixed_ranks, sha256=sha256)
+    return Examined(
+        weights=weights,
+        config=config.decode(),
+        contract=own.to_json(),
+        values_digest=checked.digest,
+        norm=checked.norm,
+        dtype=_NAMES.get(checked.dtypes, "fp32"),
+        size_bytes=checked.size_bytes,
+    )
+
+
+def examine_archive(
+    folder: Path, spec: FederationSpec, contract: str | None, versions: Iterable[Path]
+) -> tuple[Examined, Found]:
+    """Check the adapter of an unpacked archive.
+
+    Args:
+        folder: Where it was unpacked.
+        spec: What was asked of the federation.
+        contract: What each update of it must be; null before the first.
+        versions: The adapters that its workers may have fetched, newest first.
+
+    Returns:
+        What is known of the adapter that is taken, and what else is of use in the archive.
+
+    Raises:
+        AdapterRefused: With the tensor and the reason.
+    """
+    found, recipes = find_adapter(folder), find_recipes_adapter(folder)
+    if recipes is None:
+        return examine(found.weights, found.config, spec, contract), found
+    if any(untrained(recipes.weights, version) for version in versions):
+        examined = examine(found.weights, found.config, spec, contract)
+        return replace(examined, doubt=UNTRAINED), found
+    try:
+        examined = examine(recipes.weights, recipes.config, spec, contract)
+    except AdapterRefused as error:
+        raise AdapterRefused(
+            f"{RECIPE_FOLDER}/: {error.message}", hint=error.hint, detail=error.detail, tensor=error.tensor
+        ) from error
+    return replace(examined, remark=TRAINED), found

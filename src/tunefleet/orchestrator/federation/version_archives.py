@@ -1,0 +1,130 @@
+"""The `.tar.gz` of a version: made when somebody wants it, once; most workers fetch the weights alone."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import io
+import tarfile
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import IO, Any, Final, cast
+
+import orjson
+
+from tunefleet.artifacts import BlobStore, Intake
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_versions, federations
+from tunefleet.db.federations.federation_versions import VersionRow, holder
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import artifacts
+from tunefleet.errors import NotFoundError, StoreError
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.federation.status import FOREVER
+from tunefleet.orchestrator.storage import capacity
+from tunefleet.schemas.api import FileEntry
+
+ARCHIVE: Final = "adapter.tar.gz"
+_BLOCK: Final = 1 << 20
+_STORED: Final = 0
+"""Weights hardly shrink: squeezing them would take longer than averaging them."""
+
+
+async def with_archive(core: Core, row: VersionRow) -> tuple[VersionRow, FileEntry]:
+    """Return a version with its archive, which is made first if nobody has asked for it before.
+
+    Who asks meanwhile waits for the one who makes it. Two servers may make it both, and it is the same.
+
+    Args:
+        core: The server.
+        row: The version.
+
+    Raises:
+        NotFoundError: If it was removed meanwhile.
+        StoreError: If its files cannot be read, or there is no room.
+    """
+    found = archive_of(row)
+    if found is not None:
+        return row, found
+    async with core.archiving.setdefault((row.federation_seq, row.version), asyncio.Lock()):
+        row = await core.read(partial(_again, row=row))
+        if (found := archive_of(row)) is None:
+            entries = [FileEntry(path=path, digest=d, size_bytes=size) for path, d, size in orjson.loads(row.files)]
+            made = await asyncio.to_thread(archived, core.blobs, entries)
+            return await core.write(partial(_record, core=core, row=row, made=made))
+    return row, found
+
+
+def archive_of(row: VersionRow) -> FileEntry | None:
+    """Return the archive of a version; null if it was not made yet."""
+    if row.archive_digest is None or row.archive_size_bytes is None:
+        return None
+    return FileEntry(path=ARCHIVE, digest=row.archive_digest, size_bytes=row.archive_size_bytes)
+
+
+def _again(connection: Connection, row: VersionRow) -> VersionRow:
+    found = federation_versions.get(connection, row.federation_seq, row.version)
+    if found is None:
+        raise NotFoundError(f"Version {row.version} was removed.")
+    return found
+
+
+def _record(connection: Connection, *, core: Core, row: VersionRow, made: FileEntry) -> tuple[VersionRow, FileEntry]:
+    federation = federations.by_seq(connection, row.federation_seq, lock=True)
+    row = _again(connection, row)
+    found = archive_of(row)
+    if federation is None or found is not None:
+        return row, found or made
+    keep_archive(connection, core.blobs, federation, made, core.clock.wall())
+    artifacts.pin(connection, [made.digest], holder=holder(federation.id, row.version), until=FOREVER)
+    return federation_versions.set_archive(connection, row, made.digest, made.size_bytes), made
+
+
+def keep_archive(
+    connection: Connection, blobs: BlobStore, federation: FederationRow, made: FileEntry, now: float
+) -> None:
+    """Record the file of an archive; whoever calls pins it.
+
+    Raises:
+        StoreError: If it is gone again.
+    """
+    # Files are deleted in this thread only, so that it cannot go between this look and the commit.
+    if not blobs.has(made.digest):
+        raise StoreError(f"An archive of {federation.id} was collected; it is made again.", hint="Ask again.")
+    size_bytes = made.size_bytes
+    capacity.add(connection, blobs, made.digest, size_bytes)
+    artifacts.add_blob(connection, project=federation.project, digest=made.digest, size_bytes=size_bytes, at=now)
+
+
+def archived(blobs: BlobStore, entries: Sequence[FileEntry]) -> FileEntry:
+    """Put files of the store into one `.tar.gz`, at its root; the same files make the same archive."""
+    with Intake(blobs) as intake:
+        with (
+            gzip.GzipFile("", "wb", _STORED, cast("IO[bytes]", intake), mtime=0) as packed,
+            tarfile.TarFile(fileobj=packed, mode="w", copybufsize=_BLOCK, format=tarfile.PAX_FORMAT) as tar,
+        ):
+            for file in sorted(entries, key=lambda each: each.path):
+                info = tarfile.TarInfo(file.path)
+                info.size, info.mode = file.size_bytes, 0o644
+                with io.BufferedReader(_Pieces(blobs.pieces(file.digest)), _BLOCK) as content:
+                    tar.addfile(info, content)
+        return FileEntry(path=ARCHIVE, digest=intake.finish(), size_bytes=intake.size_bytes)
+
+
+class _Pieces(io.RawIOBase):
+    """A file that comes in pieces."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._rest:
+            self._rest = memoryview(next(self._pieces, b""))
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count

@@ -1,0 +1,241 @@
+"""Publish what a round has made: artifact, version, event and callbacks, all or nothing, and once.
+
+It is one transaction that only whoever holds the round can commit. The archive is made when somebody asks for it; only
+callbacks, which say its digest, want it before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.artifacts import manifest_digest
+from tunefleet.db import Connection, wake
+from tunefleet.db.federations import federation_updates, federation_versions, federations
+from tunefleet.db.federations import rounds as rows
+from tunefleet.db.federations.federation_updates import AGGREGATED, DISCARDED, REJECTED, UpdateRow
+from tunefleet.db.federations.federation_versions import VersionRow
+from tunefleet.db.federations.federation_versions import holder as version_holder
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import artifacts
+from tunefleet.lifecycle.round import RoundReason
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.federation import adapter_files, aggregation, rounds, webhooks
+from tunefleet.orchestrator.federation.aggregation import Made, Work
+from tunefleet.orchestrator.federation.status import FOREVER, spec_of, tell
+from tunefleet.orchestrator.federation.version_archives import archived, keep_archive
+from tunefleet.orchestrator.ids import new_id
+from tunefleet.schemas.api import FileEntry
+from tunefleet.schemas.federated import ADAPTER_FILE, Contribution, Losses, Refusal
+from tunefleet.schemas.notify import ToldVersion
+
+KIND: Final = "adapter"
+
+
+async def run(core: Core, work: Work, holder: str) -> VersionRow | None:
+    """Publish what a round has made.
+
+    Args:
+        core: The server.
+        work: The round, publishing.
+        holder: Who works on it.
+
+    Returns:
+        The version; null if somebody else has the round by now.
+
+    Raises:
+        TunefleetError: If the store does not answer, or has no room.
+    """
+    assert work.round.result is not None, "a round that is published has a result"
+    made = Made.load(work.round.result)
+    archive = await _told_archive(core, work, made)
+    return await core.write(partial(_publish, core=core, work=work, made=made, archive=archive, holder=holder))
+
+
+async def at_once(core: Core, work: Work, made: Made, holder: str) -> VersionRow | None:
+    """Store what a round has made, and publish it in the same transaction; returns and raises as `run` does.
+
+    Args:
+        core: The server.
+        work: The round, aggregating.
+        made: What it has made.
+        holder: Who works on it.
+    """
+    archive = await _told_archive(core, work, made)
+
+    def operation(connection: Connection) -> VersionRow | None:
+        now = core.clock.wall()
+        moved = aggregation.store(connection, blobs=core.blobs, work=work, made=made, holder=holder, now=now)
+        if moved is None:
+            return None
+        there = replace(work, round=moved)
+        return _publish(connection, core=core, work=there, made=made, archive=archive, holder=holder)
+
+    return await core.write(operation)
+
+
+async def _told_archive(core: Core, work: Work, made: Made) -> FileEntry | None:
+    """Return the archive if callbacks will tell of it: then it is made before."""
+    told = await core.read(partial(webhooks.are_wanted, row=work.federation))
+    return await asyncio.to_thread(archived, core.blobs, made.files) if told else None
+
+
+def topic(federation_id: str) -> str:
+    """Return what is notified when a federation has a new version: whoever waits for one need not hear of the rest."""
+    return f"federation-versions:{federation_id}"
+
+
+def _publish(
+    connection: Connection, *, core: Core, work: Work, made: Made, archive: FileEntry | None, holder: str
+) -> VersionRow | None:
+    now = core.clock.wall()
+    row = federations.by_seq(connection, work.federation.seq, lock=True)
+    if row is None:
+        return None
+    number = row.version + 1
+    changes = {"version": number, "result": None}
+    moved = rows.move(connection, work.round, RoundReason.VERSION_STORED, now, holder=holder, values=changes)
+    if moved is None:
+        return None
+    if archive is not None:
+        keep_archive(connection, core.blobs, row, archive, now)
+    version = _version(connection, row, number, work, made, archive, now)
+    federation_versions.insert_one(connection, version)
+    extra = [each.digest for each in (archive, made.state) if each is not None]
+    pinned = [*extra, *(each.digest for each in made.files)]
+    artifacts.hold(connection, pinned, holder=version_holder(row.id, number), until=FOREVER)
+    artifacts.unpin(connection, [rounds.result_holder(row.id, moved.number), *(each.holder for each in work.updates)])
+    settled = [digest for each in work.updates for digest in (each.model_digest, each.upload_digest) if digest]
+    adapter_files.drop(connection, core.blobs, settled, now)
+    federations.change(connection, row.seq, {"version": number})
+    row = row._replace(version=number)
+    announced(connection, core, row, version, now, took_s=rounds.lasted(work.round, now))
+    rounds.open_next(connection, row, now)
+    return version
+
+
+def announced(
+    connection: Connection,
+    core: Core,
+    row: FederationRow,
+    version: VersionRow,
+    now: float,
+    *,
+    took_s: float | None = None,
+) -> None:
+    """Tell of a version that was just stored: by an event, and by callbacks.
+
+    Args:
+        connection: Of the operation.
+        core: The server.
+        row: The federation.
+        version: Its newest version.
+        now: Unix time.
+        took_s: How long its round was open; null if no round has made it.
+    """
+    model = next(digest for path, digest, _ in orjson.loads(version.files) if path == ADAPTER_FILE)
+    news = {
+        "version": version.version, "round": version.round, "equals": version.equals, "sha256": model,
+        "archive_sha256": version.archive_digest, "contributors": orjson.loads(version.summary)["contributors"],
+    }  # fmt: skip
+    of_round: dict[str, Any] = {} if took_s is None else {"took_s": took_s}
+    tell(connection, row, "federation.version", now, **news, **of_round)
+    wake(connection, topic(row.id))
+    told = ToldVersion(id=row.id, number=row.seq, name=row.name, **news)
+    webhooks.announce(connection, row, told, now, base_url=core.settings.public_base_url)
+
+
+def _version(
+    connection: Connection,
+    row: FederationRow,
+    number: int,
+    work: Work,
+    made: Made,
+    archive: FileEntry | None,
+    now: float,
+) -> VersionRow:
+    spec = spec_of(row)
+    contributions = _contributions(connection, work.updates, made.report, now)
+    refused = _refused(connection, row, work, made.report)
+    summary = {**_summary(contributions), "truncation_error": made.report["error"]}
+    report = {
+        "contributions": [each.model_dump() for each in contributions],
+        "refused": [each.model_dump() for each in refused],
+        "report": made.report,
+    }
+    name = f"{row.id}-v{number}"
+    artifact_id = _artifact(connection, row, name, made.files, {"version": number, "round": work.round.number}, now)
+    return VersionRow(
+        row.seq, number, work.round.number, None, artifact_id, spec.strategy.name,
+        _json([(each.path, each.digest, each.size_bytes) for each in made.files]),
+        None if archive is None else archive.digest, None if archive is None else archive.size_bytes,
+        None if made.state is None else made.state.digest, _json(summary), _json(report), now,
+    )  # fmt: skip
+
+
+def _contributions(
+    connection: Connection, updates: Sequence[UpdateRow], report: dict[str, Any], now: float
+) -> list[Contribution]:
+    """Settle the updates of a round, and return what each gave."""
+    weights, excluded, norms = report["weights"], report["excluded"], report["norms"]
+    outcomes = [(each.seq, float(weights.get(each.worker, 0.0)), excluded.get(each.worker)) for each in updates]
+    federation_updates.settle(connection, outcomes, state=AGGREGATED, now=now)
+    return [
+        Contribution(
+            worker=each.worker, update=each.seq, step=each.step, num_examples=each.num_examples,
+            base_version=each.base_version, weight=weight, norm=norms.get(each.worker, each.norm),
+            losses=Losses(before=each.loss_before, after=each.loss_after),
+        )
+        for each, (_, weight, reason) in zip(updates, outcomes, strict=True)
+        if reason is None
+    ]  # fmt: skip
+
+
+def _refused(connection: Connection, row: FederationRow, work: Work, report: dict[str, Any]) -> list[Refusal]:
+    """Return who wanted to give something, and why it was not taken."""
+    seqs = {each.worker: each.seq for each in work.updates}
+    left_out = [
+        Refusal(worker=worker, update=seqs.get(worker), reason=reason) for worker, reason in report["excluded"].items()
+    ]
+    others = federation_updates.of_round(connection, row.seq, work.round.number, [REJECTED, DISCARDED])
+    return left_out + [Refusal(worker=each.worker, update=each.seq, reason=each.reason or "") for each in others]
+
+
+def _summary(contributions: Sequence[Contribution]) -> dict[str, Any]:
+    before = _mean([(each.weight, each.losses.before) for each in contributions])
+    after = _mean([(each.weight, each.losses.after) for each in contributions])
+    return {
+        "contributors": [each.worker for each in contributions],
+        "num_examples": sum(each.num_examples for each in contributions),
+        "step": max((each.step for each in contributions), default=0),
+        "losses": {"before": before, "after": after},
+    }
+
+
+def _mean(weighted: Iterable[tuple[float, float | None]]) -> float | None:
+    """Return the weighted mean of those losses that are known."""
+    known = [(weight, loss) for weight, loss in weighted if loss is not None]
+    total = sum(weight for weight, _ in known)
+    return sum(weight * loss for weight, loss in known) / total if total > 0 else None
+
+
+def _artifact(
+    connection: Connection, row: FederationRow, name: str, made: Sequence[FileEntry], about: dict[str, Any], now: float
+) -> str:
+    id_ = new_id("art")
+    values = {
+        "id": id_, "project": row.project, "name": name, "kind": KIND, "digest": manifest_digest(made),
+        "size_bytes": sum(each.size_bytes for each in made), "file_count": len(made), "task_id": None,
+        "attempt_id": None, "owner": row.owner, "created_at": now, "metadata": _json({"federation": row.id, **about}),
+    }  # fmt: skip
+    artifacts.insert_one(connection, values, [(each.path, each.digest, each.size_bytes) for each in made])
+    return id_
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()

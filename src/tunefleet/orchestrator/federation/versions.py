@@ -1,0 +1,184 @@
+"""Versions of a federation's adapter: list them, wait for the next one, go back to an earlier one."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+import orjson
+
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_versions, federations
+from tunefleet.db.federations.federation_versions import VersionRow
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import artifacts
+from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.lifecycle.federation import FederationStatus
+from tunefleet.lifecycle.round import RoundReason
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.federation import rounds, version_publisher, views, webhooks
+from tunefleet.orchestrator.federation.participants import FederationActor, Who, may_look, may_steer
+from tunefleet.orchestrator.federation.status import FOREVER, existing, find
+from tunefleet.orchestrator.federation.version_archives import with_archive
+from tunefleet.orchestrator.pagination import before, bounded
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.federated import VersionDetail, VersionView
+
+LOOK_S: Final = 5.0
+"""Who waits for a version looks this often, even if nothing says that there is one: another server may make it."""
+
+
+async def list_(
+    core: Core, who: Who, reference: str, *, limit: int = 50, cursor: str | None = None
+) -> Page[VersionView]:
+    """Return versions, newest first.
+
+    Raises:
+        NotFoundError: If there is no such federation.
+        ForbiddenError: If it is none of the asker's business.
+    """
+    start, count = before(cursor), bounded(limit)
+
+    def operation(connection: Connection) -> Page[VersionView]:
+        row = find(connection, who, reference)
+        found = federation_versions.page(connection, row.seq, limit=count + 1, before=start)
+        shown = tuple(views.version_view(each) for each in found[:count])
+        next_cursor = str(shown[-1].version) if len(found) > count else None
+        return Page[VersionView](items=shown, next_cursor=next_cursor)
+
+    return await core.read(operation)
+
+
+async def get(core: Core, who: Who, reference: str, version: int) -> VersionDetail:
+    """Return a version with how it came about.
+
+    Raises:
+        NotFoundError: If there is no such federation or version.
+        ForbiddenError: If it is none of the asker's business.
+    """
+
+    def operation(connection: Connection) -> VersionDetail:
+        row = find(connection, who, reference)
+        return views.version_detail(version_of(connection, row, version), row, who)
+
+    return await core.read(operation)
+
+
+def version_of(connection: Connection, row: FederationRow, version: int | None = None) -> VersionRow:
+    """Return a version of a federation, by default the newest.
+
+    Raises:
+        NotFoundError: If there is no such version, or none yet.
+    """
+    found = federation_versions.get(connection, row.seq, row.version if version is None else version)
+    if found is None and version is None:
+        raise NotFoundError(
+            f"The federation {row.id} has no version yet.",
+            hint=f"Its first round makes one; `tunefleet federation show {row.id}` says what it waits for.",
+        )
+    if found is None:
+        raise NotFoundError(
+            f"The federation {row.id} has no version {version}; its newest is {row.version}.",
+            hint=f"`tunefleet federation versions {row.id}` lists them.",
+        )
+    return found
+
+
+async def newest(core: Core, who: Who, reference: str, *, after: int = 0, wait_s: float = 0.0) -> VersionRow | None:
+    """Return the newest version, once it is newer than one that the asker has.
+
+    Args:
+        core: The server.
+        who: Who asks.
+        reference: The federation.
+        after: The version that the asker has; 0 for none.
+        wait_s: How long to wait for a newer one.
+
+    Returns:
+        The version; null if none is newer.
+
+    Raises:
+        NotFoundError: If there is no such federation.
+        ForbiddenError: If it is none of the asker's business.
+    """
+    # A token names its federation, and is refused with any other; a key may know this one by its number.
+    if isinstance(who, FederationActor):
+        id_ = who.federation_id
+    else:
+        id_ = (await core.read(partial(find, who=who, reference=reference))).id
+    end = core.clock.monotonic() + wait_s
+    while True:
+        # The version first: what is published during the look ends the wait.
+        seen = core.signals.version(version_publisher.topic(id_))
+        row, found = await _look(core, who.project, reference, seen)
+        may_look(who, row)
+        left = end - core.clock.monotonic()
+        if row.version > after and found is not None:
+            return found
+        if left <= 0 or core.signals.closed:
+            return None
+        await core.signals.wait(version_publisher.topic(id_), min(left, LOOK_S), seen)
+
+
+async def _look(core: Core, project: str, reference: str, seen: int) -> tuple[FederationRow, VersionRow | None]:
+    """Return a federation and its newest version; a crowd that heard of it at the same time looks once."""
+    key = project, reference, seen
+    look = core.looks.get(key)
+    if look is None:
+        look = asyncio.ensure_future(core.read(partial(_newest, project=project, reference=reference)))
+        core.looks[key] = look
+        look.add_done_callback(lambda _: core.looks.pop(key))
+    # Whoever gives up does so for himself alone.
+    return await asyncio.shield(look)
+
+
+def _newest(connection: Connection, *, project: str, reference: str) -> tuple[FederationRow, VersionRow | None]:
+    row = existing(connection, project, reference)
+    return row, federation_versions.get(connection, row.seq, row.version) if row.version else None
+
+
+async def rollback(core: Core, who: Who, reference: str, version: int) -> VersionView:
+    """Make an earlier version the newest one again, as a version of its own: workers look for greater numbers.
+
+    What has come for the open round was trained on what is undone, and is put aside.
+
+    Raises:
+        NotFoundError: If there is no such federation or version.
+        ForbiddenError: If it belongs to somebody else.
+        ConflictError: If it is the newest one already.
+    """
+    target, told = await core.read(partial(_target, who=who, reference=reference, version=version))
+    if told:
+        await with_archive(core, target)
+    made = await core.write(partial(_roll_back, core=core, who=who, reference=reference, version=version))
+    return views.version_view(made)
+
+
+def _target(connection: Connection, *, who: Who, reference: str, version: int) -> tuple[VersionRow, bool]:
+    row = find(connection, who, reference)
+    may_steer(who, row)
+    return version_of(connection, row, version), webhooks.are_wanted(connection, row)
+
+
+def _roll_back(connection: Connection, *, core: Core, who: Who, reference: str, version: int) -> VersionRow:
+    row, now = find(connection, who, reference, lock=True), core.clock.wall()
+    may_steer(who, row)
+    target = version_of(connection, row, version)
+    if target.version == row.version:
+        raise ConflictError(f"Version {version} is the newest one of {row.id}.")
+    rounds.abandon(
+        connection, row, RoundReason.ROLLED_BACK, f"The federation went back to version {target.version}.", now
+    )
+    made = target._replace(version=row.version + 1, round=None, equals=target.version, created_at=now)
+    federation_versions.insert_one(connection, made)
+    extra = [digest for digest in (made.archive_digest, made.state_digest) if digest is not None]
+    digests = [*extra, *(digest for _, digest, _ in orjson.loads(made.files))]
+    holder = federation_versions.holder(row.id, made.version)
+    artifacts.pin(connection, digests, holder=holder, until=FOREVER)
+    federations.change(connection, row.seq, {"version": made.version})
+    row = row._replace(version=made.version)
+    version_publisher.announced(connection, core, row, made, now)
+    if not FederationStatus(row.status).final and row.round:
+        rounds.open_next(connection, row, now)
+    return made

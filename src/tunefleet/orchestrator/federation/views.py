@@ -1,0 +1,238 @@
+"""Rows of federations as the API shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import orjson
+
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_updates, federations, rounds
+from tunefleet.db.federations.federation_updates import UpdateRow
+from tunefleet.db.federations.federation_versions import VersionRow
+from tunefleet.db.federations.federations import FederationRow, MemberRow
+from tunefleet.db.federations.rounds import RoundRow
+from tunefleet.db.repositories import tasks
+from tunefleet.lifecycle.round import RoundStatus
+from tunefleet.orchestrator.federation.participants import Who
+from tunefleet.orchestrator.federation.rounds import participants
+from tunefleet.orchestrator.federation.status import sees, sees_all, spec_of
+from tunefleet.orchestrator.federation.updates.acceptance import HARMLESS
+from tunefleet.orchestrator.notifications.channels import shown
+from tunefleet.orchestrator.views import maybe_moment, moment
+from tunefleet.schemas.federated import (
+    ADAPTER_FILE,
+    CheckpointMark,
+    FederationDetail,
+    FederationView,
+    Losses,
+    MemberView,
+    RoundView,
+    UpdateView,
+    VersionDetail,
+    VersionFile,
+    VersionView,
+)
+
+NEWEST_ROUNDS = 10
+"""How many rounds are shown with their federation."""
+
+
+def federation_view(connection: Connection, row: FederationRow, who: Who) -> FederationView:
+    """Show a federation in a list."""
+    return FederationView(**_fields(connection, row, who))
+
+
+def federation_detail(connection: Connection, row: FederationRow, who: Who) -> FederationDetail:
+    """Show all that somebody may know of a federation."""
+    newest = rounds.newest(connection, row.seq, limit=NEWEST_ROUNDS)
+    return FederationDetail(
+        **_fields(connection, row, who),
+        spec=spec_of(row).model_dump(mode="json", exclude_none=True),
+        contract=None if row.contract is None else orjson.loads(row.contract),
+        member_list=member_views(connection, row, who),
+        rounds=tuple(round_views(connection, row, newest, who)),
+    )
+
+
+def _fields(connection: Connection, row: FederationRow, who: Who) -> dict[str, Any]:
+    spec = spec_of(row)
+    current = rounds.get(connection, row.seq, row.round)
+    contract = {} if row.contract is None else orjson.loads(row.contract)
+    return {
+        "id": row.id,
+        "number": row.seq,
+        "name": row.name,
+        "owner": row.owner,
+        "status": row.status,
+        "why": None if current is None else round_views(connection, row, [current], who)[0].why,
+        "base_model": spec.base_model or contract.get("base_model"),
+        "strategy": spec.strategy.name,
+        "task_id": _task_id(connection, row),
+        "version": row.version,
+        "round": row.round or None,
+        "members": federations.member_counts(connection, [row.seq]).get(row.seq, 0),
+        "created_at": moment(row.created_at),
+        "started_at": maybe_moment(row.started_at),
+        "finished_at": maybe_moment(row.finished_at),
+    }
+
+
+def _task_id(connection: Connection, row: FederationRow) -> str | None:
+    found = [] if row.task_seq is None else tasks.by_seqs(connection, [row.task_seq])
+    return found[0].id if found else None
+
+
+def round_views(connection: Connection, row: FederationRow, found: Sequence[RoundRow], who: Who) -> list[RoundView]:
+    """Show rounds of a federation; of what was wrong with others' updates, nothing to who may not see them."""
+    tells = sees_all(who, row)
+    workers = federation_updates.workers_of_rounds(connection, row.seq, [each.number for each in found])
+    return [_round(row, each, workers.get(each.number, []), tells=tells) for each in found]
+
+
+def _round(row: FederationRow, found: RoundRow, workers: Sequence[str], *, tells: bool) -> RoundView:
+    return RoundView(
+        number=found.number,
+        status=cast(Any, found.status),
+        why=_why(row, found, workers, tells=tells),
+        participants=participants(found),
+        uploaded=tuple(workers),
+        version=found.version,
+        opened_at=moment(found.opened_at),
+        deadline_at=maybe_moment(found.deadline_at),
+        closed_at=maybe_moment(found.closed_at),
+        finished_at=maybe_moment(found.finished_at),
+    )
+
+
+def _why(row: FederationRow, found: RoundRow, workers: Sequence[str], *, tells: bool) -> str | None:
+    status = RoundStatus(found.status)
+    if status is RoundStatus.SAMPLING:
+        return f"The federation is {row.status}."
+    if status is not RoundStatus.COLLECTING:
+        again = "It is tried again: " if found.error and not status.final else ""
+        error = found.error if tells or not found.error else "The updates could not be aggregated."
+        return f"{again}{error}" if error else None
+    names, spec = participants(found), spec_of(row)
+    wanted = spec.min_workers if names is None else len(names)
+    text = f"{len(workers)} of {wanted} updates are there."
+    missing = sorted(set(names or ()) - set(workers))
+    if missing and workers:
+        text += f" {', '.join(missing[:5])}{' and others' if len(missing) > 5 else ''} did not upload yet."
+    return text if row.status == "running" else f"{text} The federation is {row.status}."
+
+
+def member_views(connection: Connection, row: FederationRow, who: Who) -> tuple[MemberView, ...]:
+    """Show the workers of a federation; of those whose updates the asker may not see, that they are there."""
+    refused = {
+        worker: why
+        for worker, why in federation_updates.refused_last(connection, row.seq).items()
+        if why not in HARMLESS
+    }
+    return tuple(
+        member_view(each).model_copy(update={"refused": refused.get(each.worker)})
+        if sees(who, row, each.worker)
+        else MemberView(worker=each.worker, joined_at=moment(each.joined_at), seen_at=moment(each.seen_at))
+        for each in federations.members(connection, row.seq)
+    )
+
+
+def member_view(row: MemberRow, rows_taken: int | None = None) -> MemberView:
+    """Show a worker of a federation."""
+    return MemberView(
+        worker=row.worker,
+        callback_url=None if row.callback_url is None else shown(row.callback_url),
+        updates=row.updates,
+        num_examples=row.num_examples,
+        step=row.step,
+        round=row.round,
+        loss=row.loss,
+        attempt=row.attempt,
+        rows_taken=rows_taken,
+        joined_at=moment(row.joined_at),
+        seen_at=moment(row.seen_at),
+    )
+
+
+def update_view(row: UpdateRow) -> UpdateView:
+    """Show an update."""
+    return UpdateView(
+        id=row.seq,
+        worker=row.worker,
+        round=row.round,
+        state=cast(Any, row.state),
+        reason=row.reason,
+        step=row.step,
+        num_examples=row.num_examples,
+        base_version=row.base_version,
+        sha256=row.upload_digest,
+        upload_dtype=cast(Any, row.upload_dtype),
+        size_bytes=row.size_bytes,
+        norm=row.norm,
+        weight=row.weight,
+        losses=Losses(before=row.loss_before, after=row.loss_after),
+        attempt=row.attempt,
+        created_at=moment(row.created_at),
+    )
+
+
+def version_view(row: VersionRow) -> VersionView:
+    """Show a version in a list."""
+    return VersionView(**_version(row))
+
+
+def version_detail(row: VersionRow, federation: FederationRow, who: Who) -> VersionDetail:
+    """Show a version with how it came about; of updates that the asker may not see, nothing, nor what compares them."""
+    files = [VersionFile(path=path, sha256=digest, size_bytes=size) for path, digest, size in orjson.loads(row.files)]
+    made = VersionDetail.model_validate(
+        {
+            **_version(row),
+            **orjson.loads(row.report),
+            "losses": orjson.loads(row.summary)["losses"],
+            "files": files,
+        }
+    )
+    if sees(who, federation, ""):
+        return made
+    return made.model_copy(
+        update={
+            "contributions": tuple(each for each in made.contributions if sees(who, federation, each.worker)),
+            "refused": tuple(each for each in made.refused if sees(who, federation, each.worker)),
+            "report": {},
+        }
+    )
+
+
+def _version(row: VersionRow) -> dict[str, Any]:
+    summary = orjson.loads(row.summary)
+    model = next(each for each in orjson.loads(row.files) if each[0] == ADAPTER_FILE)
+    return {
+        "version": row.version,
+        "round": row.round,
+        "equals": row.equals,
+        "strategy": row.strategy,
+        "contributors": summary["contributors"],
+        "num_examples": summary["num_examples"],
+        "step": summary["step"],
+        "loss": summary["losses"]["after"],
+        "truncation_error": summary.get("truncation_error"),
+        "sha256": model[1],
+        "size_bytes": model[2],
+        "archive_sha256": row.archive_digest,
+        "archive_size_bytes": row.archive_size_bytes,
+        "artifact_id": row.artifact_id,
+        "created_at": moment(row.created_at),
+    }
+
+
+def checkpoint_mark(row: VersionRow) -> CheckpointMark:
+    """Show where a version stands, in the upload guide's words."""
+    summary = orjson.loads(row.summary)
+    return CheckpointMark(
+        step=summary["step"],
+        timestamp=moment(row.created_at),
+        round=row.round,
+        contributors=summary["contributors"],
+        strategy=row.strategy,
+    )

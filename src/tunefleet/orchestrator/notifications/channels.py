@@ -1,0 +1,231 @@
+"""The channels of users: make, list, change, test and remove them, and see what was told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import notifications
+from tunefleet.db.repositories.notifications import ChannelRow
+from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError
+from tunefleet.orchestrator.access.permissions import Actor, may_administer, may_change, may_read, may_submit
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.ids import new_id
+from tunefleet.orchestrator.notifications import formats
+from tunefleet.orchestrator.notifications.senders import Sender, mail_server
+from tunefleet.orchestrator.notifications.triggers import TOPIC
+from tunefleet.orchestrator.views import moment
+from tunefleet.schemas.notify import ChannelChange, ChannelCreate, ChannelCreated, ChannelTestReply, ChannelView, Told
+from tunefleet.spec.notify import MAILTO, OCCASIONS, Format, Occasion, address_fault, format_of
+
+MAX_CHANNELS: Final = 50
+"""Of one owner."""
+_LIST: Final = "`tunefleet notify ls` lists them."
+
+
+async def create(core: Core, actor: Actor, body: ChannelCreate) -> ChannelCreated:
+    """Make a channel; the secret that signs is shown this once.
+
+    Raises:
+        InputError: If the address or the secret cannot be used.
+        ConflictError: If there is one with that name, or too many.
+        ForbiddenError: If it is for everyone's tasks, and the actor is no admin.
+    """
+    may_submit(actor)
+    if body.everyone:
+        may_administer(actor)
+    format_ = body.format or format_of(body.to)
+    _check(core, body.to, format_)
+    secret = _secret(body.secret, format_)
+    values = {
+        "id": new_id("chn"), "project": actor.project, "owner": actor.owner, "name": body.name, "format": format_,
+        "target": body.to, "secret": secret, "events": _joined(body.on), "everyone": int(body.everyone),
+        "enabled": 1, "created_at": core.clock.wall(),
+    }  # fmt: skip
+    row = await core.write(partial(_insert, values=values))
+    return ChannelCreated(**channel_view(row).model_dump(), secret=row.secret)
+
+
+async def list_(core: Core, actor: Actor) -> list[ChannelView]:
+    """Return the actor's channels, oldest first; an admin sees those of all owners."""
+    may_read(actor)
+    rows = await core.read(notifications.all_rows)
+    return [channel_view(row) for row in rows if _visible(actor, row)]
+
+
+async def get(core: Core, actor: Actor, channel: str) -> ChannelView:
+    """Return a channel by its id, or by its name if it is the actor's.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    may_read(actor)
+    return channel_view(await core.read(partial(find, actor=actor, channel=channel)))
+
+
+async def change(core: Core, actor: Actor, channel: str, body: ChannelChange) -> ChannelView:
+    """Change a channel; what waits for it goes to its new address.
+
+    Raises:
+        NotFoundError: If there is none.
+        InputError: If the address cannot be used.
+        ForbiddenError: If it is to be for everyone's tasks, and the actor is no admin.
+    """
+    may_submit(actor)
+    if body.everyone:
+        may_administer(actor)
+    return channel_view(await core.write(partial(_change, core=core, actor=actor, channel=channel, body=body)))
+
+
+async def remove(core: Core, actor: Actor, channel: str) -> None:
+    """Forget a channel; what waits for it is given up.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    may_submit(actor)
+
+    def operation(connection: Connection) -> None:
+        row = _mine(connection, actor, channel)
+        notifications.give_up_channel(connection, row.id, "The channel was removed.")
+        notifications.remove(connection, row.id)
+
+    await core.write(operation)
+
+
+async def test(core: Core, actor: Actor, channel: str) -> ChannelTestReply:
+    """Send a message that says that it is a test, now and once, and say how it went.
+
+    Raises:
+        NotFoundError: If there is no such channel.
+    """
+    may_submit(actor)
+    row = await core.read(partial(_mine, actor=actor, channel=channel))
+    now = core.clock.wall()
+    wanted = _split(row.events)
+    text = f"This is a test of the channel {row.name}. It is told of: {', '.join(wanted).replace('_', ' ')}."
+    told = Told(
+        id=new_id("ntf"),
+        event=wanted[0],
+        at=moment(now),
+        title="This is a test",
+        text=text,
+        command="tunefleet notify ls",  # a test is in no log,
+    )
+    sender = Sender(core.settings)
+    try:
+        outcome = await sender.send(told, cast(Format, row.format), row.target, row.secret, now)
+    finally:
+        sender.close()
+    return ChannelTestReply(sent=outcome.error is None, error=outcome.error)
+
+
+def channel_view(row: ChannelRow) -> ChannelView:
+    """Show a channel."""
+    return ChannelView(
+        id=row.id,
+        name=row.name,
+        owner=row.owner,
+        to=shown(row.target),
+        format=cast(Format, row.format),
+        on=_split(row.events),
+        signed=row.secret is not None,
+        everyone=bool(row.everyone),
+        enabled=bool(row.enabled),
+        created_at=moment(row.created_at),
+    )
+
+
+def _insert(connection: Connection, *, values: Mapping[str, Any]) -> ChannelRow:
+    name, owner, project = values["name"], values["owner"], values["project"]
+    if notifications.by_name(connection, name, project=project, owner=owner) is not None:
+        raise ConflictError(f"There is a channel {name} already.", hint=f"Choose another name; {_LIST}")
+    if len([row for row in notifications.all_rows(connection) if row.owner == owner]) >= MAX_CHANNELS:
+        raise ConflictError(f"{owner} has {MAX_CHANNELS} channels, and may not have more.", hint="Remove one.")
+    return notifications.insert_one(connection, values)
+
+
+def _change(connection: Connection, *, core: Core, actor: Actor, channel: str, body: ChannelChange) -> ChannelRow:
+    row = _mine(connection, actor, channel)
+    target = body.to or row.target
+    format_: Format = body.format or (format_of(target) if body.to is not None else cast(Format, row.format))
+    _check(core, target, format_)
+    secret = row.secret if format_ == "webhook" and row.secret is not None else _secret(None, format_)
+    values: dict[str, Any] = {"target": target, "format": format_, "secret": secret}
+    values |= {} if body.on is None else {"events": _joined(body.on)}
+    values |= {name: int(value) for name in ("everyone", "enabled") if (value := getattr(body, name)) is not None}
+    notifications.change(connection, row.id, values)
+    if body.enabled is False:
+        notifications.give_up_channel(connection, row.id, "The channel was switched off.")
+    elif (target, format_) != (row.target, row.format):
+        notifications.readdress(connection, row.id, target=target, format_=format_, now=core.clock.wall())
+        wake(connection, TOPIC)
+    changed = notifications.by_id(connection, row.id)
+    assert changed is not None, "it was just there"
+    return changed
+
+
+def shown(target: str) -> str:
+    """Return an address without what may be a secret in it: of Slack's and Discord's, all but the host is."""
+    if target.lower().startswith(MAILTO):
+        return target
+    parts = urlsplit(target)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/…"
+
+
+def find(connection: Connection, actor: Actor, channel: str) -> ChannelRow:
+    """Return a channel that the actor may see.
+
+    Args:
+        connection: To read with.
+        actor: Who asks.
+        channel: Its id, or the name of one of the actor's.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    named = notifications.by_name(connection, channel, project=actor.project, owner=actor.owner)
+    row = named or notifications.by_id(connection, channel)
+    if row is None or not _visible(actor, row):
+        raise NotFoundError(f"There is no channel {channel}.", hint=_LIST)
+    return row
+
+
+def _mine(connection: Connection, actor: Actor, channel: str) -> ChannelRow:
+    row = find(connection, actor, channel)
+    may_change(actor, row.owner, row.id)
+    return row
+
+
+def _visible(actor: Actor, row: ChannelRow) -> bool:
+    return row.project == actor.project and (actor.role == "admin" or row.owner == actor.owner)
+
+
+def _check(core: Core, target: str, format_: Format) -> None:
+    fault = address_fault(target, format_)
+    if fault is not None:
+        raise InputError(f"The address {fault}.")
+    if format_ == "email":
+        try:
+            mail_server(core.settings)
+        except MachineError as error:
+            raise InputError(error.message, hint=error.hint) from error
+
+
+def _secret(given: str | None, format_: Format) -> str | None:
+    if given is not None and format_ != "webhook":
+        raise InputError(f"What goes out in the format {format_} is not signed.", hint="Leave the secret out.")
+    if given is not None and not formats.is_secret(given):
+        raise InputError("The secret cannot be used.", hint="Write whsec_ and base64 of 24 bytes or more.")
+    return (given or formats.new_secret()) if format_ == "webhook" else None
+
+
+def _joined(on: Sequence[Occasion]) -> str:
+    return ",".join(each for each in OCCASIONS if each in on)
+
+
+def _split(text: str) -> tuple[Occasion, ...]:
+    return cast(tuple[Occasion, ...], tuple(text.split(",")))

@@ -1,0 +1,241 @@
+"""The figures that are looked up when somebody asks: what waits, what runs, who is there and how busy.
+
+The look is made in a reader thread, through indexes, and is good for some seconds: many who ask cost as much as one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from tunefleet.db import Connection
+from tunefleet.db.engine import statistics
+from tunefleet.db.fleet import workers
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.observability.counters import OTHER, Bounded
+from tunefleet.orchestrator.scheduling import cluster_state
+from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.placement import Requirement, WorkerState, explain
+from tunefleet.schemas.worker_link import GpuLoad
+
+FRESH_S: Final = 5.0
+"""So long a look is good."""
+MOST_NEEDS: Final = 40
+"""The needs that most tasks have are told by themselves, the others together."""
+_MOST_MATCHES: Final = 20_000
+"""So many pairs of need and worker are looked at; whether the rest is served is not told."""
+_GIB: Final = 1 << 30
+_MOST_TAGS: Final = 80
+MOST_WORKERS: Final = 200
+"""The GPUs of so many workers are told by worker, too; in a larger fleet those of the others by model alone."""
+
+
+@dataclass(slots=True)
+class _Device:
+    """Devices of one model, summed up."""
+
+    count: int = 0
+    busy: list[float] = field(default_factory=list)
+    total_bytes: int = 0
+    free_bytes: int = 0
+    power_w: float = 0.0
+
+    def add(self, gpu: Mapping[str, Any], now: GpuLoad | None) -> None:
+        """Take one: what it is, and what its worker said of it last."""
+        self.count += 1
+        self.total_bytes += gpu.get("memory_total_bytes") or 0
+        if now is None:
+            self.free_bytes += gpu.get("memory_free_bytes") or 0
+            return
+        self.free_bytes += now.memory_free_bytes or 0
+        self.power_w += now.power_w or 0.0
+        if now.utilisation_percent is not None:
+            self.busy.append(now.utilisation_percent / 100)
+
+
+@dataclass(slots=True)
+class _Look:
+    tasks: Counter[tuple[str, str]] = field(default_factory=Counter)
+    demand: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    leases: Counter[str] = field(default_factory=Counter)
+    workers: dict[str, int] = field(default_factory=dict)
+    devices: dict[str, _Device] = field(default_factory=dict)
+    of_workers: dict[tuple[str, str], _Device] = field(default_factory=dict)
+    storage: tuple[int, int] | None = None
+    oldest_s: float = 0.0
+    answering: int = 0
+
+
+class Gauges(Collector):
+    """Holds the newest look; `refresh` makes a new one if it is too old.
+
+    Args:
+        kind: What the label `kind` may hold.
+    """
+
+    def __init__(self, kind: Bounded) -> None:
+        self._kind = kind
+        self._model = Bounded()
+        # Apart: names that tasks ask for must not use up those that devices have.
+        self._wanted = Bounded()
+        self._look = _Look()
+        self._at: float | None = None
+        self._told = True
+        self._looking = asyncio.Lock()
+
+    async def refresh(self, core: Core) -> None:
+        """Look, unless that was done a moment ago."""
+        async with self._looking:
+            now = core.clock.monotonic()
+            if self._at is not None and now - self._at < FRESH_S:
+                return
+            here, answering = cluster_state.presences(core), _answering(core)
+            # What all servers share is told by the leader: a sum over them counts it once.
+            self._told = not core.db.shared or core.leading.leads(now)
+            if not self._told:
+                return
+            look = await core.read(lambda connection: self._read(connection, here, answering))
+            if core.blobs.limit_bytes is not None:
+                look.storage = core.blobs.used_bytes, core.blobs.limit_bytes
+            self._look = look
+            self._at = core.clock.monotonic()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families, as of the last look; none where another server leads."""
+        if not self._told:
+            return
+        look = self._look
+        depth = _gauge("tunefleet_tasks", "Tasks that have not ended, by status and kind.", ["status", "kind"])
+        for (status, kind), count in sorted(look.tasks.items()):
+            depth.add_metric([status, kind], count)
+        names = ["kind", "gpu", "gpus", "vram_gib", "tags", "served"]
+        demand = _gauge(
+            "tunefleet_demand_tasks",
+            "Waiting tasks by what they need; served=no: no registered worker could ever run them.",
+            names,
+        )
+        for labels, count in sorted(look.demand.items()):
+            demand.add_metric(labels, count)
+        leases = _gauge("tunefleet_leases", "Attempts that workers are offered or hold.", ["state"])
+        for state in ("offered", "accepted"):
+            leases.add_metric([state], look.leases[state])
+        present = _gauge("tunefleet_workers", "Registered workers by state.", ["state"])
+        for state in ("online", "lost", "offline"):
+            present.add_metric([state], look.workers.get(state, 0))
+        yield from (depth, demand, leases, present)
+        yield GaugeMetricFamily(
+            "tunefleet_workers_answering", "Workers that this process has heard of lately.", look.answering
+        )
+        yield GaugeMetricFamily(
+            "tunefleet_queue_oldest_seconds", "How long the task that waits longest has waited.", look.oldest_s
+        )
+        yield from self._of_devices(look)
+        yield from self._of_workers(look)
+        yield from self._of_storage(look)
+
+    def _of_devices(self, look: _Look) -> Iterator[Metric]:
+        by_model = ["model"]
+        count = _gauge("tunefleet_gpus", "GPUs of the workers that answer, by model.", by_model)
+        busy = _gauge("tunefleet_gpu_utilisation_ratio", "Mean utilisation of the GPUs that tell it, 0 to 1.", by_model)
+        total = _gauge("tunefleet_gpu_memory_total_bytes", "Their memory.", by_model)
+        free = _gauge("tunefleet_gpu_memory_free_bytes", "What of it nobody uses, as the workers said last.", by_model)
+        power = _gauge("tunefleet_gpu_power_watts", "What they draw together.", by_model)
+        for model, device in sorted(look.devices.items()):
+            count.add_metric([model], device.count)
+            total.add_metric([model], device.total_bytes)
+            free.add_metric([model], device.free_bytes)
+            power.add_metric([model], device.power_w)
+            if device.busy:
+                busy.add_metric([model], sum(device.busy) / len(device.busy))
+        yield from (count, busy, total, free, power)
+
+    def _of_workers(self, look: _Look) -> Iterator[Metric]:
+        names = ["worker", "model"]
+        busy = _gauge(
+            "tunefleet_worker_gpu_utilisation_ratio",
+            f"Mean utilisation of a worker's GPUs, 0 to 1; of {MOST_WORKERS} workers at most.",
+            names,
+        )
+        free = _gauge("tunefleet_worker_gpu_memory_free_bytes", "What nobody uses of their memory; likewise.", names)
+        for labels, device in sorted(look.of_workers.items()):
+            free.add_metric(labels, device.free_bytes)
+            if device.busy:
+                busy.add_metric(labels, sum(device.busy) / len(device.busy))
+        yield from (busy, free)
+
+    def _of_storage(self, look: _Look) -> Iterator[Metric]:
+        where = "where TUNEFLEET_STORAGE_LIMIT_BYTES is set."
+        used = _gauge("tunefleet_storage_used_bytes", f"What the server's files take together, {where}", [])
+        limit = _gauge("tunefleet_storage_limit_bytes", f"What they may take, {where}", [])
+        for family, size_bytes in zip((used, limit), look.storage or (), strict=False):
+            family.add_metric([], size_bytes)
+        yield from (used, limit)
+
+    def _read(self, connection: Connection, here: Presences, answering: frozenset[str]) -> _Look:
+        look = _Look(workers=statistics.workers_by_status(connection), answering=len(answering))
+        for status, kind, count in statistics.set_aside(connection):
+            look.tasks[status, self._kind(kind)] += count
+        for state, kind, count in statistics.held(connection):
+            look.leases[state] += count
+            look.tasks["dispatched" if state == "offered" else "running", self._kind(kind)] += count
+        waiting = statistics.queued_by_need(connection)
+        needs = cluster_state.needs(connection, [key for key, _ in waiting])
+        for key, count in waiting:
+            look.tasks["queued", self._kind(needs[key].kind)] += count
+        if waiting:
+            fleet = cluster_state.states(connection, here)
+            look.demand = self._demand([(needs[key], count) for key, count in waiting], fleet)
+            oldest = statistics.oldest_queued(connection, [key for key, _ in waiting[:MOST_NEEDS]])
+            look.oldest_s = 0.0 if oldest is None else max(0.0, here.now - oldest)
+        self._devices(connection, here, answering, look)
+        return look
+
+    def _demand(
+        self, waiting: Sequence[tuple[Requirement, int]], fleet: Sequence[WorkerState]
+    ) -> Counter[tuple[str, ...]]:
+        found: Counter[tuple[str, ...]] = Counter()
+        told = min(MOST_NEEDS, max(1, _MOST_MATCHES // max(1, len(fleet))))
+        for need, count in waiting[:told]:
+            why = explain(need, fleet)
+            served = "no" if why is not None and why.startswith("unschedulable") else "yes"
+            found[*self._labels(need), served] += count
+        for need, count in waiting[told:]:
+            found[self._kind(need.kind), OTHER, OTHER, OTHER, OTHER, "unknown"] += count
+        return found
+
+    def _labels(self, need: Requirement) -> tuple[str, ...]:
+        wanted = need.gpu_type or "any"
+        gpu = self._wanted(wanted) if need.gpu_count and not need.gpu_optional else "none"
+        vram_gib = f"{need.gpu_memory_bytes / _GIB:g}" if need.gpu_memory_bytes else "0"
+        tags = ",".join(sorted(need.tags))[:_MOST_TAGS]
+        return self._kind(need.kind), gpu, str(need.gpu_count), vram_gib, tags
+
+    def _devices(self, connection: Connection, here: Presences, answering: frozenset[str], look: _Look) -> None:
+        for worker_id, _, _, text, _ in workers.standing(connection):
+            if worker_id not in answering:
+                continue
+            load = here.loads.get(worker_id)
+            now = {each.uuid: each for each in load.gpus} if load is not None else {}
+            for gpu in orjson.loads(text).get("gpus") or ():
+                model = self._model(gpu["name"])
+                look.devices.setdefault(model, _Device()).add(gpu, now.get(gpu["uuid"]))
+                if (worker_id, model) in look.of_workers or len(look.of_workers) < MOST_WORKERS:
+                    look.of_workers.setdefault((worker_id, model), _Device()).add(gpu, now.get(gpu["uuid"]))
+
+
+def _answering(core: Core) -> frozenset[str]:
+    patience_s = core.settings.lost_after_s / 2
+    heard = core.fleet.presences.items()
+    return frozenset(id_ for id_, each in heard if not each.lost and core.fleet.silence_s(id_) < patience_s)
+
+
+def _gauge(name: str, help_: str, labels: list[str]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, help_, labels=labels)

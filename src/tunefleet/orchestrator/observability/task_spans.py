@@ -1,0 +1,154 @@
+"""The server's spans of a task's trace: the task, its submit, each placement, offer and attempt.
+
+Told after the commit that ended them, from the rows that it has written. A task belongs to a trace if its submit came
+with one, or this server sends spans; which one is in the store, for whoever offers it and whoever ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from tunefleet.db import Connection, after_commit
+from tunefleet.db.repositories import attempts, traces
+from tunefleet.db.repositories.traces import TraceRow
+from tunefleet.db.rows import AttemptRow, TaskRow
+from tunefleet.lifecycle.task import FINAL
+from tunefleet.observability import traceparent
+from tunefleet.observability.spans import Spans, Told, Value
+from tunefleet.observability.traceparent import Place
+from tunefleet.orchestrator.observability.trace_links import Descends, below
+
+_FINAL: Final = frozenset(status.value for status in FINAL)
+
+
+def attempt_place(task: Place, attempt_id: str) -> Place:
+    """Return the span of an attempt: what a worker tells lies below it."""
+    return task.span(f"attempt {attempt_id}")
+
+
+def attempt_traceparent(task: str | None, attempt_id: str) -> str | None:
+    """Return what a worker is told of an attempt's span; null if its task belongs to no trace.
+
+    Args:
+        task: The `traceparent` of the task.
+        attempt_id: The attempt.
+    """
+    place = traceparent.read(task)
+    return None if place is None else attempt_place(place, attempt_id).traceparent
+
+
+class TaskSpans:
+    """Looks at the notes of each transaction.
+
+    Args:
+        spans: Where spans go.
+        wall: The wall clock.
+    """
+
+    def __init__(self, spans: Spans, wall: Callable[[], float]) -> None:
+        self._spans = spans
+        self._wall = wall
+
+    def note(self, connection: Connection, noted: Sequence[object]) -> None:
+        """Give new tasks a trace, and tell what has ended once it is committed."""
+        rows = [thing for thing in noted if isinstance(thing, TaskRow)]
+        tries = [thing for thing in noted if isinstance(thing, AttemptRow)]
+        if not rows and not tries:
+            return
+        heads = _heads(connection, tries)
+        ids = {row.id for row in rows} | {row.task_id for row in (*tries, *heads.values())}
+        ids |= {row.parent_task_id for row in rows if row.status in _FINAL and row.parent_task_id is not None}
+        known = traces.of_tasks(connection, sorted(ids))
+        fresh = [row.id for row in rows if row.version == 0 and row.id not in known]
+        new = _begun(fresh, known, {each.task_id: each.origin for each in noted if isinstance(each, Descends)})
+        traces.add(connection, new.values())
+        after_commit(connection, partial(self._tell, {**known, **new}, rows, tries, heads))
+
+    def _tell(
+        self,
+        known: Mapping[str, TraceRow],
+        rows: Sequence[TaskRow],
+        tries: Sequence[AttemptRow],
+        heads: Mapping[str, AttemptRow],
+    ) -> None:
+        began = {row.id: row for row in rows}
+        for row in rows:
+            place = _place(known, row.id)
+            if place is None:
+                continue
+            if row.version == 0:
+                self._say("submit", place.span("submit"), place, (row.created_at, self._wall()), _of_task(row))
+            if row.status in _FINAL and row.finished_at is not None:
+                parent = traceparent.read(known[row.id].parent)
+                error = row.error or row.reason if row.status == "failed" else None
+                older = _place(known, row.parent_task_id or "")
+                # What a caller's own trace has of a task that it repeats.
+                links = [older] if older is not None and older.trace_id != place.trace_id else []
+                self._say("task", place, parent, (row.created_at, row.finished_at), _of_task(row), error, links)
+        for each in tries:
+            place = _place(known, each.task_id)
+            if place is not None:
+                head = heads.get(each.merged_into or "")
+                with_ = None if head is None else _place(known, head.task_id)
+                links = [] if head is None or with_ is None else [attempt_place(with_, head.id)]
+                self._attempt(place, each, began.get(each.task_id), links)
+
+    def _attempt(self, task: Place, row: AttemptRow, moved: TaskRow | None, links: Sequence[Place]) -> None:
+        place = attempt_place(task, row.id)
+        about: dict[str, Value] = {"tunefleet.attempt": row.number, "tunefleet.worker": row.worker_id}
+        claimed = row.state == "accepted" and row.accepted_at == row.offered_at
+        if row.state == "offered" or claimed:
+            since = moved.queued_at if moved is not None and moved.queued_at is not None else row.offered_at
+            self._say("place", task.span(f"place {row.id}"), task, (since, row.offered_at), about)
+        elif row.state == "accepted" and row.accepted_at is not None:
+            self._say("offer", place.span(f"offer {row.id}"), place, (row.offered_at, row.accepted_at), about)
+        elif row.finished_at is not None:
+            error = row.error or row.reason if row.state in {"void", "failed"} else None
+            about |= {"tunefleet.state": row.state, "tunefleet.reason": row.reason or ""}
+            self._say("attempt", place, task, (row.offered_at, row.finished_at), about, error, links)
+
+    def _say(
+        self,
+        name: str,
+        place: Place,
+        parent: Place | None,
+        times: tuple[float, float],
+        about: Mapping[str, Value],
+        error: str | None = None,
+        links: Sequence[Place] = (),
+    ) -> None:
+        self._spans.tell(Told(name, place, parent, *times, about, error, links))
+
+
+def _begun(fresh: Sequence[str], known: Mapping[str, TraceRow], origins: Mapping[str, str]) -> dict[str, TraceRow]:
+    """Return where new tasks stand: below what they come from, if that has a trace by now, or at the head of one."""
+    new: dict[str, TraceRow] = {}
+    # Who comes from another one that is new is stored after it.
+    for id_ in fresh:
+        origin = origins.get(id_, "")
+        place = _place(new, origin) or _place(known, origin)
+        new[id_] = TraceRow(id_, traceparent.of_task(id_).traceparent) if place is None else below(id_, place)
+    return new
+
+
+def _heads(connection: Connection, tries: Sequence[AttemptRow]) -> dict[str, AttemptRow]:
+    """Return the attempts that others of these go along with, by id: what is done for both is told of them."""
+    wanted = {row.merged_into for row in tries if row.merged_into is not None}
+    here = {row.id: row for row in tries if row.id in wanted}
+    return here | attempts.by_ids(connection, sorted(wanted - here.keys()))
+
+
+def _place(known: Mapping[str, TraceRow], task_id: str) -> Place | None:
+    row = known.get(task_id)
+    return None if row is None else traceparent.read(row.traceparent)
+
+
+def _of_task(row: TaskRow) -> dict[str, Value]:
+    return {
+        "tunefleet.task": row.id,
+        "tunefleet.workflow": row.workflow_id,
+        "tunefleet.kind": row.kind,
+        "tunefleet.status": row.status,
+    }

@@ -1,0 +1,137 @@
+"""How much memory the trainings of a document would take, as they are written and trained otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tunefleet.analysis.memory.decoder import UnknownShape, shape_of
+from tunefleet.analysis.memory.estimate import Shape, estimate
+from tunefleet.orchestrator.preflight.model_configs import Configurations, Found
+from tunefleet.placement import WorkerState
+from tunefleet.schemas.fleet import TaskForecast
+from tunefleet.schemas.memory import MemoryForecast, MemoryVariant
+from tunefleet.settings.server import ServerSettings
+from tunefleet.spec import BaseTaskSpec, LoraSpec, ModelTrainingSpec
+from tunefleet.spec.adapter import QuantizationSpec
+from tunefleet.spec.training import CommonTrainingSpec
+
+_PLAIN: Final = frozenset({"sft", "lora_sft"})
+"""Kinds that do nothing with a row but learn it; others hold a second model beside the first, or draw answers."""
+_POSITIONS: Final = "max_position_embeddings"
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    training: CommonTrainingSpec
+    adapter: LoraSpec | None
+    quantized: QuantizationSpec | None
+
+    @property
+    def name(self) -> str:
+        if self.adapter is None:
+            return "whole"
+        if self.quantized is None:
+            return "adapter"
+        return "adapter_4bit" if self.quantized.load_in_4bit else "adapter_8bit"
+
+
+def forecast(
+    spec: BaseTaskSpec | None,
+    told: TaskForecast,
+    fleet: Sequence[WorkerState],
+    known: Configurations,
+    settings: ServerSettings,
+    now: float,
+) -> MemoryForecast | None:
+    """Say what a training would take; null for a task that trains no model. May block for some seconds.
+
+    Args:
+        spec: Of the task; null if it has references to others.
+        told: Where it would go.
+        fleet: All registered workers.
+        known: Configurations of models.
+        settings: Of the server.
+        now: Monotonic time.
+    """
+    if not isinstance(spec, ModelTrainingSpec):
+        return None
+    if spec.task_type not in _PLAIN:
+        return MemoryForecast(unknown="A task of this kind says what it needs when it begins.")
+    source = spec.model.source
+    found = known.of(source.identifier, source.revision, settings, now)
+    worker = _worker(told, {each.id: each for each in fleet})
+    try:
+        return _forecast(spec, found, worker)
+    except UnknownShape as why:
+        return MemoryForecast(unknown=f"Not known: {why}. The task says it when it begins.")
+
+
+def _forecast(spec: ModelTrainingSpec, found: Found, worker: WorkerState | None) -> MemoryForecast:
+    if isinstance(found, str):
+        raise UnknownShape(found)
+    written = _Plan(spec.training, spec.adapter, spec.quantized)
+    compute = _compute(spec, worker)
+    length = min(spec.training.max_seq_length, int(found.get(_POSITIONS) or spec.training.max_seq_length))
+    shapes = {plan.name: shape_of(found, plan.adapter) for plan in _plans(written)}
+    device, available = _available(worker)
+    return MemoryForecast(
+        variants=tuple(_variant(plan, shapes[plan.name], compute, length, written) for plan in _plans(written)),
+        compute=compute,
+        trained=shapes[written.name].trained,
+        weights=shapes[written.name].weights,
+        worker_id=worker.id if worker else None,
+        device=device,
+        available_bytes=available,
+    )
+
+
+def _plans(written: _Plan) -> Iterator[_Plan]:
+    adapter = written.adapter or LoraSpec()
+    bits = written.quantized or QuantizationSpec()
+    yield replace(written, adapter=None, quantized=None)
+    yield replace(written, adapter=adapter, quantized=None)
+    for four in (False, True):
+        fewer = bits.model_copy(update={"load_in_4bit": four, "load_in_8bit": not four})
+        yield replace(written, adapter=adapter, quantized=fewer)
+
+
+def _variant(plan: _Plan, shape: Shape, compute: str, length: int, written: _Plan) -> MemoryVariant:
+    made = estimate(shape, plan, compute, length)
+    return MemoryVariant.model_validate(
+        {
+            "name": plan.name,
+            "as_written": plan.name == written.name,
+            "total_bytes": made.total_bytes,
+            "weights_bytes": made.weights_bytes,
+            "gradients_bytes": made.gradients_bytes,
+            "optimizer_bytes": made.optimizer_bytes,
+            "activations_bytes": made.activations_bytes,
+            "logits_bytes": made.logits_bytes,
+        }
+    )
+
+
+def _worker(told: TaskForecast, fleet: Mapping[str, WorkerState]) -> WorkerState | None:
+    able = [each.worker_id for each in told.workers if each.verdict != "never"]
+    first = told.worker_id or next(iter(able), None)
+    return fleet.get(first) if first is not None else None
+
+
+def _compute(spec: ModelTrainingSpec, worker: WorkerState | None) -> str:
+    asked = spec.quantized.compute_dtype if spec.quantized is not None else "auto"
+    if asked != "auto":
+        return asked
+    if spec.fp16:
+        return "float16"
+    gpu = worker is None or bool(worker.gpus)
+    return "bfloat16" if spec.bf16 or (gpu and spec.bf16 is not False) else "float32"
+
+
+def _available(worker: WorkerState | None) -> tuple[str | None, int | None]:
+    if worker is None:
+        return None, None
+    if worker.gpus:
+        return "gpu", max(gpu.memory_bytes for gpu in worker.gpus)
+    return "cpu", worker.memory_free_bytes or worker.memory_bytes

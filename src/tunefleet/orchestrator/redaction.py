@@ -1,0 +1,114 @@
+"""Hide what looks like a secret in a document or a spec that is read back. Pure.
+
+Secrets belong behind `${secret:NAME}`, which stays as it is. What was written out all the same (a header's token, a
+password) was needed by the worker, and is shown to nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import yaml
+
+from tunefleet.errors import SpecError
+from tunefleet.orchestrator.credential_filter import scrub
+from tunefleet.spec.text import HALVES, guard
+
+try:
+    from yaml import CSafeLoader as _Loader
+except ImportError:  # PyYAML without libyaml: slower, otherwise the same
+    from yaml import SafeLoader as _Loader  # type: ignore[assignment]
+
+STARS: Final = "***"
+_WORDS: Final = (
+    "authorization", "token", "passwd", "password", "secret", "cookie",
+    *(f"{what}{between}key" for what in ("api", "access", "private") for between in ("", "_", "-")),
+)  # fmt: skip
+_NAME: Final = re.compile(rf"(?i)[\w-]*(?:{'|'.join(_WORDS)})")
+_PIECE: Final = 1 << 16
+"""So many characters are searched at a time: a single search holds the interpreter's lock, and with it the server."""
+_STRING: Final = "tag:yaml.org,2002:str"
+
+
+def tree(value: Any) -> Any:
+    """Return a copy of JSON data without its secrets."""
+    if isinstance(value, Mapping):
+        return {key: _entry(str(key), inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [tree(inner) for inner in value]
+    return scrub(value) if isinstance(value, str) else value
+
+
+def text(document: str) -> str:
+    """Return a YAML or JSON text without its secrets; all else stays as it was written.
+
+    What was last asked for is remembered: a submit asks before the store is locked, and again for its answer.
+    """
+    return _short(document) if len(document) < _PIECE else _long(document)
+
+
+def _text(document: str) -> str:
+    if not _has_a_word(document):
+        return scrub(document)
+    try:
+        readable = _composable(document)
+        guard(readable)  # what is nested without end ends the process in the composer
+        found = sorted(_secrets(yaml.compose(readable, Loader=_Loader)))
+    except (yaml.YAMLError, UnicodeEncodeError, SpecError):
+        return STARS  # what cannot be read cannot be shown without risk
+    pieces: list[str] = []
+    upto = 0
+    mark = document.startswith("\ufeff")  # a byte order mark is not counted by libyaml
+    for start, end in ((start + mark, end + mark) for start, end in found):
+        tail = "\n" if document[start:end].endswith("\n") else ""
+        pieces += document[upto:start], f'"{STARS}"{tail}'
+        upto = end
+    return scrub("".join([*pieces, document[upto:]]))
+
+
+_short: Final = lru_cache(maxsize=256)(_text)
+_long: Final = lru_cache(maxsize=4)(_text)
+
+
+def _composable(document: str) -> str:
+    """Return a text of the same length in which the composer finds everything at the same place."""
+    if not document.lstrip().startswith("{"):
+        return document
+    return HALVES.sub(lambda found: "x" * len(found[0]), document.replace("\t", " "))
+
+
+def _has_a_word(document: str) -> bool:
+    longest = max(map(len, _WORDS))
+    pieces = (document[start : start + _PIECE + longest].casefold() for start in range(0, len(document), _PIECE))
+    return any(word in piece for piece in pieces for word in _WORDS)
+
+
+def _entry(key: str, value: Any) -> Any:
+    return STARS if isinstance(value, str) and _secret(key, value) else tree(value)
+
+
+def _secret(key: str, value: str) -> bool:
+    return bool(value) and "${" not in value and _NAME.fullmatch(key) is not None
+
+
+def _secrets(root: yaml.Node | None) -> Iterator[tuple[int, int]]:
+    """Yield where the secrets of a text stand; a node with several aliases is looked at once."""
+    seen: set[int] = set()
+    ahead = [root]
+    while ahead:
+        node = ahead.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            ahead += node.value
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+            plain = isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode) and value.tag == _STRING
+            if plain and id(value) not in seen and _secret(key.value, value.value):
+                seen.add(id(value))
+                yield value.start_mark.index, value.end_mark.index
+            else:
+                ahead.append(value)

@@ -1,0 +1,186 @@
+"""Elastic scaling: idle workers rest while the queue is short, and come back when it grows.
+
+The decision is `placement.elastic`'s. Resting is stored with the worker's other controls; since when a worker has had
+nothing to do is remembered by the leader alone, so that after a start of the server it counts from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from tunefleet.db import Connection
+from tunefleet.db.fleet import clusters, workers
+from tunefleet.db.repositories import attempts, controls, events, queue, resumes
+from tunefleet.db.repositories.controls import ControlRow
+from tunefleet.db.repositories.events import Event
+from tunefleet.errors import ConflictError
+from tunefleet.orchestrator.access import quotas
+from tunefleet.orchestrator.access.permissions import Actor, may_administer
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.scheduling import cluster_state
+from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.workers.workers import owned
+from tunefleet.placement import Requirement, WorkerState, only
+from tunefleet.placement.elastic import Changes, Member, Rules, Waiting, decide
+from tunefleet.schemas.fleet import ElasticView
+
+log = logging.getLogger(__name__)
+
+GAP_S: Final = 0.5
+"""The least time between two looks at who is needed."""
+_RESTS: Final = 5.0
+_MAX_REST_S: Final = 5.0
+_COUNTED: Final = 1000
+"""More tasks with one need than this count as so many."""
+_LEAST_COOLDOWN_S: Final = 60.0
+
+
+def pause_s(core: Core) -> float:
+    """Return how long to wait for the next look if nothing changes."""
+    return core.settings.elastic_poll_s
+
+
+def rest_s(spent_s: float) -> float:
+    """Return how long to wait after a look that took so long: over thousands of workers it is made more seldom."""
+    return min(_RESTS * spent_s, _MAX_REST_S)
+
+
+async def run_once(core: Core) -> int:
+    """Look once: who is needed comes back; who is idle rests, if it is time to look for those.
+
+    Returns:
+        How many workers were sent to rest or called back.
+    """
+    if not core.settings.elastic:
+        return await _call_all(core)
+    now, mark = core.clock.monotonic(), core.fleet.elastic
+    due = mark.looked_at is None or now - mark.looked_at >= core.settings.elastic_poll_s
+    if not due and not mark.resting:
+        return 0
+    if due:
+        mark.looked_at = now
+    here = cluster_state.presences(core)
+    fleet, held, decided, waiting, needed = await core.read(partial(_picture, here=here))
+    mark.resting = {id_ for id_, row in decided.items() if row.elastic_disabled_at is not None}
+    members = [_member(core, each, decided.get(each.id), each.id in held, each.id in needed, now) for each in fleet]
+    there = [each for each in members if each is not None]
+    # Not here: with thousands of workers everybody would wait for it.
+    changes = await asyncio.to_thread(decide, rules_of(core), there, waiting, may_rest=due)
+    return await _apply(core, changes)
+
+
+def rules_of(core: Core) -> Rules:
+    """Return the thresholds that the settings name."""
+    settings = core.settings
+    cooldown_s = settings.elastic_cooldown_s
+    return Rules(
+        idle_s=settings.elastic_idle_s,
+        enable_queue=settings.elastic_enable_queue,
+        disable_queue=settings.elastic_disable_queue,
+        cooldown_s=max(_LEAST_COOLDOWN_S, 2 * settings.elastic_poll_s) if cooldown_s is None else cooldown_s,
+        min_active=settings.elastic_min_active,
+        enable_many=settings.elastic_enable_many,
+    )
+
+
+async def set_enabled(core: Core, actor: Actor, worker_id: str, *, enabled: bool) -> ElasticView:
+    """Call a worker back, or send it to rest; the scaling goes on from there.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If elastic scaling is switched off.
+        ForbiddenError: If the actor is not an admin.
+    """
+    may_administer(actor)
+    if not core.settings.elastic:
+        raise ConflictError(
+            "Elastic scaling is switched off (ENABLE_ELASTIC_SCALING).",
+            hint="`tunefleet workers cordon` gives a worker nothing new, and is not taken back by the server.",
+        )
+    await core.read(partial(owned, actor=actor, worker_id=worker_id))
+    asked = {worker_id: f"{actor.owner} asked for it"}
+    await _apply(core, Changes(wake=asked) if enabled else Changes(rest=asked))
+    return ElasticView(worker_id=worker_id, enabled=enabled, elastic_disabled=not enabled)
+
+
+def _picture(
+    connection: Connection, *, here: Presences
+) -> tuple[list[WorkerState], set[str], dict[str, ControlRow], list[Waiting], frozenset[str]]:
+    # Nodes of a cluster are there for one task, and go with it.
+    lent = {only(job.task_id) for job in clusters.live(connection)}
+    fleet = [state for state in cluster_state.states(connection, here) if lent.isdisjoint(state.tags)]
+    held = set(attempts.taken(connection))
+    bound = resumes.bound_to(connection, now=here.now)
+    lines = sorted(queue.lines(connection))
+    needs = cluster_state.needs_of(connection, lines, fleet)
+    quota = quotas.Holding(connection, here.now)
+    # What waits for a quota no worker can help.
+    needed = frozenset(
+        worker_id for worker_id, key, project in bound if quota.why(project, needs[(key, project)]) is None
+    )
+    counts: Counter[Requirement] = Counter()
+    for key, project in lines:
+        count = queue.count_first(connection, key, project, now=here.now, limit=_COUNTED)
+        counts[needs[(key, project)]] += quota.within(project, needs[(key, project)], count)
+    waiting = [Waiting(need, count) for need, count in counts.items()]
+    return fleet, held, controls.all_rows(connection), waiting, needed
+
+
+def _member(
+    core: Core, state: WorkerState, decided: ControlRow | None, busy: bool, needed: bool, now: float
+) -> Member | None:
+    """Return a worker that may rest or come back; None for those that scaling leaves alone."""
+    if state.pulls or not state.present or (decided is not None and (decided.drains or decided.cordoned_at)):
+        return None
+    rests = decided is not None and decided.elastic_disabled_at is not None
+    worked_at = core.fleet.worked_at
+    if busy:
+        worked_at[state.id] = now
+    changed_at = core.fleet.elastic.changed_at.get(state.id)
+    return Member(
+        replace(state, closed=None),
+        rests=rests,
+        idle_s=now - worked_at.setdefault(state.id, now),
+        unchanged_s=float("inf") if changed_at is None else now - changed_at,
+        needed=needed,
+    )
+
+
+async def _call_all(core: Core) -> int:
+    """Call back everybody: scaling was switched off while some rested."""
+    resting = await core.read(controls.elastic_disabled)
+    return await _apply(core, Changes(wake=dict.fromkeys(sorted(resting), "elastic scaling was switched off")))
+
+
+async def _apply(core: Core, changes: Changes) -> int:
+    wanted = dict.fromkeys(changes.wake, True) | dict.fromkeys(changes.rest, False)
+    if not wanted:
+        return 0
+    changed = await core.write(partial(_store, wanted=wanted, now=core.clock.wall()))
+    for worker_id in changed:
+        what, why = ("is called back", changes.wake) if wanted[worker_id] else ("rests", changes.rest)
+        log.info("The worker %s %s: %s.", worker_id, what, why[worker_id])
+    now, mark = core.clock.monotonic(), core.fleet.elastic
+    mark.changed_at.update(dict.fromkeys(changed, now))
+    mark.resting = mark.resting - changes.wake.keys() | changes.rest.keys()
+    return len(changed)
+
+
+def _store(connection: Connection, *, wanted: Mapping[str, bool], now: float) -> list[str]:
+    """Store who rests, and return those for whom it is new."""
+    changed: list[ControlRow] = []
+    decided, there = controls.all_rows(connection), {row[0] for row in workers.watched(connection)}
+    for worker_id, enabled in wanted.items():
+        known = decided.get(worker_id, ControlRow(worker_id))
+        if (known.elastic_disabled_at is None) != enabled and worker_id in there:
+            changed.append(known._replace(elastic_disabled_at=None if enabled else now))
+    controls.rest(connection, changed)
+    names = {row.worker_id: "worker.enabled" if wanted[row.worker_id] else "worker.disabled" for row in changed}
+    events.append(connection, [Event(name, now, worker_id=worker_id) for worker_id, name in names.items()])
+    return list(names)

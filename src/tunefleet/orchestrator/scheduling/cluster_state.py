@@ -1,0 +1,264 @@
+"""The fleet as placement sees it: registered workers, who answers, and what of them is free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from tunefleet.db import DEFAULT_PROJECT, Connection
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import attempts, controls, queue, resumes, tasks
+from tunefleet.db.repositories.attempts import Held
+from tunefleet.db.repositories.controls import ControlRow
+from tunefleet.db.repositories.queue import STRIKES
+from tunefleet.db.rows import TaskRow, WorkerRow
+from tunefleet.orchestrator.access import quotas
+from tunefleet.orchestrator.clusters import pending as waiting_for
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.scheduling import worker_state
+from tunefleet.orchestrator.scheduling.worker_state import About
+from tunefleet.orchestrator.tasks import relations
+from tunefleet.orchestrator.workers.presence import AGENT_SESSION
+from tunefleet.placement import Requirement, WorkerState, explain
+from tunefleet.schemas.worker_link import Load
+
+_MAX_KNOWN: Final = 10_000
+_known_needs: dict[str, Requirement] = {}
+"""A key is a digest of what it stands for: what was read once stays right, in whatever database."""
+_of_projects: dict[tuple[str, str], Requirement] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Presences:
+    """What the leader remembers of its workers at one moment.
+
+    Args:
+        now: Unix time.
+        limits: Worker id → slot class → how many attempts it takes in all; only workers that answer.
+        loads: Worker id → how busy it is, where that is known and still true.
+        warm: Worker id → models and datasets that it was given lately.
+        kept: Worker id → the waiting task for which it gathers what becomes free.
+        delivering: Attempt whose job is over, so that it takes no room → why its delivery is held up; empty if it is
+            not.
+        fetching: Attempt → what it fetches before its job begins, in words.
+        joins: `seq` of the spread task whose parts' files cannot be put together yet → what they do meanwhile.
+        absent: Engine that this server does not ask for nodes → what is to be set.
+        nodes_jobs: How many jobs engines are asked for at a time.
+    """
+
+    now: float
+    limits: dict[str, dict[str, int]]
+    loads: dict[str, Load] = field(default_factory=dict)
+    warm: dict[str, frozenset[str]] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)
+    delivering: dict[str, str] = field(default_factory=dict)
+    fetching: dict[str, str] = field(default_factory=dict)
+    joins: dict[int, str] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
+    nodes_jobs: int = 1
+
+
+def presences(core: Core) -> Presences:
+    """Return who answers now; called on the event loop, used in the store's threads."""
+    # Everybody is waited for meanwhile, and there are thousands: each worker is looked at once, and nothing is copied
+    # that is put in its place when it changes.
+    limits: dict[str, dict[str, int]] = {}
+    loads: dict[str, Load] = {}
+    delivering: dict[str, str] = {}
+    fetching: dict[str, str] = {}
+    silent = core.fleet.silent(core.settings.lost_after_s / 2)
+    for worker_id, presence in core.fleet.presences.items():
+        if presence.delivering:
+            delivering.update(presence.delivering)
+        if presence.fetching:
+            fetching.update(presence.fetching)
+        if presence.lost or not presence.limits or worker_id in silent:
+            continue
+        limits[worker_id] = presence.limits
+        if presence.load is not None and not presence.outdated:
+            loads[worker_id] = presence.load
+    now = core.clock.wall()
+    warm = core.fleet.warm_since(now - core.settings.cache_ttl_s)
+    joins = {**core.fleet.joins, **{seq: wait.why for seq, wait in core.joins.items()}}
+    return Presences(
+        now, limits, loads, warm, dict(core.fleet.kept), delivering, fetching, joins, core.engines.absent,
+        core.settings.nodes_jobs,
+    )  # fmt: skip
+
+
+def needs(connection: Connection, keys: Iterable[str]) -> dict[str, Requirement]:
+    """Return what groups of tasks need, by key."""
+    wanted = set(keys)
+    # Taken out first: this thread or another one may empty the memory before all that is wanted has been read.
+    found = {key: need for key in wanted if (need := _known_needs.get(key)) is not None}
+    unknown = sorted(wanted - found.keys())
+    if unknown:
+        bodies = tasks.requirement_bodies(connection, unknown)
+        read = {key: Requirement.load(body) for key, body in bodies.items()}
+        if len(_known_needs) > _MAX_KNOWN:
+            _known_needs.clear()
+        _known_needs.update(read)
+        found |= read
+    return {key: found[key] for key in wanted}
+
+
+def states(connection: Connection, here: Presences) -> list[WorkerState]:
+    """Return all registered workers with what is free."""
+    held = attempts.taken(connection, but=here.delivering)
+    known = partial(needs, connection)
+    cordoned: dict[str, set[str]] = {}
+    for cordon in queue.all_cordons(connection):
+        if cordon.strikes >= STRIKES and cordon.until > here.now:
+            cordoned.setdefault(cordon.worker_id, set()).add(cordon.kind)
+    decided = controls.all_rows(connection)
+    nothing: frozenset[str] = frozenset()
+    found = []
+    for who in workers.standing(connection):
+        id_ = who[0]
+        refused = frozenset(cordoned[id_]) if id_ in cordoned else nothing
+        about = _about(who, here, held.get(id_, ""), refused, decided.get(id_))
+        found.append(worker_state.remembered(about, known))
+    return found
+
+
+def state_of(connection: Connection, here: Presences, row: WorkerRow) -> WorkerState:
+    """Return an agent with what is free, as for a worker that is given tasks; strikes do not count."""
+    mine = attempts.open_of(connection, row.id).values()
+    held = ";".join(Held(each.slot_class, each.requirement_key, each.gpus or "").text() for each in mine)
+    decided = controls.get(connection, row.id)
+    who = row.id, row.status, row.session, row.capabilities, row.project
+    about = _about(who, here, held, frozenset(), decided)
+    return replace(worker_state.state(about, partial(needs, connection)), pulls=False)
+
+
+def _about(
+    who: Sequence[str],
+    here: Presences,
+    held: str,
+    cordoned: frozenset[str],
+    decided: ControlRow | None,
+) -> About:
+    id_, status, session, text, project = who
+    return About(
+        id_, text, status == "online", session == AGENT_SESSION, here.limits.get(id_), held, cordoned, decided,
+        here.loads.get(id_), here.warm.get(id_), here.kept.get(id_), bound_to(project),
+    )  # fmt: skip
+
+
+def bound_to(project: str) -> str | None:
+    """Return the only project that a worker serves whose key is of a project; null if it serves all."""
+    return None if project == DEFAULT_PROJECT else project
+
+
+def serving(fleet: Iterable[WorkerState], project: str) -> list[WorkerState]:
+    """Return the workers that serve a project."""
+    return [worker for worker in fleet if worker.project is None or worker.project == project]
+
+
+def of_project(need: Requirement, project: str) -> Requirement:
+    """Return a need as it is where some workers serve one project only."""
+    known = _of_projects.get((need.key, project))
+    if known is None:
+        if len(_of_projects) > _MAX_KNOWN:
+            _of_projects.clear()
+        known = _of_projects[(need.key, project)] = replace(need, project=project)
+    return known
+
+
+def whose(need: Requirement, project: str) -> Requirement:
+    """Return a need that says whose it is, if it names secrets, which a worker may keep for a project."""
+    return of_project(need, project) if need.secrets else need
+
+
+def needs_of(
+    connection: Connection, lines: Sequence[tuple[str, str]], fleet: Iterable[WorkerState]
+) -> dict[tuple[str, str], Requirement]:
+    """Return what waits, by key and project; where it matters to a worker, or names secrets, it says whose it is."""
+    known = needs(connection, {key for key, _ in lines})
+    bound = any(worker.project is not None for worker in fleet)
+    say = of_project if bound else whose
+    return {(key, project): say(known[key], project) for key, project in lines}
+
+
+def avoided(connection: Connection, task_ids: list[str], now: float) -> dict[str, frozenset[str]]:
+    """Return which workers did not take a task lately, by task id."""
+    if not queue.any_trouble(connection):
+        return {}
+    found: dict[str, set[str]] = {}
+    for void in queue.void_offers_of(connection, task_ids):
+        if void.until > now:
+            found.setdefault(void.task_id, set()).add(void.worker_id)
+    return {task_id: frozenset(ids) for task_id, ids in found.items()}
+
+
+def reasons(
+    connection: Connection, here: Presences, rows: Sequence[TaskRow], fleet: Sequence[WorkerState] | None = None
+) -> dict[str, str]:
+    """Say why tasks wait, by task id; tasks that do not wait are left out.
+
+    Args:
+        connection: To read with.
+        here: Who answers now.
+        rows: The tasks.
+        fleet: What `states` returned, if the caller has it.
+    """
+    told = relations.reasons(connection, rows, here.joins)
+    told |= {row.id: why for row in rows if (why := _ending(row, here)) is not None}
+    waiting = [row for row in rows if row.status == "queued"]
+    if not waiting:
+        return told
+    known = needs(connection, (row.requirement_key for row in waiting))
+    avoid = avoided(connection, [row.id for row in waiting], here.now)
+    fleet = states(connection, here) if fleet is None else fleet
+    cache: dict[tuple[str, str, frozenset[str]], str | None] = {}
+    held = quotas.Holding(connection, here.now)
+    serve = {project: serving(fleet, project) for project in {row.project for row in waiting}}
+    kept = frozenset(here.kept.values())
+    nodes = waiting_for.nodes(connection, waiting, here.absent, here.nodes_jobs)
+    bound = _bound(connection, waiting)
+    for row in waiting:
+        if row.ready_at > here.now:
+            pause_s = row.ready_at - here.now
+            told[row.id] = f"backing off: attempt {row.failures + 1} of {row.max_attempts}, again in {pause_s:.0f} s."
+            continue
+        if (over := held.why(row.project, known[row.requirement_key])) is not None:
+            told[row.id] = over
+            continue
+        if row.id in nodes:
+            told[row.id] = nodes[row.id]
+            continue
+        fleet, need = serve[row.project], whose(known[row.requirement_key], row.project)
+        if row.id in bound:
+            verdict = explain(need, [each for each in fleet if each.id == bound[row.id]])
+            told[row.id] = f"waiting: {bound[row.id]} alone has its checkpoint ({verdict or 'its turn comes'})."
+            continue
+        if row.id in kept:
+            needed = explain(need, fleet, task_id=row.id)
+            ids = [worker_id for worker_id, task_id in here.kept.items() if task_id == row.id]
+            gather = f"{', '.join(ids)} {'gathers' if len(ids) == 1 else 'gather'}"
+            told[row.id] = f"waiting: {gather} for it what becomes free ({needed or 'its turn comes'})."
+            continue
+        key = (row.requirement_key, row.project, avoid.get(row.id, frozenset()))
+        if key not in cache:
+            cache[key] = explain(need, fleet, avoid=key[2])
+        told[row.id] = cache[key] or "waiting: it is placed in a moment, when its turn comes."
+    return told
+
+
+def _bound(connection: Connection, rows: Sequence[TaskRow]) -> dict[str, str]:
+    found = resumes.of_tasks(connection, [row.id for row in rows if row.slot_class == "job"])
+    return {task_id: row.worker_id for task_id, row in found.items() if row.bound and row.worker_id is not None}
+
+
+def _ending(row: TaskRow, here: Presences) -> str | None:
+    if row.status != "running":
+        return None
+    if row.attempt_id in here.delivering:
+        return f"delivering: {here.delivering[row.attempt_id] or 'its job is over, and what it has left is brought.'}"
+    if row.attempt_id in here.fetching:
+        return f"{here.fetching[row.attempt_id]}."
+    if row.desired == "cancel":
+        return "cancelling: it ends at the end of the running step."
+    return "pausing: it saves at the end of the running step, and ends." if row.desired == "pause" else None

@@ -1,0 +1,92 @@
+"""How many workers of one sort the queue would take: what a cluster is asked for beyond those that stay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tunefleet.db import Connection
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import task_list
+from tunefleet.orchestrator.access.permissions import Actor, may_read
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.scheduling import cluster_state
+from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.placement import Requirement, WorkerState, is_able
+from tunefleet.schemas.ui import TaskDemand
+
+_REMEMBERED_S: Final = 3600.0
+"""For how long workers that have left say what the next ones are able to: who starts those may change them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """Workers that somebody could start.
+
+    Args:
+        pool: Their ids begin with it and a dot.
+        cpu: Cores of each; 0 if that is not known.
+        memory_bytes: Main memory of each; 0 if that is not known.
+        gpu_count: GPUs of each.
+        tags: Tags of each.
+        allow_code: Whether they run code that a document names.
+    """
+
+    pool: str
+    cpu: int = 0
+    memory_bytes: int = 0
+    gpu_count: int = 0
+    tags: frozenset[str] = frozenset()
+    allow_code: bool = False
+
+    def may_run(self, need: Requirement) -> bool:
+        """Whether nothing that is known of them speaks against it; what kinds they run is not."""
+        return (
+            (need.gpu_optional or need.gpu_count <= self.gpu_count)
+            and (not self.cpu or need.cpu <= self.cpu)
+            and (not self.memory_bytes or need.memory_bytes <= self.memory_bytes)
+            and all(tag in self.tags or self.owns(tag) for tag in need.tags)
+            and (self.allow_code or not need.code)
+        )
+
+    def owns(self, worker_id: str) -> bool:
+        """Whether a worker is one of them."""
+        return worker_id.startswith(f"{self.pool}.")
+
+
+async def of(core: Core, actor: Actor, sort: Sort) -> TaskDemand:
+    """Return how many workers the waiting tasks of the actor's project would take, if each had its own.
+
+    Left out are those that get their nodes from an engine, those that are to be tried again later, and those that such
+    workers cannot run: as one of them that answers says of itself, or those that did lately, or else as `sort` says.
+    """
+    may_read(actor)
+    here = cluster_state.presences(core)
+
+    def operation(connection: Connection) -> TaskDemand:
+        waiting = task_list.queued_by_need(connection, actor.project, here.now)
+        known = _known(connection, here, actor.project, sort)
+        needs = cluster_state.needs_of(connection, [(key, actor.project) for key in waiting], known)
+        taken = [
+            count * need.nodes
+            for count, need in ((count, needs[key, actor.project]) for key, count in waiting.items())
+            if (is_able(need, known) if known else sort.may_run(need))
+        ]
+        return TaskDemand(workers=sum(taken))
+
+    return await core.read(operation)
+
+
+def _known(connection: Connection, here: Presences, project: str, sort: Sort) -> list[WorkerState]:
+    """Return the workers that say what those of a sort are able to: who answers or, if nobody does, who did lately.
+
+    A pool that nobody is left of would otherwise be started again and again for what its workers cannot run.
+    """
+    mine = [
+        state for state in cluster_state.serving(cluster_state.states(connection, here), project) if sort.owns(state.id)
+    ]
+    present = [state for state in mine if state.present]
+    if present or not mine:
+        return present
+    lately = workers.seen_since(connection, here.now - _REMEMBERED_S)
+    return [state for state in mine if state.id in lately]

@@ -1,0 +1,272 @@
+"""Why a task stands where it stands, worker by worker; and where the tasks of a document would go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tunefleet.db import Connection
+from tunefleet.db.repositories import attempts, queue
+from tunefleet.db.rows import AttemptRow, TaskRow
+from tunefleet.errors import Fault, SpecError
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.orchestrator.access.permissions import Actor, may_read
+from tunefleet.orchestrator.clusters import providers
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.notifications import subscriptions
+from tunefleet.orchestrator.preflight import memory
+from tunefleet.orchestrator.scheduling import cluster_state, scheduler
+from tunefleet.orchestrator.tasks import policies, relations, requirements, tasks
+from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.workflows import upstreams
+from tunefleet.orchestrator.workflows.workflows import fault_views, validate
+from tunefleet.placement import (
+    Board,
+    Candidate,
+    Fit,
+    Policy,
+    Ranking,
+    Requirement,
+    WorkerState,
+    explain,
+    lacks,
+    only,
+    verdict,
+)
+from tunefleet.schemas.api import SubmitRequest, ValidateReply
+from tunefleet.schemas.fleet import TaskForecast, WhyView, WorkerVerdict
+from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, parse_workflow
+from tunefleet.spec.at_submit import new_faults, remarks
+
+
+async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:
+    """Say why a task stands where it stands, and what each worker makes of it.
+
+    Raises:
+        NotFoundError: If there is no such task.
+    """
+    may_read(actor)
+    here, policy = cluster_state.presences(core), scheduler.policy_of(core.settings)
+
+    def operation(connection: Connection) -> WhyView:
+        row = tasks.find(connection, actor, task_id)
+        fleet = cluster_state.serving(cluster_state.states(connection, here), row.project)
+        waits = row.status in {TaskStatus.QUEUED, TaskStatus.PENDING}
+        known = cluster_state.needs(connection, [row.requirement_key]) if waits else {}
+        need = cluster_state.whose(known[row.requirement_key], row.project) if known else None
+        if need is not None and only(row.id) in need.tags:
+            # Workers are started for it, and all others say nothing but that.
+            fleet = [worker for worker in fleet if only(row.id) in worker.tags]
+        avoid = cluster_state.avoided(connection, [row.id], here.now).get(row.id, frozenset())
+        return WhyView(
+            task_id=row.id,
+            status=row.status,
+            why=cluster_state.reasons(connection, here, [row], fleet).get(row.id) or _standing(row),
+            ahead=_ahead(connection, row, need, fleet, here.now) if need and row.status == TaskStatus.QUEUED else 0,
+            waits_for=relations.waits_for(connection, row),
+            workers=()
+            if need is None
+            else _with_tasks(
+                _verdicts(need, fleet, policy, avoid=avoid, task_id=row.id),
+                tasks.own(connection, row.project, attempts.all_open(connection)),
+            ),
+            attempts=_tries(connection, row),
+        )
+
+    return await core.read(operation)
+
+
+async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> ValidateReply:
+    """Validate a document, and say where each of its tasks would go now if nothing else were waiting.
+
+    Tasks of earlier submits and channels that it names are looked up, as the submit does.
+
+    Tasks that depend on others are looked at as if the fleet were then as it is now.
+    """
+    may_read(actor)
+    try:
+        workflow = await asyncio.to_thread(parse_workflow, request.document, filename=request.filename)
+    except SpecError:
+        return await asyncio.to_thread(validate, request.document, request.filename)
+    here, policy = cluster_state.presences(core), scheduler.policy_of(core.settings)
+
+    who = subscriptions.Who(actor.project, actor.owner, core.settings.smtp_url is not None)
+
+    specs, said, needs = await asyncio.to_thread(_looked_at, workflow, actor.project)
+
+    def operation(connection: Connection) -> tuple[list[Fault], Sequence[WorkerState]]:
+        faults = upstreams.faults_of(connection, actor.project, workflow.tasks)
+        faults += subscriptions.faults(connection, who, ((node, spec.notify) for node, spec in specs))
+        faults += providers.faults(core.engines, specs) + new_faults(specs)
+        return faults, cluster_state.serving(cluster_state.states(connection, here), actor.project)
+
+    faults, fleet = await core.read(operation)
+    if faults:
+        return ValidateReply(ok=False, faults=fault_views(faults))
+    found = await asyncio.to_thread(_forecasts, core, workflow, needs, fleet, policy)
+    names = tuple(node.name for node in workflow.tasks)
+    return ValidateReply(ok=True, tasks=names, forecasts=found, warnings=said)
+
+
+def _looked_at(
+    workflow: Workflow, project: str
+) -> tuple[list[tuple[TaskNode, BaseTaskSpec]], tuple[str, ...], dict[str, Requirement]]:
+    """Return what is known of each task's spec, what may not be meant, and what each needs; done in a thread."""
+    specs = [(node, policies.known(node)) for node in workflow.tasks]
+    needs = {node.name: cluster_state.whose(_need(node), project) for node in workflow.tasks}
+    return specs, tuple(remarks(specs)), needs
+
+
+def _forecasts(
+    core: Core, workflow: Workflow, needs: Mapping[str, Requirement], fleet: Sequence[WorkerState], policy: Policy
+) -> tuple[TaskForecast, ...]:
+    given = {node.name: engine.type for node in workflow.tasks if (engine := policies.known(node).engine) is not None}
+    first = [node.name for node in workflow.tasks if not _upstreams(node) and node.name not in given]
+    candidates = [Candidate(name, needs[name], float(place)) for place, name in enumerate(first)]
+    chosen = {each.task_id: each.worker_id for each in Board(fleet, policy).assign(candidates).assignments}
+    for name in needs.keys() - set(first) - given.keys():
+        alone = Board(fleet, policy).assign([Candidate(name, needs[name], 0.0)]).assignments
+        chosen |= {each.task_id: each.worker_id for each in alone}
+    now, found = core.clock.monotonic(), []
+    for node in workflow.tasks:
+        told = (
+            _on_nodes(node, given[node.name])
+            if node.name in given
+            else _forecast(node, needs[node.name], chosen, fleet, policy)
+        )
+        takes = memory.forecast(node.spec, told, fleet, core.configurations, core.settings, now)
+        found.append(told.model_copy(update={"memory": takes}))
+    return tuple(found)
+
+
+def _forecast(
+    node: TaskNode, need: Requirement, chosen: Mapping[str, str], fleet: Sequence[WorkerState], policy: Policy
+) -> TaskForecast:
+    worker_id, why = chosen.get(node.name), explain(need, fleet)
+    if worker_id is None and why is None:
+        why = "waiting: tasks before it in the document take the workers that fit."
+    return TaskForecast(
+        name=node.name,
+        kind=need.kind,
+        worker_id=worker_id,
+        why=None if worker_id else why,
+        after=_upstreams(node),
+        workers=_verdicts(need, fleet, policy),
+    )
+
+
+def _on_nodes(node: TaskNode, engine: str) -> TaskForecast:
+    """Say of a task that has an engine that no worker that is there runs it."""
+    return TaskForecast(
+        name=node.name,
+        kind=policies.known(node).task_type,
+        why=f"gets its nodes from {engine}, and a worker of its own on each",
+        after=_upstreams(node),
+    )
+
+
+def _need(node: TaskNode) -> Requirement:
+    return requirements.of(node.spec) if node.spec is not None else policies.so_far(node.raw)[1]
+
+
+def _upstreams(node: TaskNode) -> tuple[str, ...]:
+    return (*node.depends_on, *node.external)
+
+
+def _verdicts(
+    need: Requirement,
+    fleet: Sequence[WorkerState],
+    policy: Policy,
+    *,
+    avoid: frozenset[str] = frozenset(),
+    task_id: str | None = None,
+) -> tuple[WorkerVerdict, ...]:
+    """Return what each worker makes of a need: those that fit first, in the order in which they would be taken."""
+    found = [(worker, verdict(need, worker, avoid=avoid, task_id=task_id)) for worker in fleet]
+    fit = [worker for worker, told in found if isinstance(told, Fit)]
+    ranking = Ranking(policy, need, fit)
+    fit.sort(key=lambda worker: (ranking.key(worker), worker.id))
+    views = [WorkerVerdict(worker_id=each.id, verdict="fits", score=round(ranking.score(each), 4)) for each in fit]
+    rejects = [(told, worker.id) for worker, told in found if not isinstance(told, Fit)]
+    for told, worker_id in sorted(rejects, key=lambda each: (each[0].lasting, each[1])):
+        word = "never" if told.lasting else "waits"
+        views.append(WorkerVerdict.model_validate({"worker_id": worker_id, "verdict": word, "reason": told.reason}))
+    return tuple(views)
+
+
+def _with_tasks(verdicts: Sequence[WorkerVerdict], running: Sequence[AttemptRow]) -> tuple[WorkerVerdict, ...]:
+    """Name, for each worker that a task waits for, what keeps it from that."""
+    kept: dict[str, list[str]] = {}
+    for attempt in running:
+        if attempt.merged_into is None:
+            kept.setdefault(attempt.worker_id, []).append(attempt.task_id)
+    return tuple(
+        each.model_copy(update={"runs": tuple(kept.get(each.worker_id, ()))}) if each.verdict == "waits" else each
+        for each in verdicts
+    )
+
+
+def _ahead(connection: Connection, row: TaskRow, need: Requirement, fleet: Sequence[WorkerState], now: float) -> int:
+    """Return how many tasks go before one on the workers that could run it; without any, how many with its needs."""
+    able = [worker for worker in fleet if lacks(need, worker) is None]
+    others = cluster_state.needs(connection, queue.groups(connection))
+    rivals = [
+        key
+        for key, other in others.items()
+        if key == row.requirement_key
+        or (other.slot_class == need.slot_class and any(lacks(other, worker) is None for worker in able))
+    ]
+    return queue.ahead(connection, row, rivals, now)
+
+
+def _standing(row: TaskRow) -> str | None:
+    """Say where a task stands that does not wait, in one sentence."""
+    where = f" on {row.worker_id}" if row.worker_id else ""
+    match row.status:
+        case TaskStatus.DISPATCHED:
+            return f"It is offered to {row.worker_id}, which has not answered yet."
+        case TaskStatus.RUNNING:
+            return f"It runs{where}{_since(row.started_at)}."
+        case TaskStatus.PAUSED:
+            return f"It is paused; `tunefleet resume {row.id}` goes on with it."
+        case TaskStatus.COMPLETED:
+            early = "was stopped early, and " if row.reason == TaskReason.STOPPED_EARLY else ""
+            return f"It {early}has completed{where}."
+        case TaskStatus.CANCELLED if row.reason == TaskReason.CANCELLED_BY_USER and not row.error:
+            return "It was cancelled on request."
+    ended = _ENDED.get(row.status)
+    why = f": {row.error}" if row.error else "."
+    return None if ended is None else f"It {ended} ({_word(row.reason)}){why}"
+
+
+_ENDED: Final[dict[str, str]] = {
+    TaskStatus.FAILED: "has failed",
+    TaskStatus.CANCELLED: "was cancelled",
+    TaskStatus.SKIPPED: "was skipped",
+}
+
+
+def _since(at: float | None) -> str:
+    return "" if at is None else f" since {moment(at):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _word(reason: str | None) -> str:
+    return (reason or "unknown").replace("_", " ")
+
+
+def _tries(connection: Connection, row: TaskRow) -> tuple[str, ...]:
+    found = attempts.of_task(connection, row)
+    gangs = attempts.of_gangs(connection, [each.id for each in found if each.gang_of is not None])
+    return tuple(_sentence(row, each, gangs.get(each.id, [each])) for each in found)
+
+
+def _sentence(row: TaskRow, attempt: AttemptRow, nodes: Sequence[AttemptRow]) -> str:
+    what = f"Attempt {attempt.number} on {', '.join(node.worker_id for node in nodes)}"
+    missing = [node.worker_id for node in nodes if node.state == "offered"]
+    if missing and attempt.open:
+        return f"{what} is offered; {', '.join(missing)} {'has' if len(missing) == 1 else 'have'} not accepted yet."
+    if attempt.state == "accepted":
+        wanted = {"pause": " and shall pause", "cancel": " and shall end"}.get(row.desired, "")
+        return f"{what} runs{wanted}."
+    return f"{what} ended ({_word(attempt.reason or attempt.state)}){f': {attempt.error}' if attempt.error else '.'}"

@@ -1,0 +1,109 @@
+"""How projects stand when a pass of placement begins: what each has used lately, and what its quotas leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from tunefleet.db import Connection, after_commit
+from tunefleet.db.access import projects, usage
+from tunefleet.db.access.projects import ProjectRow, RunningRow
+from tunefleet.orchestrator.access import quotas
+from tunefleet.orchestrator.context import Core
+from tunefleet.placement import BARE_SHARE, QUANTUM_S, Decayed, Share
+
+_HALF_LIVES: Final = 8.0
+"""Use that is older by so many half-lives counts for nothing."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What projects have used lately: stored rows, read once each. One thread at a time uses it.
+
+    Args:
+        half_life_s: After this time a use counts half.
+    """
+
+    half_life_s: float
+    _decayed: Decayed = field(init=False)
+    _read_to: int = 0
+
+    def __post_init__(self) -> None:
+        self._decayed = Decayed(self.half_life_s)
+
+    def catch_up(self, connection: Connection, now: float) -> Decayed:
+        """Return what was used, with what has ended since the last look; it is remembered once that is committed.
+
+        An operation may be undone and run again, and with it the rows that it reads.
+        """
+        since, read_to, found = now - _HALF_LIVES * self.half_life_s, self._read_to, self._decayed.copy()
+        for seq, project, at, share_s in usage.shares_after(connection, read_to, since):
+            read_to = max(read_to, seq)
+            found.add(project, share_s, at)
+        after_commit(connection, partial(self._remember, found, read_to))
+        return found
+
+    def _remember(self, found: Decayed, read_to: int) -> None:
+        self._decayed, self._read_to = found, read_to
+
+
+def standing(connection: Connection, ledger: Ledger, waiting: Collection[str], now: float) -> dict[str, Share] | None:
+    """Return how the projects stand that have tasks waiting; null if there is one, without quotas.
+
+    A project whose places are 0 gets nothing.
+
+    Args:
+        connection: Of the operation.
+        ledger: What was used lately.
+        waiting: The projects.
+        now: Unix time.
+    """
+    rows = {row.name: row for row in projects.all_rows(connection) if row.name in waiting}
+    if len(waiting) < 2 and not any(row.limited for row in rows.values()):
+        return None
+    projects.lock(connection, [name for name, row in rows.items() if row.limited])
+    running = projects.running(connection, now, list(waiting))
+    ended = ledger.catch_up(connection, now)
+    return {name: _share(connection, ended, name, rows.get(name), running.get(name), now) for name in waiting}
+
+
+def _share(
+    connection: Connection, ended: Decayed, name: str, row: ProjectRow | None, running: RunningRow | None, now: float
+) -> Share:
+    used_s = _used_s(ended, name, running, now)
+    if row is None:
+        return Share(used_s=used_s)  # made by an older version's key
+    places = None
+    if row.max_running is not None:
+        places = max(0, row.max_running - (running.tasks if running is not None else 0))
+    if row.archived_at is not None:
+        places = 0
+    spent = quotas.gpu_hours(connection, name, running, now) if row.gpu_hours is not None else 0.0
+    return Share(row.weight, used_s, places, gpus=row.gpu_hours is None or spent < row.gpu_hours)
+
+
+def _used_s(ended: Decayed, project: str, running: RunningRow | None, now: float) -> float:
+    """Return what a project counts as having used, with what it has running."""
+    used_s = ended.used_s(project, now)
+    if running is None:
+        return used_s
+    begun_s = running.gpu_s + BARE_SHARE * running.bare_s
+    return used_s + begun_s + QUANTUM_S * (running.gpus + BARE_SHARE * running.bare)
+
+
+def within(shares: Mapping[str, Share] | None, project: str) -> bool:
+    """Whether a project may have one more task running; it is counted if so."""
+    share = None if shares is None else shares.get(project)
+    if share is None or share.places is None:
+        return True
+    share.places -= 1
+    return share.places >= 0
+
+
+async def catch_up(core: Core) -> None:
+    """Read what has ended since the last look, so that a pass has little to read."""
+    now = core.clock.wall()
+    # In the writer's thread, as the passes: one thread at a time uses the ledger.
+    await core.write(lambda connection: core.state(Ledger).catch_up(connection, now))

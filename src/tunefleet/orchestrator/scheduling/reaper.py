@@ -1,0 +1,209 @@
+"""The slow look at everything that no message reports: silence, time, and what is worth writing down in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import orjson
+
+from tunefleet.db import Connection
+from tunefleet.db.access import keys
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import attempts, events, queue, tasks
+from tunefleet.db.repositories.attempts import OpenRow
+from tunefleet.db.repositories.events import Event
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.orchestrator.access import usage
+from tunefleet.orchestrator.access.permissions import EXTERNAL
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.scheduling import cluster_state, fair_share, gangs
+from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.tasks import cancellation, commands, unreported_ends
+from tunefleet.orchestrator.tasks.transitions import Move, switch
+from tunefleet.orchestrator.tasks.unreported_ends import Ending
+from tunefleet.orchestrator.telemetry import series, worker_load
+from tunefleet.orchestrator.training_protocol import agents
+from tunefleet.orchestrator.workers.presence import Fleet
+
+FLUSH_S: Final = 10.0
+"""How old a stored `last_seen_at` may be."""
+_LATE_S: Final = 1.5
+"""Looks are made once a second, and what they take."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    workers: Sequence[Sequence[str]]
+    """Id, status, session and state folder of each."""
+    open: list[OpenRow]
+    gangs: bool
+    expired: bool
+    ready: bool
+
+
+@dataclass(slots=True)
+class _Findings:
+    lost: list[str] = field(default_factory=list)
+    unaccepted: list[str] = field(default_factory=list)
+    overdue: list[str] = field(default_factory=list)
+    unreachable_cancels: list[str] = field(default_factory=list)
+    gangs: bool = False
+    patience_s: float = 0.0
+    expired: bool = False
+
+    @property
+    def count(self) -> int:
+        return (
+            len(self.lost)
+            + len(self.unaccepted)
+            + len(self.overdue)
+            + len(self.unreachable_cancels)
+            + self.expired
+            + self.gangs
+        )
+
+
+async def run_once(core: Core) -> int:
+    """Look once: give up silent workers, void offers that nobody took, end what is over its time.
+
+    Call it about once a second: silence counts only while somebody looks.
+
+    Returns:
+        How many things were found.
+    """
+    now, mark = core.clock.wall(), core.sweep
+    since, mark.ready_at = mark.ready_at, now
+    look = await core.read(partial(_look, since=since, now=now, patience_s=core.settings.lost_after_s))
+    found = _judge(core, look, core.fleet.tick(core.clock.monotonic()), now)
+    if found.count:
+        here = cluster_state.presences(core)
+        for worker_id in await core.write(partial(_apply, found=found, here=here, fleet=core.fleet)):
+            # There is none if the worker has not been heard of since the server started.
+            presence = core.fleet.presences.get(worker_id)
+            if presence is not None:
+                presence.lost = True
+    if look.ready:
+        core.signals.notify("placement")
+    await _flush(core)
+    return found.count
+
+
+def _look(connection: Connection, *, since: float, now: float, patience_s: float) -> _Look:
+    return _Look(
+        workers.watched(connection),
+        attempts.open_rows(connection),
+        bool(gangs.overdue(connection, now, patience_s)),
+        bool(queue.expired(connection, now)),
+        queue.any_ready_between(connection, since, now),
+    )
+
+
+def _judge(core: Core, look: _Look, elapsed_s: float, now: float) -> _Findings:
+    lost_after_s = core.settings.lost_after_s
+    silent = core.fleet.watch([id_ for id_, status, _, _ in look.workers if status == "online"], elapsed_s)
+    # A look that comes late says that this server is behind: an accept may be there, and not read yet. Who is silent
+    # for good is given up as lost.
+    offered_s = elapsed_s if elapsed_s <= _LATE_S else 0.0
+    ages = core.fleet.age([row.attempt_id for row in look.open if row.state == "offered"], offered_s)
+    found = _Findings(gangs=look.gangs, patience_s=lost_after_s, expired=look.expired)
+    found.lost = [
+        id_
+        for id_, _, session, state_id in look.workers
+        if silent.get(id_, 0.0) >= agents.patience_s(session, state_id, lost_after_s)
+    ]
+    gone = set(found.lost)
+    for row in look.open:
+        if row.worker_id in gone:
+            continue
+        if row.state == "offered" and row.worker_id.startswith(EXTERNAL):
+            continue  # a registered job waits for its first report, however long that takes
+        if row.state == "offered":
+            if ages[row.attempt_id] >= core.settings.accept_within_s:
+                found.unaccepted.append(row.attempt_id)
+        elif row.desired == "cancel" and silent.get(row.worker_id, lost_after_s) >= lost_after_s / 2:
+            found.unreachable_cancels.append(row.task_id)
+        elif row.deadline is not None and row.deadline <= now:
+            found.overdue.append(row.attempt_id)
+    return found
+
+
+def _apply(connection: Connection, *, found: _Findings, here: Presences, fleet: Fleet) -> list[str]:
+    """Act on what was found, and return who is lost."""
+    now = here.now
+    lost = [worker_id for worker_id in found.lost if _still_silent(connection, fleet, worker_id)]
+    for worker_id in lost:
+        _lose(connection, worker_id, now)
+    offers = [row for row in attempts.by_ids(connection, found.unaccepted).values() if row.state == "offered"]
+    if offers:
+        unreported_ends.refuse_offers(connection, offers, now)
+    late = [row for row in attempts.by_ids(connection, found.overdue).values() if row.state == "accepted"]
+    unreported_ends.end(
+        connection, [(row, TaskReason.TIMEOUT, "It ran longer than limits.max_runtime_s.") for row in late], now
+    )
+    pending = tasks.by_ids(connection, found.unreachable_cancels, lock=True).values()
+    cancellation.end(connection, [row for row in pending if row.status == "running" and row.desired == "cancel"], now)
+    unreported_ends.end(connection, gangs.overdue(connection, now, found.patience_s), now)
+    if found.expired:
+        _expire(connection, here)
+    return lost
+
+
+def _still_silent(connection: Connection, fleet: Fleet, worker_id: str) -> bool:
+    # The operation may have waited long for its turn: who has spoken since, or has left, is not given up.
+    row = workers.get(connection, worker_id)
+    return row is not None and row.status == "online" and fleet.silence_s(worker_id) > 0
+
+
+def _lose(connection: Connection, worker_id: str, now: float) -> None:
+    workers.set_status(connection, worker_id, "lost")
+    events.append(connection, [Event("worker.lost", now, worker_id=worker_id)])
+    commands.close_of_worker(connection, worker_id, now)
+    mine = list(attempts.open_of(connection, worker_id).values())
+    rows = tasks.by_ids(connection, [row.task_id for row in mine])
+    ended: list[Ending] = []
+    for row in mine:
+        task = rows[row.task_id]
+        if row.state == "offered" or task.status == TaskStatus.DISPATCHED:
+            ended.append((row, TaskReason.NOT_ACCEPTED, None))
+        elif task.on_lost == "replace" or task.desired == "cancel":
+            ended.append((row, TaskReason.WORKER_LOST, f"The worker {worker_id} does not answer."))
+    unreported_ends.end(connection, ended, now)
+    agents.give_up(connection, worker_id, now)
+
+
+def _expire(connection: Connection, here: Presences) -> None:
+    """End tasks that waited too long, with what they waited for in the end: nobody can ask for it afterwards."""
+    rows = queue.expired(connection, here.now)
+    why = cluster_state.reasons(connection, here, rows)
+    specs = tasks.documents(connection, [row.seq for row in rows])
+    moves: list[Move] = []
+    for row in rows:
+        limit_s = (orjson.loads(specs[row.seq].as_run).get("limits") or {}).get("max_queue_s", 0.0)
+        error = f"It waited longer than limits.max_queue_s ({limit_s:g} s): {why.get(row.id, 'waiting.')}"
+        moves.append(Move(row, TaskReason.TIMEOUT, changes={"error": error}))
+    switch(connection, moves, here.now)
+
+
+async def _flush(core: Core) -> None:
+    mark, now = core.sweep, core.clock.monotonic()
+    if mark.flushed_at is not None and now - mark.flushed_at < FLUSH_S:
+        return
+    mark.flushed_at = now
+    seen, core.fleet.seen_at = core.fleet.seen_at, {}
+    if seen:
+        await core.write(lambda connection: workers.set_seen(connection, seen.items()))
+    await flush_keys(core)
+    await worker_load.flush(core)
+    await fair_share.catch_up(core)
+    await usage.forget(core)
+
+
+async def flush_keys(core: Core) -> None:
+    """Store when keys were used here, and forget curves that nobody looks at: every server does."""
+    used, core.keys.used_at = core.keys.used_at, {}
+    if used:
+        await core.write(lambda connection: keys.set_used(connection, used.items()))
+    series.forget_unseen(core)

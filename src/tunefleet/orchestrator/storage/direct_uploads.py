@@ -1,0 +1,243 @@
+"""Files that a worker sends to the object store itself: who may, in which parts, by which links, and what they become.
+
+    plan ─▶ links ─▶ parts, straight to the store ─▶ complete: read back, copied to its digest, recorded
+
+A plan belongs to one attempt, for as long as that is good, and says how long a file with which digest is. What was not
+completed goes with the collection of garbage once nobody went on with it for the time of grace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from functools import partial
+from typing import Final
+
+from tunefleet.artifacts.blobs import NoRoomError
+from tunefleet.artifacts.direct import DirectUploads, part_bytes_of, sizes_of
+from tunefleet.db import Connection
+from tunefleet.db.repositories import direct_uploads, events, tasks
+from tunefleet.db.repositories.direct_uploads import ArrivingRow
+from tunefleet.errors import (
+    ArtifactError,
+    ConflictError,
+    ForbiddenError,
+    MachineError,
+    NotFoundError,
+    TooLargeError,
+    TunefleetError,
+)
+from tunefleet.orchestrator.access.permissions import AttemptActor, Who
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.storage import abandoned_uploads, artifacts
+from tunefleet.orchestrator.telemetry import ingest
+from tunefleet.schemas.direct import DirectLink, DirectLinks, DirectOffer, DirectPlan
+
+log = logging.getLogger(__name__)
+LINK_S: Final = 900
+"""How long a link takes a part."""
+_AGAIN_S: Final = 600.0
+"""So long files pass through the server once its service has refused."""
+_READ_BYTES_PER_S: Final = 4 << 20
+"""A store is read back, and copies, no slower than this."""
+
+
+def offer(core: Core, who: Who) -> DirectOffer | None:
+    """Return what may be sent to the store by this asker; null if everything passes through the server."""
+    settings = core.settings
+    if not isinstance(who, AttemptActor) or core.blobs.direct is None or settings.direct_uploads == "off":
+        return None
+    if core.clock.monotonic() < core.direct_again_at:
+        return None
+    return DirectOffer(least_bytes=settings.direct_upload_bytes, required=settings.direct_uploads == "on")
+
+
+async def plan(core: Core, who: AttemptActor, digest: str, size_bytes: int) -> DirectPlan:
+    """Begin to take a file, or go on with one of this attempt.
+
+    Raises:
+        ForbiddenError: If files pass through the server, or have to from now on for a while, because the service does
+            not let the server do what this takes; the log says so.
+        MachineError: The same, where they must not pass through the server.
+        TooLargeError: If it is longer than a file may be.
+        NoRoomError: If the server's limit forbids it; not a byte is to be sent.
+        ConflictError: If the attempt has ended, or the file is being read back.
+        UnreachableError: If the store does not answer.
+    """
+    direct = _direct(core)
+    if offer(core, who) is None:
+        raise ForbiddenError("Files pass through this server for now.", hint="Its log says why.")
+    try:
+        return await _planned(core, direct, who, digest, size_bytes)
+    except NoRoomError:
+        raise
+    except MachineError as error:
+        if core.settings.direct_uploads == "on":
+            raise
+        core.direct_again_at = core.clock.monotonic() + _AGAIN_S
+        log.warning("Files pass through the server for %.0f minutes: %s", _AGAIN_S / 60, error.detail or error)
+        raise ForbiddenError(f"Files pass through this server: {error.message}", hint=error.hint) from error
+
+
+async def _planned(core: Core, direct: DirectUploads, who: AttemptActor, digest: str, size_bytes: int) -> DirectPlan:
+    if size_bytes > core.settings.max_upload_bytes:
+        raise TooLargeError(f"A file has {size_bytes:,} bytes; at most {core.settings.max_upload_bytes:,} are taken.")
+    row = await core.write(partial(_going_on, core=core, who=who, digest=digest))
+    if row is not None and row.size_bytes == size_bytes:
+        _refuse_reading(core, row)
+        try:
+            return _plan_of(row, await asyncio.to_thread(direct.parts, row.name, row.ref, _sizes(row)))
+        except NotFoundError:
+            log.info("The store has lost the upload %s; it is begun anew.", row.name)
+    if row is not None:
+        await abandoned_uploads.abort(core, row)
+    return _plan_of(await _begin(core, direct, who, digest, size_bytes), set())
+
+
+async def links(core: Core, who: AttemptActor, digest: str, name: str, numbers: tuple[int, ...]) -> DirectLinks:
+    """Return links that take parts of a file, each of its length, for some minutes.
+
+    Raises:
+        NotFoundError: If the attempt has no such plan, or the file has no such part.
+    """
+    direct = _direct(core)
+    row = await core.write(partial(_mine, core=core, who=who, digest=digest, name=name))
+    sizes = _sizes(row)
+    for number in numbers:
+        if not 1 <= number <= len(sizes):
+            raise NotFoundError(f"The upload {name} has {len(sizes)} parts, and none is {number}.")
+
+    def sign() -> tuple[DirectLink, ...]:
+        made = ((number, direct.link(row.name, row.ref, number, sizes[number - 1], LINK_S)) for number in numbers)
+        return tuple(DirectLink(part=number, url=link.url, headers=dict(link.headers)) for number, link in made)
+
+    return DirectLinks(links=await asyncio.to_thread(sign), good_s=LINK_S)
+
+
+async def complete(core: Core, who: AttemptActor, digest: str, name: str) -> int:
+    """Read a file back and keep it; returns its length. May be repeated.
+
+    Raises:
+        NotFoundError: If the attempt has no such plan.
+        ConflictError: If parts lack, or the file is being read back.
+        ArtifactError: If it does not have its digest; what was sent is thrown away.
+        NoRoomError: If the server's limit forbids it.
+    """
+    direct = _direct(core)
+    row = await core.write(partial(_mine, core=core, who=who, digest=digest, name=name, reads=True))
+    _refuse_reading(core, row)
+    core.reading.add(name)
+    try:
+        # The limit may have been reached by others meanwhile.
+        core.blobs.within_limit(row.size_bytes)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(core.blobs.executor, direct.finish, row.name, row.ref, _sizes(row), row.digest)
+        await artifacts.stored(core, who, digest, row.size_bytes)
+        await core.write(lambda connection: direct_uploads.delete_one(connection, name))
+    except ArtifactError:
+        await core.write(lambda connection: direct_uploads.delete_one(connection, name))
+        raise
+    finally:
+        core.reading.discard(name)
+    return row.size_bytes
+
+
+async def give_up(core: Core, who: AttemptActor, digest: str, name: str, why: str) -> None:
+    """Abort an upload that its worker sends through the server instead, and tell whoever watches the task.
+
+    Raises:
+        NotFoundError: If the attempt has no such plan.
+    """
+    _direct(core)
+    row = await core.write(partial(_mine, core=core, who=who, digest=digest, name=name))
+    await abandoned_uploads.abort(core, row)
+    log.warning("The worker %s does not send to the object store: %s", who.worker_id, why)
+
+    def tell(connection: Connection) -> None:
+        task = tasks.by_ids(connection, [who.task_id])[who.task_id]
+        data = {"message": f"Files pass through the server: {why}", "level": "warning"}
+        told = events.of_task(task, "task.message", core.clock.wall(), data, worker_id=who.worker_id)
+        events.append(connection, [told])
+
+    await core.write(tell)
+
+
+async def _begin(core: Core, direct: DirectUploads, who: AttemptActor, digest: str, size_bytes: int) -> ArrivingRow:
+    await core.read(partial(_refuse_full, core=core, size_bytes=size_bytes))
+    name, now = secrets.token_hex(16), core.clock.wall()
+    ref = await asyncio.to_thread(direct.begin, name)
+    row = ArrivingRow(name, who.attempt_id, digest, size_bytes, part_bytes_of(size_bytes), ref, now, now)
+    try:
+        # A key that must not list parts is found out here, not when all of them have come.
+        await asyncio.to_thread(direct.parts, name, ref, _sizes(row))
+        return await core.write(partial(_insert, core=core, who=who, row=row))
+    except TunefleetError:
+        await asyncio.to_thread(direct.discard, name, ref)
+        raise
+
+
+def _insert(connection: Connection, *, core: Core, who: AttemptActor, row: ArrivingRow) -> ArrivingRow:
+    ingest.refuse_ended(connection, who)
+    if direct_uploads.of_attempt(connection, who.attempt_id, row.digest) is not None:
+        raise ConflictError(f"The upload of {row.digest[:12]}… was begun twice at once.", hint="Ask again.")
+    # Again, with the row of who was quicker.
+    _refuse_full(connection, core=core, size_bytes=row.size_bytes)
+    direct_uploads.insert_one(connection, row)
+    return row
+
+
+def _refuse_full(connection: Connection, *, core: Core, size_bytes: int) -> None:
+    if core.blobs.limit_bytes is None:
+        return
+    _, coming = direct_uploads.taken(connection)
+    try:
+        core.blobs.within_limit(size_bytes + coming)
+    except NoRoomError as error:
+        if not coming:
+            raise
+        told = f"{error.message} {coming:,} bytes of these are of other files on their way."
+        raise NoRoomError(told, hint=error.hint) from None
+
+
+def _going_on(connection: Connection, *, core: Core, who: AttemptActor, digest: str) -> ArrivingRow | None:
+    ingest.refuse_ended(connection, who)
+    row = direct_uploads.of_attempt(connection, who.attempt_id, digest)
+    if row is not None:
+        direct_uploads.touch(connection, row.name, core.clock.wall())
+    return row
+
+
+def _mine(
+    connection: Connection, *, core: Core, who: AttemptActor, digest: str, name: str, reads: bool = False
+) -> ArrivingRow:
+    ingest.refuse_ended(connection, who)
+    row = direct_uploads.of_attempt(connection, who.attempt_id, digest)
+    if row is None or row.name != name:
+        raise NotFoundError(f"This attempt has no upload {name[:64]} of {digest[:12]}….", hint="Ask for a plan.")
+    busy_s = row.size_bytes / _READ_BYTES_PER_S if reads else 0.0
+    direct_uploads.touch(connection, name, core.clock.wall() + busy_s)
+    return row
+
+
+def _direct(core: Core) -> DirectUploads:
+    direct = core.blobs.direct
+    if direct is None or core.settings.direct_uploads == "off":
+        raise ForbiddenError(
+            "Files pass through this server.", hint="TUNEFLEET_DIRECT_UPLOADS=auto lets workers send to its store."
+        )
+    return direct
+
+
+def _refuse_reading(core: Core, row: ArrivingRow) -> None:
+    if row.name in core.reading:
+        raise ConflictError(f"The upload of {row.digest[:12]}… is being read back.", hint="Ask again in a moment.")
+
+
+def _plan_of(row: ArrivingRow, here: set[int]) -> DirectPlan:
+    count = len(_sizes(row))
+    return DirectPlan(upload=row.name, part_bytes=row.part_bytes, parts=count, here=tuple(sorted(here)))
+
+
+def _sizes(row: ArrivingRow) -> list[int]:
+    return sizes_of(row.size_bytes, row.part_bytes)

@@ -1,0 +1,82 @@
+"""Forget final tasks and workflows with everything that they made; files are collected later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunefleet.db import Connection
+from tunefleet.db.campaigns import models
+from tunefleet.db.fleet import clusters
+from tunefleet.db.repositories import (
+    artifacts,
+    attempts,
+    commands,
+    dependencies,
+    discards,
+    events,
+    journal,
+    logs,
+    notifications,
+    queue,
+    resumes,
+    shards,
+    tasks,
+    traces,
+    training_protocol,
+    workflows,
+)
+from tunefleet.db.rows import TaskRow
+from tunefleet.errors import ConflictError
+from tunefleet.orchestrator.access.permissions import EXTERNAL
+from tunefleet.orchestrator.federation import task_federations
+
+
+def refuse_needed(connection: Connection, rows: Sequence[TaskRow]) -> None:
+    """Refuse to remove what a task that has not ended still needs, or what has made a model that may be in use.
+
+    Raises:
+        ConflictError: If there is any such.
+    """
+    needing = dependencies.needing(connection, [row.seq for row in rows])
+    if needing:
+        raise ConflictError(
+            f"The task {needing[0]} still needs the result.", hint=f"`tunefleet cancel {needing[0]}` ends it."
+        )
+    read = next(iter(task_federations.read_by(connection, rows).values()), None)
+    if read is not None:
+        raise ConflictError(
+            f"The task {read} reads a version of its federation.", hint=f"`tunefleet cancel {read}` ends it."
+        )
+    made = next(iter(models.in_use(connection, [row.id for row in rows]).items()), None)
+    if made is not None:
+        raise ConflictError(f"The task {made[0]} has made version {made[1].version} of the model {made[1].name}.")
+
+
+def remove_workflows(connection: Connection, seqs: Sequence[int], now: float) -> None:
+    """Remove workflows, named by their `seq`, and their tasks."""
+    found = tasks.of_workflows(connection, seqs)
+    remove_tasks(connection, [row for rows in found.values() for row in rows], now)
+    events.delete_of_workflows(connection, seqs)
+    workflows.delete_rows(connection, seqs)
+
+
+def remove_tasks(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
+    """Remove tasks: attempts, journals, logs, events, artifacts and federations; their workers delete their folders."""
+    ids = [row.id for row in rows]
+    task_federations.remove_with(connection, rows, now)
+    discards.note(connection, rows, strangers=EXTERNAL)
+    artifacts.delete_rows(connection, artifacts.of_tasks(connection, ids))
+    journal.delete_of_tasks(connection, ids)
+    logs.delete_of_tasks(connection, ids)
+    queue.delete_of_tasks(connection, ids)
+    commands.delete_of_tasks(connection, ids)
+    resumes.delete_of_tasks(connection, ids)
+    notifications.delete_of_tasks(connection, ids)
+    training_protocol.delete_of_tasks(connection, ids)
+    traces.delete_of_tasks(connection, ids)
+    dependencies.delete_of_tasks(connection, rows)
+    shards.delete_of_tasks(connection, rows)
+    attempts.delete_of_tasks(connection, rows)
+    clusters.delete_of_tasks(connection, rows)
+    events.delete_of_tasks(connection, rows)
+    tasks.delete_rows(connection, rows)

@@ -1,0 +1,159 @@
+"""What a server is, and how much room its data takes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, cast
+
+import tunefleet
+from tunefleet.db import DEFAULT_PROJECT, Connection
+from tunefleet.db.engine import migrate, statistics
+from tunefleet.db.repositories import direct_uploads
+from tunefleet.errors import ForbiddenError
+from tunefleet.orchestrator.access.permissions import Actor, may_read
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.federation import adapter_files as federation_files
+from tunefleet.orchestrator.storage.blob_stores import kind as store_kind
+from tunefleet.orchestrator.tasks import checkpoints
+from tunefleet.orchestrator.views import moment
+from tunefleet.schemas.api import Role, ServerInfo
+from tunefleet.schemas.server_info import HealthView, Kept, ServerView, StorageUse, StorageView
+
+FRESH_S: Final = 5.0
+"""So long a count is good: it looks at every file and row of a kind."""
+_KINDS: Final[tuple[Kept, ...]] = (
+    "results", "checkpoints", "federations", "data", "arriving", "unused", "database", "working",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Count:
+    """The newest count of a server's data; several who ask at once share one."""
+
+    _view: StorageView | None = None
+    _at: float = 0.0
+    _counting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def get(self, core: Core) -> StorageView:
+        """Return the count, made anew if it is too old."""
+        async with self._counting:
+            now = core.clock.monotonic()
+            if self._view is None or now - self._at >= FRESH_S:
+                self._view, self._at = await _count(core), core.clock.monotonic()
+            return self._view
+
+    def forget(self) -> None:
+        """Count anew when somebody asks next."""
+        self._view = None
+
+
+def health(core: Core) -> HealthView:
+    """Return that the server answers, and its place among those on its database; the database is not asked."""
+    if not core.leading.shared:
+        return HealthView(role="alone")
+    return HealthView(role="leads" if core.leading.leads(core.clock.monotonic()) else "follows")
+
+
+def info(actor: Actor) -> ServerInfo:
+    """Return what is said to somebody with a key: the version, and who they are."""
+    return ServerInfo(
+        version=tunefleet.__version__,
+        authenticated=True,
+        role=cast("Role", actor.role),
+        owner=actor.owner,
+        project=actor.project,
+        key_id=actor.key_id,
+    )
+
+
+async def storage(core: Core, actor: Actor) -> StorageView:
+    """Return how much room the server's data takes.
+
+    Raises:
+        ForbiddenError: If the actor is of another project than the default one: it is about the data of all.
+    """
+    may_read(actor)
+    if actor.project != DEFAULT_PROJECT:
+        raise ForbiddenError(
+            f"The server's room is shown to keys of the project {DEFAULT_PROJECT}.",
+            hint=f"`tunefleet projects show {actor.project}` says what yours takes.",
+        )
+    return await core.state(Count).get(core)
+
+
+async def server(core: Core, actor: Actor) -> ServerView:
+    """Return what the server is made of; its folder is shown to admins only."""
+    may_read(actor)
+    return ServerView(
+        version=tunefleet.__version__,
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.release()} {platform.machine()}",
+        schema_revision=migrate.HEAD,
+        database=await core.read(statistics.engine),
+        artifacts=store_kind(core.settings),
+        elastic_scaling=core.settings.elastic,
+        data_dir=str(core.settings.data_dir.absolute()) if actor.role == "admin" else None,
+    )
+
+
+async def _count(core: Core) -> StorageView:
+    now = core.clock.wall()
+
+    def stored(connection: Connection) -> tuple[dict[str, tuple[int, int]], int, int]:
+        kept = statistics.of_files(connection, checkpoint=checkpoints.KIND, now=now)
+        count, size = kept.get("arriving", (0, 0))
+        beside, more = direct_uploads.taken(connection)
+        kept["arriving"] = (count + beside, size + more)
+        kept["database"] = statistics.of_database(connection)
+        return kept, statistics.of_logs(connection), statistics.of_journals(connection)
+
+    kept, log_bytes, journal_records = await core.read(stored)
+    lying, disk_total, disk_free = await asyncio.to_thread(_lying, core)
+    uses = []
+    for kind in _KINDS:
+        count, size = kept.get(kind, (0, 0))
+        beside, more = lying.get(kind, (0, 0))
+        uses.append(StorageUse(kind=kind, files=count + beside, size_bytes=size + more))
+    return StorageView(
+        counted_at=moment(now),
+        uses=tuple(uses),
+        total_bytes=sum(each.size_bytes for each in uses),
+        log_bytes=log_bytes,
+        journal_records=journal_records,
+        disk_free_bytes=disk_free,
+        disk_total_bytes=disk_total,
+    )
+
+
+def _lying(core: Core) -> tuple[dict[str, tuple[int, int]], int, int]:
+    """Return count and bytes of the files that no row names, by kind, and the disk's room; blocks."""
+    disk = shutil.disk_usage(core.settings.data_dir)
+    found = {
+        "arriving": _sum(core.blobs.uploads.glob("*.part")),
+        "working": _sum(_below(federation_files.root(core))),
+    }
+    return found, disk.total, disk.free
+
+
+def _below(root: Path) -> Iterator[Path]:
+    """Yield the files below a folder; a folder that is removed meanwhile has none."""
+    for folder, _, names in os.walk(root):
+        yield from (Path(folder, name) for name in names)
+
+
+def _sum(paths: Iterator[Path]) -> tuple[int, int]:
+    count = size = 0
+    for path in paths:
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            continue  # removed meanwhile
+        if path.is_file():
+            count, size = count + 1, size + status.st_size
+    return count, size

@@ -1,0 +1,113 @@
+"""Stored bytes are what their digest says, or are put aside: at a push of what is known, in the background, on demand.
+
+A disk that flips a bit would otherwise hand out the damage for ever, under the right digest. What is put aside is not
+found any more; pushing the same file again restores it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Final
+
+from tunefleet.artifacts import BlobStore
+from tunefleet.db import Connection
+from tunefleet.db.repositories import artifacts
+from tunefleet.errors import NotFoundError
+from tunefleet.orchestrator.context import Core, Verified
+
+log = logging.getLogger(__name__)
+LATELY_S: Final = 600.0
+"""A file that was read so lately is not read again for a push: many push the same one at once."""
+GOOD_S: Final = 86_400.0
+"""A file that was read so lately is not read again in the background."""
+_AT_A_TIME: Final = 64 << 20
+"""Bytes that one look of the background reads at least; then it rests as long as its speed wants."""
+
+
+def is_whole(blobs: BlobStore, digest: str, *, pace: Callable[[int], None] = lambda _: None) -> bool:
+    """Read a file and say whether it is what its digest says; blocks.
+
+    Args:
+        blobs: The store.
+        digest: Of the file.
+        pace: Told how many bytes were read; may wait.
+
+    Raises:
+        NotFoundError: If it is not there.
+    """
+    found = hashlib.sha256()
+    for piece in blobs.pieces(digest):
+        found.update(piece)
+        pace(len(piece))
+    return found.hexdigest() == digest
+
+
+def damaged(blobs: BlobStore, digests: Iterable[str], verified: Verified, *, good_s: float = LATELY_S) -> Iterator[str]:
+    """Yield which of these files are lost or damaged, and put the damaged ones aside; blocks.
+
+    Args:
+        blobs: The store; of a service that keeps sums itself only the presence of a file is looked at.
+        digests: Of files that rows know.
+        verified: What was read lately.
+        good_s: How long what was read counts as good.
+    """
+    for digest in digests:
+        now = time.monotonic()
+        if now - verified.at.get(digest, -good_s) < good_s:
+            continue
+        try:
+            good = is_whole(blobs, digest) if blobs.may_rot else blobs.has(digest)
+        except NotFoundError:
+            good = False
+        if good:
+            verified.at[digest] = now
+        else:
+            set_aside(blobs, digest)
+            yield digest
+
+
+def set_aside(blobs: BlobStore, digest: str) -> None:
+    """Take a damaged file out of the store, into its `quarantine`."""
+    if blobs.set_aside(digest):
+        log.error("The stored file %s is damaged; it was put aside in %s.", digest, blobs.root / "quarantine")
+
+
+async def run_for_a_while(core: Core) -> None:
+    """Read some stored files, slowly, and put aside what is damaged; called again and again by the leader."""
+    speed = core.settings.scrub_bytes_per_s
+    if not speed or not core.blobs.may_rot:
+        await asyncio.sleep(GOOD_S)
+        return
+    began, read, cursor = time.monotonic(), 0, core.verified.cursor
+    found = sorted(await asyncio.to_thread(core.blobs.kept_before, float("inf")))
+    for digest in [each for each in found if each > cursor] or found:
+        core.verified.cursor = digest
+        size = core.blobs.find(digest) or 0
+        for bad in await asyncio.to_thread(_damaged, core, digest):
+            await _tell(core, bad)
+        read += size
+        if read >= _AT_A_TIME:
+            break
+    else:
+        core.verified.cursor = ""
+        await asyncio.sleep(60.0)  # all was read: from the beginning, unless it was read lately
+    await asyncio.sleep(max(0.0, read / speed - (time.monotonic() - began)))
+
+
+async def _tell(core: Core, digest: str) -> None:
+    of = await core.read(partial(artifacts_with, digest=digest))
+    log.error("%s is of %s. Push it again, or restore it from a backup.", digest, ", ".join(of) or "no artifact")
+
+
+def artifacts_with(connection: Connection, *, digest: str) -> tuple[str, ...]:
+    """Return the names and ids of the artifacts that have a file."""
+    return tuple(f"{row.name} ({row.id})" for row in artifacts.holding_file(connection, digest=digest))
+
+
+def _damaged(core: Core, digest: str) -> list[str]:
+    return list(damaged(core.blobs, [digest], core.verified, good_s=GOOD_S))

@@ -1,0 +1,55 @@
+"""One verb for many tasks: each by itself, and what became of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from tunefleet.errors import TunefleetError
+from tunefleet.orchestrator.access.permissions import Actor, may_submit
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.tasks import tasks
+from tunefleet.schemas.ui import ManyReply, ManyRequest, OneOfMany
+
+_AT_ONCE: Final = 16
+"""So many are on their way to the writer together: they share its commits."""
+
+
+async def do(core: Core, actor: Actor, wanted: ManyRequest) -> ManyReply:
+    """Cancel, retry or remove tasks; one that cannot be is no hindrance to the others.
+
+    Raises:
+        ForbiddenError: If the actor may not change anything.
+    """
+    may_submit(actor)
+    room = asyncio.Semaphore(_AT_ONCE)
+    verb = _VERBS[wanted.action]
+
+    async def one(task_id: str) -> OneOfMany:
+        async with room:
+            try:
+                return OneOfMany(task_id=task_id, ok=True, made=await verb(core, actor, task_id))
+            except TunefleetError as error:
+                return OneOfMany(task_id=task_id, ok=False, code=error.code, detail=error.message, hint=error.hint)
+
+    return ManyReply(items=tuple(await asyncio.gather(*(one(id_) for id_ in dict.fromkeys(wanted.task_ids)))))
+
+
+async def _cancel(core: Core, actor: Actor, task_id: str) -> None:
+    await tasks.cancel(core, actor, task_id)
+
+
+async def _retry(core: Core, actor: Actor, task_id: str) -> str:
+    return (await tasks.retry(core, actor, task_id)).tasks[0].id
+
+
+async def _remove(core: Core, actor: Actor, task_id: str) -> None:
+    await tasks.remove(core, actor, task_id)
+
+
+_VERBS: Final[dict[str, Callable[[Core, Actor, str], Awaitable[str | None]]]] = {
+    "cancel": _cancel,
+    "retry": _retry,
+    "remove": _remove,
+}

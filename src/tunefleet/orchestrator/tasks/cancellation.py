@@ -1,0 +1,47 @@
+"""Cancel tasks: at once where nobody works on them or nobody answers, otherwise by asking the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunefleet.db import Connection
+from tunefleet.db.repositories import attempts
+from tunefleet.db.rows import TaskRow
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.tasks import attempt_revocation, sharding_causes, unreported_ends
+from tunefleet.orchestrator.tasks.transitions import Move, switch
+
+
+def cancel(connection: Connection, rows: Sequence[TaskRow], here: Presences) -> None:
+    """Cancel tasks that are not final, and with them those that wait for them.
+
+    A task that runs on a worker that answers ends at the end of its step, and its worker reports it. Any other ends
+    now, and its token is void: who was given up cannot overwrite the outcome.
+    """
+    asked = [row for row in rows if row.status == "running" and row.worker_id in here.limits]
+    attempt_revocation.ask(connection, asked, here.now)
+    end(connection, [row for row in rows if row not in asked], here.now)
+
+
+def end(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
+    """Cancel tasks at once and void their attempts."""
+    stopped = sharding_causes.of_asked(connection, rows)
+    moves = []
+    for row in rows:
+        reason, error = stopped.get(row.seq, (TaskReason.CANCELLED_BY_USER, None))
+        moves.append(Move(row, reason, changes={"error": error}))
+    for reason in dict.fromkeys(move.reason for move in moves):
+        attempt_revocation.void(connection, [move.task for move in moves if move.reason is reason], reason, now)
+    _part_with(connection, rows, now)
+    switch(connection, moves, now)
+
+
+def _part_with(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
+    """Place those anew that were offered as parts of a run that is not offered any more."""
+    wholes = {row.attempt_id for row in rows if row.merge_key is not None and row.attempt_id is not None}
+    holders = {row.worker_id for row in rows if row.attempt_id in wholes and row.worker_id is not None}
+    found = [each for holder in sorted(holders) for each in attempts.open_of(connection, holder).values()]
+    unreported_ends.release(
+        connection, [each for each in found if each.merged_into in wholes and each.state == "offered"], now
+    )

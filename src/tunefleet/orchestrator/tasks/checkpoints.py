@@ -1,0 +1,190 @@
+"""Checkpoints of a task: which there are, which of them the server has, and which of those it keeps.
+
+A worker uploads the newest whole and the best one while it trains, as artifacts `checkpoint-<step>` of kind
+`checkpoint`. What a newer one makes superfluous goes at once, with its files: checkpoints are large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.artifacts import BlobStore
+from tunefleet.db import Connection
+from tunefleet.db.repositories import artifacts, attempts, journal, tasks
+from tunefleet.db.rows import ArtifactRow, TaskRow
+from tunefleet.orchestrator.storage.file_deletion import delete_files
+from tunefleet.spec.training import TrainingSpec
+
+KIND: Final = "checkpoint"
+_KEPT: Final[int | None] = TrainingSpec.model_fields["save_total_limit"].default
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A checkpoint that the server has heard of.
+
+    Args:
+        record: Its journal record.
+        worker_id: Who wrote it.
+        artifact: The upload; null if there is none.
+        eval_loss: The held-out loss at its step.
+        best: Whether it is the best one.
+        local: Whether its worker, by its rule of what to keep, still has it.
+    """
+
+    record: dict[str, Any]
+    worker_id: str | None
+    artifact: ArtifactRow | None
+    eval_loss: float | None
+    best: bool = False
+    local: bool = False
+
+    @property
+    def step(self) -> int:
+        """Its step."""
+        return int(self.record["step"])
+
+    @property
+    def resumable(self) -> bool:
+        """Whether a resume from it can work."""
+        return self.artifact is not None or self.local
+
+
+def known(connection: Connection, row: TaskRow) -> list[Known]:
+    """Return the checkpoints of a task that no later launch superseded, in step order."""
+    uploads = {upload.name: upload for upload in reversed(uploaded(connection, [row.id]).get(row.id, []))}
+    holders = {attempt.id: attempt.worker_id for attempt in attempts.of_task(connection, row)}
+    losses = _eval_losses(connection, row.id)
+    found: dict[int, Known] = {}
+    recorded = set()
+    for record, attempt_id, hidden in _records(connection, row.id):
+        recorded.add(str(record["name"]))
+        if hidden:
+            continue
+        step, name = int(record["step"]), str(record["name"])
+        upload = uploads.get(name)
+        if upload is not None and orjson.loads(upload.metadata).get("digest") != record["digest"]:
+            upload = None
+        found[step] = Known(record, holders.get(attempt_id), upload, losses.get(step))
+    for upload in uploads.values():
+        # Of a task that goes on from another one's checkpoint: it has the upload, not the record.
+        about = orjson.loads(upload.metadata)
+        step = int(about.get("step", -1))
+        if step >= 0 and upload.name not in recorded:
+            found[step] = Known(_record_of(upload, about), None, upload, about.get("eval_loss"))
+    return _judged(found, tasks.document(connection, row).as_run)
+
+
+def uploaded(connection: Connection, task_ids: Sequence[str]) -> dict[str, list[ArtifactRow]]:
+    """Return the uploaded checkpoints of tasks, by task id, the one that was saved last first."""
+    found: dict[str, list[ArtifactRow]] = {}
+    for upload in sorted(artifacts.of_kind(connection, task_ids, KIND), key=_saved_at, reverse=True):
+        found.setdefault(str(upload.task_id), []).append(upload)
+    return found
+
+
+def _saved_at(upload: ArtifactRow) -> float:
+    # Not the time of the upload: the best one may be sent after a newer one.
+    return float(orjson.loads(upload.metadata).get("saved_at") or upload.created_at)
+
+
+def newest_and_best(uploads: Sequence[ArtifactRow]) -> tuple[ArtifactRow | None, ArtifactRow | None]:
+    """Return the newest upload, and the best one if that is another."""
+    newest = uploads[0] if uploads else None
+    best = next((upload for upload in uploads if orjson.loads(upload.metadata).get("best")), None)
+    return newest, None if best is newest else best
+
+
+def retire(connection: Connection, blobs: BlobStore, task_id: str, now: float) -> None:
+    """Remove the uploads that a newer one made superfluous: the newest and the best one stay."""
+    uploads = uploaded(connection, [task_id]).get(task_id, [])
+    stay = {upload.id for upload in newest_and_best(uploads) if upload is not None}
+    drop(connection, blobs, [upload for upload in uploads if upload.id not in stay], now)
+
+
+def drop_beyond(connection: Connection, task_id: str, step: int) -> None:
+    """Remove the uploads of a task that went back to a step: the next attempt must not go on from what lies beyond.
+
+    Their files are collected later.
+    """
+    uploads = uploaded(connection, [task_id]).get(task_id, [])
+    artifacts.delete_rows(connection, [each.id for each in uploads if step_of(each) > step])
+
+
+def step_of(upload: ArtifactRow) -> int:
+    """Return the step of an uploaded checkpoint."""
+    return int(upload.name.rpartition("-")[2])
+
+
+def drop_of_completed(connection: Connection, blobs: BlobStore, task_ids: Sequence[str], now: float) -> None:
+    """Remove the uploads of tasks that are done: what they were for is delivered."""
+    found = uploaded(connection, task_ids).values()
+    drop(connection, blobs, [upload for uploads in found for upload in uploads], now)
+
+
+def drop(connection: Connection, blobs: BlobStore, uploads: Sequence[ArtifactRow], now: float) -> None:
+    """Remove uploads with those of their files that nothing else refers to."""
+    if not uploads:
+        return
+    digests = {digest for upload in uploads for _, digest, _ in artifacts.files(connection, upload.id)}
+    artifacts.delete_rows(connection, [upload.id for upload in uploads])
+    artifacts.unpin_files(connection, sorted(digests), [u.attempt_id for u in uploads if u.attempt_id])
+    free = artifacts.unreferenced(connection, sorted(digests), now=now)
+    artifacts.delete_blobs(connection, free, now=now)
+    delete_files(connection, blobs, free)
+
+
+def _records(connection: Connection, task_id: str) -> list[tuple[dict[str, Any], str, bool]]:
+    """Return checkpoint records, oldest first, each with its attempt and whether a later launch superseded it."""
+    launches = {launch.number: launch for launch in journal.launches_of(connection, task_id)}
+    found = []
+    for number, body in journal.records_of(connection, task_id, KIND):
+        record: dict[str, Any] = orjson.loads(body)
+        if "step" in record and "name" in record:
+            beyond = launches[number].hidden_after
+            hidden = beyond is not None and int(record["step"]) > beyond
+            found.append((record, launches[number].attempt_id, hidden))
+    return found
+
+
+def _eval_losses(connection: Connection, task_id: str) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for point in journal.visible_points(connection, task_id, series="train", name="eval_loss"):
+        value = orjson.loads(point.values_json)["eval_loss"]
+        if isinstance(value, int | float):
+            found[point.step] = float(value)
+    return found
+
+
+def _record_of(upload: ArtifactRow, about: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "step": about["step"], "name": upload.name, "digest": about.get("digest", upload.digest),
+        "size_bytes": upload.size_bytes, "at": upload.created_at,
+    }  # fmt: skip
+
+
+def _judged(found: Mapping[int, Known], spec: str) -> list[Known]:
+    ordered = [found[step] for step in sorted(found)]
+    best = _best(ordered)
+    asked = (orjson.loads(spec).get("training") or {}).get("save_total_limit", _KEPT)
+    limit = _KEPT if isinstance(asked, str) else asked  # a reference, as long as the task waits
+    kept = {each.step for each in (ordered[-limit:] if limit else ordered)} | ({best} if best is not None else set())
+    return [
+        Known(
+            each.record, each.worker_id, each.artifact, each.eval_loss, best=each.step == best,
+            local=each.worker_id is not None and each.step in kept,
+        )
+        for each in ordered
+    ]  # fmt: skip
+
+
+def _best(ordered: Sequence[Known]) -> int | None:
+    said = [each for each in ordered if each.artifact and orjson.loads(each.artifact.metadata).get("best")]
+    if said:
+        return said[-1].step
+    measured = [(each.eval_loss, each.step) for each in ordered if each.eval_loss is not None]
+    return min(measured)[1] if measured else None

@@ -1,0 +1,177 @@
+"""Commands on their way: what a worker is sent, what it reports of them, and their end with their attempt's.
+
+A desired pause is a command too, so that one can see what became of it; it travels as a wish, not as a command.
+Functions on a connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import orjson
+
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import commands, events, tasks
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.rows import AttemptRow, CommandRow, TaskRow
+from tunefleet.orchestrator.credential_filter import scrub
+from tunefleet.orchestrator.ids import attempt_token
+from tunefleet.schemas.control import ControlCommand
+from tunefleet.schemas.worker_link import Command, CommandOutcome, pause_id
+
+_LASTING = frozenset({ControlCommand.SAVE_CHECKPOINT, ControlCommand.SAVE_AND_STOP, ControlCommand.PAUSE})
+"""Those that are done when their checkpoint is whole; the others are done when they are applied."""
+
+
+def done(row: CommandRow) -> bool:
+    """Whether nothing more will become of a command."""
+    return row.settled or (row.state == "applied" and row.command not in _LASTING)
+
+
+def sendable(connection: Connection, worker_id: str, mine: Mapping[str, AttemptRow], secret: bytes) -> list[Command]:
+    """Return the commands that a worker has not acknowledged, for the attempts that it runs and for itself."""
+    found = []
+    for row in commands.pending(connection, worker_id):
+        if row.command == ControlCommand.PAUSE:
+            continue
+        attempt = mine.get(row.attempt_id or "")
+        if row.attempt_id is None or (attempt is not None and attempt.state == "accepted"):
+            token = "" if row.attempt_id is None else attempt_token(secret, row.attempt_id)
+            data = orjson.loads(row.data)
+            found.append(Command(token=token, command_id=row.id, command=row.command, data=data))
+    return found
+
+
+def take_outcomes(
+    connection: Connection,
+    outcomes: Sequence[CommandOutcome],
+    worker_id: str,
+    mine: Mapping[str, AttemptRow],
+    rows: dict[str, TaskRow],
+    now: float,
+) -> None:
+    """Store what a worker reports of its commands; what is old, or not its own, changes nothing."""
+    if not outcomes:
+        return
+    open_ = {row.id: row for row in commands.under_way(connection, worker_id)}
+    for outcome in outcomes:
+        row = open_.get(outcome.command_id)
+        if row is None or (row.attempt_id is not None and row.attempt_id not in mine):
+            continue
+        message = None if outcome.message is None else scrub(outcome.message)
+        result = None if outcome.result is None else scrub(orjson.dumps(outcome.result).decode())
+        after = commands.advanced(
+            row, outcome.state, now, step=outcome.step, checkpoint=outcome.checkpoint, message=message, result=result
+        )
+        if after is None:
+            continue
+        open_[after.id] = after
+        commands.store(connection, [after])
+        task = rows.get(row.task_id or "")
+        _tell(connection, after, task, now)
+        if task is not None and after.command == ControlCommand.PAUSE and after.state == "failed":
+            rows[task.id] = _give_up_pause(connection, task, mine[row.attempt_id or ""], after)
+
+
+def take_back_pause(connection: Connection, task: TaskRow, now: float) -> None:
+    """Want a task that is to pause to run on; its job is not asked for the pause if it has not been yet."""
+    asked = commands.get(connection, pause_id(task.id, task.attempts, task.generation))
+    tasks.desire(connection, task.id, "run")
+    events.append(connection, [events.of_task(task, "task.resuming", now, {})])
+    if asked is not None and asked.state == "pending":
+        after = asked._replace(state="failed", message="Taken back: the task is to go on.", updated_at=now)
+        commands.store(connection, [after])
+        _tell(connection, after, task, now)
+    wake(connection, f"worker:{task.worker_id}", f"task:{task.id}")
+
+
+def close(
+    connection: Connection, attempts: Iterable[AttemptRow], why: str, now: float, *, paused: bool = False
+) -> None:
+    """Fail the commands of attempts that have ended; what was applied, and needs no more, stays so.
+
+    Args:
+        connection: Of the operation.
+        attempts: The attempts.
+        why: How they ended, for the message.
+        now: Unix time.
+        paused: Whether they have paused: then that was done, whoever brought it about.
+    """
+    ids = [row.id for row in attempts if row.slot_class == "job"]
+    if not ids:
+        return
+    message = f"Not carried out: {why}"
+    closed = [
+        row._replace(state="durable", updated_at=now)
+        if paused and row.command == ControlCommand.PAUSE
+        else row._replace(state="failed", message=message, updated_at=now)
+        for row in commands.of_attempts(connection, ids)
+        if not done(row)
+    ]
+    commands.store(connection, closed)
+
+
+def close_of_worker(connection: Connection, worker_id: str, now: float) -> None:
+    """Fail what a lost worker itself was told: it must not act on it when it comes back much later."""
+    commands.store(
+        connection,
+        [
+            row._replace(state="failed", message="Not carried out: the worker does not answer.", updated_at=now)
+            for row in commands.under_way(connection, worker_id)
+            if row.task_id is None and not done(row)
+        ],
+    )
+
+
+def note_stalls(
+    connection: Connection,
+    stalled: Mapping[str, float],
+    mine: Mapping[str, AttemptRow],
+    rows: dict[str, TaskRow],
+    now: float,
+) -> None:
+    """Store which of a worker's jobs write nothing, and since when.
+
+    Args:
+        connection: Of the operation.
+        stalled: Attempt → for how many seconds.
+        mine: The worker's open attempts.
+        rows: Their tasks.
+        now: Unix time.
+    """
+    for attempt in mine.values():
+        task = rows.get(attempt.task_id)
+        silent_s = stalled.get(attempt.id)
+        if (
+            task is None
+            or attempt.member
+            or attempt.state != "accepted"
+            or (silent_s is None) == (task.stalled_since is None)
+        ):
+            continue
+        since = None if silent_s is None else now - silent_s
+        rows[task.id] = task._replace(stalled_since=since)
+        tasks.set_stalled(connection, task.id, since)
+        kind = "task.stalled" if silent_s is not None else "task.stall_ended"
+        data = {} if silent_s is None else {"silent_s": round(silent_s, 1)}
+        events.append(connection, [events.of_task(task, kind, now, data)])
+
+
+def _give_up_pause(connection: Connection, task: TaskRow, attempt: AttemptRow, row: CommandRow) -> TaskRow:
+    """Want the task to run again: its training goes on."""
+    if task.desired != "pause" or row.id != pause_id(task.id, attempt.number, task.generation):
+        return task
+    tasks.desire(connection, task.id, "run")
+    return task._replace(desired="run", generation=task.generation + 1)
+
+
+def _tell(connection: Connection, row: CommandRow, task: TaskRow | None, now: float) -> None:
+    data = {"command_id": row.id, "command": row.command, "step": row.step, "checkpoint": row.checkpoint}
+    told = {name: value for name, value in data.items() if value is not None}
+    if row.message is not None:
+        told["message"] = row.message
+    kind = f"command.{row.state}"
+    if task is None:
+        events.append(connection, [Event(kind, now, worker_id=row.worker_id, data=told)])
+    else:
+        events.append(connection, [events.of_task(task, kind, now, told)])

@@ -1,0 +1,321 @@
+"""Steer a task: pause, resume, stop, and commands with their outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+import orjson
+from pydantic import ValidationError
+
+from tunefleet.db import Connection, wake
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import attempts, commands, events
+from tunefleet.db.repositories import tasks as task_rows
+from tunefleet.db.rows import CommandRow, TaskRow
+from tunefleet.errors import ConflictError, InputError, NotFoundError
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.ids import new_id
+from tunefleet.orchestrator.scheduling import cluster_state, worker_state
+from tunefleet.orchestrator.tasks import checkpoints, tasks
+from tunefleet.orchestrator.tasks import commands as orders
+from tunefleet.orchestrator.tasks import resume as resuming
+from tunefleet.orchestrator.tasks.resume import FromStep
+from tunefleet.orchestrator.tasks.tasks import find
+from tunefleet.orchestrator.training_protocol import agents
+from tunefleet.orchestrator.views import checkpoint_view, command_view
+from tunefleet.orchestrator.workflows import workflows
+from tunefleet.schemas.api import CheckpointView, CommandRequest, CommandView, TaskDetail
+from tunefleet.schemas.control import ControlCommand, SetData
+from tunefleet.schemas.worker_link import pause_id
+from tunefleet.spec.words import nearest
+
+MAX_WAIT_S: Final = 30.0
+"""How long a question for a command's outcome is held open at most."""
+_DONE: Final[Mapping[ControlCommand, str]] = {
+    ControlCommand.PAUSE: "paused",
+    ControlCommand.SAVE_CHECKPOINT: "saved",
+    ControlCommand.GRACEFUL_STOP: "stopped early",
+    ControlCommand.SAVE_AND_STOP: "stopped early",
+}
+"""What a task that refuses a command cannot be, in words."""
+
+
+async def pause(core: Core, actor: Actor, task_id: str) -> TaskDetail:
+    """Ask for a pause: the training saves at the end of its step and ends; asking again changes nothing.
+
+    Raises:
+        NotFoundError: If there is no such task.
+        ConflictError: If it does not run, is being cancelled, or is of a kind that cannot be paused.
+        ForbiddenError: If it belongs to somebody else.
+    """
+    now = core.clock.wall()
+
+    def operation(connection: Connection) -> str:
+        row = _mine(connection, actor, task_id)
+        if row.status == TaskStatus.PAUSED:
+            return row.id
+        _refuse_idle(row, _DONE[ControlCommand.PAUSE])
+        _refuse_unheard(connection, row, ControlCommand.PAUSE, _DONE[ControlCommand.PAUSE])
+        if row.desired != "pause":
+            task_rows.desire(connection, row.id, "pause")
+            command_id = pause_id(row.id, row.attempts, row.generation + 1)
+            commands.insert_one(connection, _row(row, command_id, ControlCommand.PAUSE, {}, actor, now))
+            events.append(connection, [events.of_task(row, "task.pausing", now, {"command_id": command_id})])
+            wake(connection, f"worker:{row.worker_id}", f"task:{row.id}")
+        return row.id
+
+    return await tasks.get(core, actor, await core.write(operation))
+
+
+async def resume(
+    core: Core, actor: Actor, task_id: str, from_step: FromStep = None, overrides: Mapping[str, Any] | None = None
+) -> TaskDetail:
+    """Let a task go on: a paused one at its place in the queue, a final one as a new task linked to it.
+
+    A running one that is to pause is not paused: its training goes on. Where the job has the pause by then, it pauses,
+    and goes back to its place in the queue by itself.
+
+    Args:
+        core: The server.
+        actor: Who asks.
+        task_id: The task.
+        from_step: The step of a checkpoint, `best`, or null for the newest.
+        overrides: Dotted path below `spec` → value, for the new task of a final one.
+
+    Returns:
+        The task itself, or the new one.
+
+    Raises:
+        NotFoundError: If there is no such task.
+        ConflictError: If it runs or waits and is not to pause, there is no such checkpoint, or nothing is left to do.
+        ForbiddenError: If it belongs to somebody else.
+    """
+    may_submit(actor)
+    here = cluster_state.presences(core)
+    now = here.now
+
+    def operation(connection: Connection) -> TaskRow:
+        row = _mine(connection, actor, task_id)
+        if row.status == TaskStatus.RUNNING and row.desired == "pause" and from_step is None:
+            orders.take_back_pause(connection, row, now)
+            return row
+        resuming.refuse_running(row)
+        if row.status == TaskStatus.PAUSED:
+            # An agent that keeps the job goes on with it where it is.
+            asked = from_step is None and agents.ask_to_go_on(connection, row, here)
+            if not asked:
+                resuming.requeue(connection, row, from_step, now)
+        return row
+
+    row = await core.write(operation)
+    if not TaskStatus(row.status).final:
+        return await tasks.get(core, actor, row.id)
+    return await _resume_final(core, actor, row, from_step, overrides)
+
+
+async def _resume_final(
+    core: Core, actor: Actor, row: TaskRow, from_step: FromStep, overrides: Mapping[str, Any] | None
+) -> TaskDetail:
+    def hand_on(connection: Connection, made: list[TaskRow], now: float) -> None:
+        known = checkpoints.known(connection, row)
+        chosen = resuming.choose(connection, row, known, from_step)
+        resuming.hand_on(connection, row, made[0], chosen, now)
+
+    def look(connection: Connection) -> None:
+        chosen = resuming.choose(connection, row, checkpoints.known(connection, row), from_step)
+        if not overrides:
+            resuming.refuse_done(connection, row, chosen)
+
+    if row.slot_class != "job":
+        raise ConflictError(f"A task of kind {row.kind} has no checkpoints.", hint=f"Use `tunefleet retry {row.id}`.")
+    await core.read(look)
+    wanted = await tasks.repetition(core, actor, row.id, overrides)
+    made = await workflows.store(core, wanted, then=hand_on)
+    return await tasks.get(core, actor, made.tasks[0].id)
+
+
+async def stop(core: Core, actor: Actor, task_id: str, *, save: bool = True) -> CommandView:
+    """End a training early, as completed: what it has learned is delivered.
+
+    Args:
+        core: The server.
+        actor: Who asks.
+        task_id: The task.
+        save: Save a checkpoint first.
+    """
+    name = ControlCommand.SAVE_AND_STOP if save else ControlCommand.GRACEFUL_STOP
+    return await command(core, actor, task_id, CommandRequest(command=name))
+
+
+async def command(core: Core, actor: Actor, task_id: str, request: CommandRequest) -> CommandView:
+    """Give a running task a command; one with an id that is known already is returned as it is.
+
+    Raises:
+        NotFoundError: If there is no such task.
+        InputError: If there is no such command, or its data is wrong.
+        ConflictError: If the task does not run, its kind does not take the command, or the id belongs to another one.
+        ForbiddenError: If it belongs to somebody else.
+    """
+    name, data = _checked(request)
+    if name is ControlCommand.PAUSE:
+        task = await pause(core, actor, task_id)
+        return (await list_(core, actor, task.id))[-1]
+    now = core.clock.wall()
+
+    def operation(connection: Connection) -> CommandRow:
+        row = _mine(connection, actor, task_id)
+        known = None if request.command_id is None else commands.get(connection, request.command_id)
+        if known is not None:
+            if (known.task_id, known.command, orjson.loads(known.data)) != (row.id, name.value, data):
+                raise ConflictError(f"The command id {known.id} was used for something else.", hint="Use a new one.")
+            return known
+        what = _DONE.get(name, f"given the command {name.value}")
+        _refuse_idle(row, what)
+        _refuse_unheard(connection, row, name, what)
+        made = _row(row, request.command_id or new_id("cmd"), name, data, actor, now)
+        commands.insert_one(connection, made)
+        told = {"command_id": made.id, "command": made.command}
+        events.append(connection, [events.of_task(row, "command.asked", now, told)])
+        return made
+
+    return command_view(await core.write(operation))
+
+
+async def list_(core: Core, actor: Actor, task_id: str) -> list[CommandView]:
+    """Return the commands of a task, oldest first."""
+    may_read(actor)
+    rows = await core.read(lambda connection: commands.of_task(connection, find(connection, actor, task_id).id))
+    return [command_view(row) for row in rows]
+
+
+async def get(core: Core, actor: Actor, task_id: str, command_id: str, *, wait_s: float = 0.0) -> CommandView:
+    """Return a command, as soon as nothing more will become of it.
+
+    Args:
+        core: The server.
+        actor: Who asks.
+        task_id: Its task.
+        command_id: The command.
+        wait_s: How long to wait for that, at most.
+
+    Raises:
+        NotFoundError: If the task has no such command.
+    """
+    may_read(actor)
+    ends_at = core.clock.monotonic() + min(max(wait_s, 0.0), MAX_WAIT_S)
+    topic = commands.topic(command_id)
+    while True:
+        seen = core.signals.version(topic)
+        row = await core.read(partial(_one, actor=actor, task_id=task_id, command_id=command_id))
+        left_s = ends_at - core.clock.monotonic()
+        if orders.done(row) or left_s <= 0 or core.signals.closed:
+            return command_view(row)
+        await core.signals.wait(topic, left_s, seen)
+        await asyncio.sleep(0)
+
+
+async def list_checkpoints(core: Core, actor: Actor, task_id: str) -> list[CheckpointView]:
+    """Return the checkpoints of a task in step order; what a resume superseded is left out."""
+    may_read(actor)
+    known = await core.read(lambda connection: checkpoints.known(connection, find(connection, actor, task_id)))
+    return [checkpoint_view(each) for each in known]
+
+
+def _one(connection: Connection, *, actor: Actor, task_id: str, command_id: str) -> CommandRow:
+    task = find(connection, actor, task_id)
+    row = commands.get(connection, command_id)
+    if row is None or row.task_id != task.id:
+        raise NotFoundError(f"The task {task.id} has no command {command_id}.")
+    return row
+
+
+def _mine(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
+    row = find(connection, actor, task_id)
+    may_change(actor, row.owner, row.id)
+    return row
+
+
+def _refuse_idle(row: TaskRow, what: str) -> None:
+    if row.status != TaskStatus.RUNNING:
+        ways = {
+            "paused": f"`tunefleet resume {row.id}` lets it go on.",
+            "pending": f"It has not begun; `tunefleet cancel {row.id}` ends it.",
+            "queued": f"It has not begun; `tunefleet cancel {row.id}` ends it.",
+            "dispatched": f"It is about to begin: try again in a moment, or `tunefleet cancel {row.id}`.",
+        }
+        raise ConflictError(
+            f"The task {row.id} is {row.status}; only a running one can be {what}.", hint=ways.get(row.status)
+        )
+    if row.worker_id is None:
+        raise ConflictError(
+            f"The task {row.id} is spread over several workers and cannot be {what}.",
+            hint=f"Use `tunefleet cancel {row.id}`.",
+        )
+    if row.slot_class != "job":
+        raise ConflictError(
+            f"A task of kind {row.kind} cannot be {what}: it has no training.", hint=f"Use `tunefleet cancel {row.id}`."
+        )
+    if row.desired == "cancel":
+        raise ConflictError(f"The task {row.id} is being cancelled.")
+
+
+def _refuse_unheard(connection: Connection, row: TaskRow, name: ControlCommand, what: str) -> None:
+    """Refuse to ask something of a job that would never do it: the wish would stand until its end."""
+    agents.refuse_deaf(connection, row)
+    whole = attempts.merged_into(connection, [row.attempt_id] if row.attempt_id else [])
+    for task_id in whole.values():
+        raise ConflictError(
+            f"The task {row.id} is computed in the run of {task_id}; it cannot be {what} by itself.",
+            hint=f"Use `tunefleet cancel {row.id}`: the others go on.",
+        )
+    heeds = _heeds(connection, row)
+    if heeds is None or name in heeds:
+        return
+    takes = f"it takes {', '.join(sorted(heeds))} alone" if heeds else "it takes no commands"
+    raise ConflictError(
+        f"A task of kind {row.kind} cannot be {what}: {takes}.",
+        hint=f"`tunefleet cancel {row.id}` ends it, and `tunefleet retry {row.id}` begins it anew then.",
+    )
+
+
+def _heeds(connection: Connection, row: TaskRow) -> tuple[str, ...] | None:
+    worker = workers.get(connection, row.worker_id) if row.worker_id is not None else None
+    offers = () if worker is None else worker_state.capabilities(worker.capabilities).executors
+    return next((offer.heeds for offer in offers if offer.kind == row.kind), None)
+
+
+def _checked(request: CommandRequest) -> tuple[ControlCommand, dict[str, Any]]:
+    names = ", ".join(sorted(ControlCommand))
+    try:
+        name = ControlCommand(request.command)
+    except ValueError:
+        raise InputError(f"There is no command {request.command!r}.", hint=f"There are: {names}.") from None
+    if name is not ControlCommand.SET:
+        return name, request.data
+    try:
+        data = SetData.model_validate(request.data, strict=False).model_dump(exclude_none=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"The data of set is wrong: {'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
+    unknown = sorted(set(request.data) - set(SetData.model_fields))
+    if unknown or not data:
+        known = ", ".join(SetData.model_fields)
+        wrong = f"set has no field {unknown[0]!r}." if unknown else "set needs at least one field."
+        guess = nearest(unknown[0], list(SetData.model_fields)) if unknown else None
+        raise InputError(wrong, hint=f"Did you mean {guess}?" if guess else f"It has: {known}.")
+    return name, data
+
+
+def _row(
+    task: TaskRow, command_id: str, name: ControlCommand, data: dict[str, Any], actor: Actor, now: float
+) -> CommandRow:
+    assert task.worker_id is not None, "it runs"
+    return CommandRow(
+        command_id, task.id, task.attempt_id, task.worker_id, name.value, orjson.dumps(data).decode(), "pending",
+        None, None, None, actor.owner, now, now,
+    )  # fmt: skip

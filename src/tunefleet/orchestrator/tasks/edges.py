@@ -1,0 +1,58 @@
+"""What the tasks of a workflow hand to each other: artifacts that are read, values that are referred to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+
+from tunefleet.db import Connection
+from tunefleet.db.repositories import artifacts, tasks
+from tunefleet.db.rows import ArtifactRow
+from tunefleet.orchestrator.access.permissions import Actor, may_read
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.tasks import checkpoints, relations
+from tunefleet.orchestrator.views import artifact_view
+from tunefleet.orchestrator.workflows import workflows
+from tunefleet.schemas.api import ArtifactView
+from tunefleet.schemas.ui import EdgeView
+from tunefleet.spec.references import references_of
+
+
+async def edges(core: Core, actor: Actor, workflow_id: str) -> list[EdgeView]:
+    """Return what each task of a workflow takes from each one that it waits for.
+
+    Raises:
+        NotFoundError: If there is no such workflow.
+    """
+    may_read(actor)
+
+    def operation(connection: Connection) -> list[EdgeView]:
+        row = workflows.find(connection, actor, workflow_id)
+        rows = tasks.of_workflows(connection, [row.seq]).get(row.seq, [])
+        above = relations.of(connection, rows).upstreams
+        waiting = [each for each in rows if above.get(each.seq)]
+        documents = tasks.documents(connection, [each.seq for each in waiting])
+        read = artifacts.read_by(connection, [each.id for each in waiting])
+        found = []
+        for each in waiting:
+            values = _values(documents[each.seq].spec, above[each.seq])
+            for id_, _ in above[each.seq]:
+                made = _made_by(id_, read.get(each.id, ()))
+                found.append(EdgeView(source=id_, target=each.id, artifacts=made, values=values[id_]))
+        return found
+
+    return await core.read(operation)
+
+
+def _made_by(task_id: str, rows: Sequence[ArtifactRow]) -> tuple[ArtifactView, ...]:
+    return tuple(artifact_view(row) for row in rows if row.task_id == task_id and row.kind != checkpoints.KIND)
+
+
+def _values(spec: str, upstreams: Sequence[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return what a written spec refers to of each task, by the task's id."""
+    found = references_of(orjson.loads(spec), [name for _, name in upstreams])
+    return {
+        id_: tuple(dict.fromkeys(".".join(each.path) for _, each in found if each.node in {id_, name}))
+        for id_, name in upstreams
+    }

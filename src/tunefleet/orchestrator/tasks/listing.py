@@ -1,0 +1,207 @@
+"""Lists of tasks as people look at them: searched, sorted, counted, with where the running ones stand."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.db import Connection
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import journal, task_list
+from tunefleet.db.repositories.task_list import Place, Wanted
+from tunefleet.db.rows import TaskRow
+from tunefleet.errors import InputError
+from tunefleet.orchestrator.access.permissions import Actor, may_read
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.pagination import before, bounded
+from tunefleet.orchestrator.scheduling import cluster_state
+from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.tasks import relations
+from tunefleet.orchestrator.views import task_view
+from tunefleet.orchestrator.workers.workers import visible
+from tunefleet.schemas.api import Page, TaskView
+from tunefleet.schemas.fleet import TaskGlance
+from tunefleet.schemas.ui import Overview, TaskCounts
+
+SORTS: Final = task_list.SORTS
+"""What a list can be sorted by; `created` is the order of submission."""
+_SPARK: Final = 60
+"""Points of a loss that a small curve shows."""
+_LOOKED_AT: Final = 3 * _SPARK
+"""Newest points that they are taken from: an evaluation's, for one, have no loss."""
+_FIRST: Final = 10
+"""Rows of each list in the overview."""
+_RUNNING: Final = 100
+_MAX_WORDS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What somebody wants to see of the tasks.
+
+    Args:
+        limit: Rows of a page.
+        cursor: Where the page before ended.
+        q: Words that must be in id, name, kind, owner, worker or workflow.
+        sort: One of `SORTS`, with `-` in front for the greatest first; null: the newest first.
+        glance: Whether to show the last values of those that run.
+        filters: Column → values separated by commas.
+    """
+
+    limit: int = 50
+    cursor: str | None = None
+    q: str | None = None
+    sort: str | None = None
+    glance: bool = False
+    filters: Mapping[str, str | None] = field(default_factory=dict)
+
+
+async def page(core: Core, actor: Actor, look: Look) -> Page[TaskView]:
+    """Return a page of tasks.
+
+    Raises:
+        InputError: If the cursor is none of ours, or of a list that was sorted otherwise.
+    """
+    may_read(actor)
+    wanted = _wanted(actor, look, core.clock.wall())
+    place = _place(look.cursor, wanted)
+    if place is not None:
+        # Durations as of the first page: what runs would change its place between two.
+        wanted = Wanted(
+            wanted.project, wanted.words, wanted.filters, wanted.sort, descending=wanted.descending, now=place.now
+        )
+    limit, here = bounded(look.limit), cluster_state.presences(core)
+
+    def operation(connection: Connection) -> Page[TaskView]:
+        found = task_list.page(connection, wanted, limit=limit + 1, behind=place)
+        shown = found[:limit]
+        more = len(found) > limit
+        views = _views(connection, here, [row for row, _ in shown], glance=look.glance)
+        return Page[TaskView](items=tuple(views), next_cursor=_cursor(wanted, *shown[-1]) if more else None)
+
+    return await core.read(operation)
+
+
+async def counts(core: Core, actor: Actor, look: Look) -> TaskCounts:
+    """Return how many tasks there are of each status, kind, owner and worker, among those that are looked for."""
+    may_read(actor)
+    wanted = _wanted(actor, look, core.clock.wall())
+    found = await core.read(lambda connection: task_list.counts(connection, wanted))
+    return TaskCounts(
+        total=sum(found["status"].values()),
+        status=found["status"],
+        kind=found["kind"],
+        owner=found["owner"],
+        worker_id=found["worker_id"],
+    )
+
+
+async def overview(core: Core, actor: Actor) -> Overview:
+    """Return what is going on: how much of everything, what runs, what goes next, what failed."""
+    may_read(actor)
+    here, project = cluster_state.presences(core), actor.project
+
+    def operation(connection: Connection) -> Overview:
+        by_status = task_list.counts(connection, Wanted(project))["status"]
+        running = task_list.newest_of(connection, project, "running", _RUNNING)
+        queue = task_list.next_queued(connection, project, _FIRST)
+        failed = task_list.newest_of(connection, project, "failed", _FIRST)
+        machines: dict[str, int] = {}
+        for row in workers.all_rows(connection):
+            if not visible(actor, row.project):
+                continue
+            answers = row.status != "online" or row.id in here.limits
+            status = row.status if answers else "unreachable"
+            machines[status] = machines.get(status, 0) + 1
+        return Overview(
+            tasks=by_status,
+            workers=machines,
+            running=tuple(_views(connection, here, running, glance=True)),
+            queue=tuple(_views(connection, here, queue, glance=False)),
+            failed=tuple(_views(connection, here, failed, glance=False)),
+        )
+
+    return await core.read(operation)
+
+
+def _views(connection: Connection, here: Presences, rows: Sequence[TaskRow], *, glance: bool) -> list[TaskView]:
+    why = cluster_state.reasons(connection, here, rows)
+    live = [row.id for row in rows if row.status == "running"]
+    launches = journal.launches_of_all(connection, live)
+    about = relations.of(connection, rows)
+    seen = {id_: glance_of(connection, id_) for id_ in live} if glance else {}
+    return [
+        task_view(row, why=why.get(row.id), launches=launches.get(row.id, ()), related=about, glance=seen.get(row.id))
+        for row in rows
+    ]
+
+
+def glance_of(connection: Connection, task_id: str) -> TaskGlance:
+    """Return the last values of a task, and the end of its loss curve."""
+    latest: dict[str, float | str] = {}
+    loss: list[tuple[int, float]] = []
+    step: int | None = None
+    for at, text in journal.newest_values(connection, task_id, series="train", limit=_LOOKED_AT):
+        values: dict[str, Any] = orjson.loads(text)
+        for name, value in values.items():
+            latest.setdefault(name, value)
+        step = at if step is None else step
+        found = values.get("loss")
+        # Going backwards in time, a step that is not smaller was done again by a later launch.
+        if isinstance(found, int | float) and (not loss or at < loss[-1][0]) and len(loss) < _SPARK:
+            loss.append((at, float(found)))
+    return TaskGlance(step=step, latest=latest, loss=tuple(reversed(loss)))
+
+
+def newest_loss(connection: Connection, task_id: str) -> tuple[int, float] | None:
+    """Return step and value of a task's newest loss, if there is one among its newest points."""
+    for step, text in journal.newest_values(connection, task_id, series="train", limit=3):
+        loss = orjson.loads(text).get("loss")
+        if isinstance(loss, int | float):
+            return step, float(loss)
+    return None
+
+
+def _wanted(actor: Actor, look: Look, now: float) -> Wanted:
+    name = (look.sort or "-created").removeprefix("-")
+    if name not in SORTS:
+        raise InputError(f"Tasks cannot be sorted by {name[:40]!r}.", hint=f"By: {', '.join(SORTS)}.")
+    words = (look.q or "").split()
+    if len(words) > _MAX_WORDS:
+        raise InputError(f"A search takes {_MAX_WORDS} words at most.")
+    return Wanted(actor.project, words, look.filters, name, descending=(look.sort or "-").startswith("-"), now=now)
+
+
+def _cursor(wanted: Wanted, row: TaskRow, value: Any) -> str:
+    if wanted.sort == "created":
+        return str(row.seq)
+    told = orjson.dumps([wanted.sort, wanted.descending, value, row.seq, wanted.now])
+    return base64.urlsafe_b64encode(told).decode().rstrip("=")
+
+
+def _place(cursor: str | None, wanted: Wanted) -> Place | None:
+    if cursor is None:
+        return None
+    if wanted.sort == "created":
+        seq = before(cursor)
+        return None if seq is None else Place(seq, seq, wanted.now)
+    try:
+        told = orjson.loads(base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4)))
+        sort, descending, value, seq, now = told
+    except (binascii.Error, orjson.JSONDecodeError, UnicodeEncodeError, ValueError, TypeError):
+        raise _not_ours(cursor) from None
+    known = isinstance(value, str | float | int) and isinstance(seq, int) and isinstance(now, float)
+    if not known or (sort, descending) != (wanted.sort, wanted.descending):
+        raise _not_ours(cursor)
+    return Place(value, seq, now)
+
+
+def _not_ours(cursor: str) -> InputError:
+    return InputError(
+        f"{cursor[:40]!r} is not a cursor of this list.", hint="Use `next_cursor` of the page before, and its `sort`."
+    )

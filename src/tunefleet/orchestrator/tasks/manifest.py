@@ -1,0 +1,74 @@
+"""`manifest.json` of a task: what its document asked for, and what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import orjson
+
+from tunefleet.db.rows import ArtifactRow
+from tunefleet.orchestrator.views import moment
+from tunefleet.schemas.compat_results import ALWAYS_REQUIRED, RESULT_NAMES, SINGLE_FILE, ManifestEntry, TaskManifest
+
+
+def manifest(
+    task_id: str,
+    spec: Mapping[str, Any],
+    rows: Sequence[ArtifactRow],
+    digests: Mapping[str, str],
+    *,
+    has_result: bool,
+    at: float,
+) -> TaskManifest:
+    """Return the manifest of a task.
+
+    Args:
+        task_id: Whose it is.
+        spec: Its spec; names in `output.artifacts` are required.
+        rows: What it has published, newest first.
+        digests: Name → sha256 of each of its files.
+        has_result: Whether it has an envelope.
+        at: Unix time of what it describes.
+    """
+    named = [str(name).rstrip("/") for name in (spec.get("output") or {}).get("artifacts") or ()]
+    required = dict.fromkeys([*ALWAYS_REQUIRED, *named])
+    entries: dict[str, ManifestEntry] = {}
+    for row in rows:
+        entries.setdefault(row.name, _entry(row, digests, required=row.name in required))
+    for name in required:
+        # The log is the server's own; what was published are the artifacts.
+        present = name == "logs" or (name in RESULT_NAMES and has_result) or (name == "artifacts" and bool(rows))
+        entries.setdefault(
+            name,
+            ManifestEntry(
+                name=name, path=name, type=_type(name), required=True, status="present" if present else "missing",
+                updated_at=moment(at) if present else None,
+                file_count=len(rows) if name == "artifacts" and present else None,
+            ),
+        )  # fmt: skip
+    made = tuple(entries[name] for name in sorted(entries))
+    return TaskManifest(task_id=task_id, generated_at=moment(at), entries=made)
+
+
+def _entry(row: ArtifactRow, digests: Mapping[str, str], *, required: bool) -> ManifestEntry:
+    single = bool(orjson.loads(row.metadata).get(SINGLE_FILE))
+    return ManifestEntry(
+        name=row.name,
+        path=row.name,
+        type="artifact" if single else "directory",
+        required=required,
+        status="present",
+        updated_at=moment(row.created_at),
+        size=row.size_bytes,
+        sha256=digests.get(row.name) if single else None,
+        file_count=None if single else row.file_count,
+    )
+
+
+def _type(name: str) -> Literal["result", "logs", "artifact", "directory"]:
+    if name in RESULT_NAMES:
+        return "result"
+    if name == "logs":
+        return "logs"
+    return "directory" if name == "artifacts" or "." not in name else "artifact"

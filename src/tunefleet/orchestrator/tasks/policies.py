@@ -1,0 +1,99 @@
+"""The columns of a task that come from its spec: what it needs, and how it is retried and limited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from tunefleet.db import Connection
+from tunefleet.db.repositories import tasks
+from tunefleet.errors import SpecError
+from tunefleet.orchestrator.scheduling.rank import rank
+from tunefleet.orchestrator.tasks import requirements
+from tunefleet.placement import LIGHT_KINDS, Requirement, only
+from tunefleet.spec import BaseTaskSpec, TaskNode, load_task_spec
+
+_COMMON: Final = ("priority", "limits", "retry", "on_lost", "resources", "engine", "sloSeconds", "notify")
+"""What of a spec decides how its task is queued and tried again, and who is told of it."""
+
+
+def columns(spec: BaseTaskSpec, need: Requirement, now: float, submitted_at: float | None = None) -> dict[str, Any]:
+    """Return the columns of a task that its spec decides.
+
+    Args:
+        spec: The whole spec, or as much of it as is known.
+        need: What it needs of a worker.
+        now: Unix time: its place in the queue counts from here.
+        submitted_at: Unix time from which its deadline counts; `now` if it is submitted now.
+    """
+    load = spec.resources.estimated_load
+    due_at = None if spec.slo_s is None else (submitted_at or now) + spec.slo_s
+    return {
+        "slot_class": need.slot_class, "priority": spec.priority, "rank": rank(now, spec.priority, load, due_at),
+        "requirement_key": need.key, "max_attempts": spec.retry.max_attempts, "backoff_s": spec.retry.backoff_s,
+        "retry_on": ",".join(spec.retry.on), "on_lost": spec.on_lost, "max_runtime_s": spec.limits.max_runtime_s,
+    }  # fmt: skip
+
+
+def need_of(spec: BaseTaskSpec, task_id: str) -> Requirement:
+    """Return what a task needs of a worker; one that has an engine runs on workers that are started for it alone."""
+    need = requirements.of(spec)
+    return need if spec.engine is None else replace(need, tags=(*need.tags, only(task_id)))
+
+
+def queue_deadline(spec: BaseTaskSpec, now: float) -> float | None:
+    """Return until when a task that is ready now may wait in the queue; null if it waits for ever."""
+    wait_s = spec.limits.max_queue_s
+    return None if wait_s is None else now + wait_s
+
+
+def so_far(raw: Mapping[str, Any]) -> tuple[BaseTaskSpec, Requirement]:
+    """Return what is known of a task whose spec still has references.
+
+    Args:
+        raw: The spec as it is written.
+
+    Returns:
+        The blocks that every kind has, and the need, both without what the references will tell.
+    """
+    kind, known = str(raw["taskType"]), _known(raw)
+    try:
+        spec = load_task_spec(known)
+    except SpecError:
+        # What a reference stands for is required.
+        need = Requirement(kind=kind, slot_class="light" if kind in LIGHT_KINDS else "job")
+        return _common(kind, known), need
+    return spec, requirements.of(spec)
+
+
+def known(node: TaskNode) -> BaseTaskSpec:
+    """Return the spec of a task, or as much of it as is known before its references are."""
+    return node.spec if node.spec is not None else so_far(node.raw)[0]
+
+
+def _common(kind: str, known: Mapping[str, Any]) -> BaseTaskSpec:
+    blocks = {key: known[key] for key in _COMMON if key in known}
+    try:
+        return BaseTaskSpec.model_validate({"taskType": kind, **blocks}, by_alias=True, by_name=False)
+    except ValidationError:
+        return BaseTaskSpec(task_type=kind)
+
+
+def _known(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _known(each) for key, each in value.items() if not _refers(each)}
+    if isinstance(value, list | tuple):
+        return [_known(each) for each in value if not _refers(each)]
+    return value
+
+
+def _refers(value: Any) -> bool:
+    return isinstance(value, str) and "${" in value
+
+
+def store(connection: Connection, need: Requirement) -> None:
+    """Store what a task needs, unless a task with the same needs was there before."""
+    tasks.add_requirement(connection, need.key, need.dump())

@@ -1,0 +1,197 @@
+"""Where a task goes on: what an offer says of it, and a resume that a user asks for. Functions on a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import orjson
+
+from tunefleet.db import Connection
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import artifacts, commands, events, journal, resumes, tasks
+from tunefleet.db.repositories.attempts import OfferRow
+from tunefleet.db.rows import ArtifactRow, AttemptRow, ResumeRow, TaskRow
+from tunefleet.errors import ConflictError
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.orchestrator.access.permissions import EXTERNAL
+from tunefleet.orchestrator.ids import new_id
+from tunefleet.orchestrator.scheduling import cluster_state
+from tunefleet.orchestrator.tasks import checkpoints
+from tunefleet.orchestrator.tasks.checkpoints import Known
+from tunefleet.orchestrator.tasks.transitions import Move, switch
+from tunefleet.schemas.worker_link import InputRef, ResumeFrom
+
+FromStep = int | Literal["best"] | None
+
+
+def for_offers(connection: Connection, rows: Sequence[OfferRow]) -> dict[str, ResumeFrom]:
+    """Return where offered tasks go on, by task id; those that begin anew are left out."""
+    jobs = [row for row in rows if row.slot_class == "job"]
+    if not jobs:
+        return {}
+    ids = [row.task_id for row in jobs]
+    wanted, uploads = resumes.of_tasks(connection, ids), checkpoints.uploaded(connection, ids)
+    found = {row.task_id: _for(row, wanted.get(row.task_id), uploads.get(row.task_id, [])) for row in jobs}
+    return {task_id: resume for task_id, resume in found.items() if resume is not None}
+
+
+def _for(offer: OfferRow, wanted: ResumeRow | None, uploads: Sequence[ArtifactRow]) -> ResumeFrom | None:
+    newest, best = checkpoints.newest_and_best(uploads)
+    if offer.gang_of is not None:
+        return _for_node(wanted, uploads, newest)
+    # What was wanted of a task that goes on from another one's checkpoint holds for its first attempt only.
+    exact = wanted is not None and wanted.step is not None and (wanted.from_task_id is None or offer.number == 1)
+    if wanted is not None and exact:
+        chosen = next((upload for upload in uploads if upload.name == f"checkpoint-{wanted.step}"), None)
+        return ResumeFrom(step=wanted.step, exact=True, checkpoint=_ref(chosen), from_task=wanted.from_task_id)
+    if newest is not None:
+        source = wanted.from_task_id if wanted is not None else None
+        return ResumeFrom(step=checkpoints.step_of(newest), checkpoint=_ref(newest), best=_ref(best), from_task=source)
+    return None if wanted is None else ResumeFrom(step=wanted.step, from_task=wanted.from_task_id)
+
+
+def _for_node(
+    wanted: ResumeRow | None, uploads: Sequence[ArtifactRow], newest: ArtifactRow | None
+) -> ResumeFrom | None:
+    """Return where a node of a gang goes on: all from the same upload, whatever one of them has beside it."""
+    named = None if wanted is None or wanted.step is None else f"checkpoint-{wanted.step}"
+    chosen = next((upload for upload in uploads if upload.name == named), newest)
+    if chosen is None:
+        return None
+    return ResumeFrom(step=checkpoints.step_of(chosen), exact=True, checkpoint=_ref(chosen))
+
+
+def taken(connection: Connection, attempts: Sequence[AttemptRow]) -> None:
+    """Forget where tasks were to begin whose attempt was accepted; later attempts go on from the newest."""
+    found = resumes.of_tasks(connection, [row.task_id for row in attempts])
+    done = [task_id for task_id, row in found.items() if row.from_task_id is None]
+    for task_id in done:
+        step = found[task_id].step
+        if step is not None:
+            checkpoints.drop_beyond(connection, task_id, step)
+    if done:
+        resumes.delete_of_tasks(connection, done)
+
+
+def requeue(connection: Connection, row: TaskRow, from_step: FromStep, now: float) -> None:
+    """Put a paused task back at its place in the queue.
+
+    Raises:
+        ConflictError: If there is no such checkpoint, or nobody has it any more.
+    """
+    if row.worker_id is not None and row.worker_id.startswith(EXTERNAL):
+        raise ConflictError(f"The task {row.id} was registered, not submitted.", hint="Resume it where it runs.")
+    known = checkpoints.known(connection, row)
+    if known or from_step is not None:
+        chosen = choose(connection, row, known, from_step)
+        local = chosen.artifact is None
+        if local or from_step is not None:
+            step = None if from_step is None else chosen.step
+            resumes.put(connection, ResumeRow(row.id, step, None, chosen.worker_id if local else None, int(local)))
+    switch(connection, [Move(row, TaskReason.RESUMED, changes={"ready_at": 0.0, "error": None})], now)
+
+
+def go_on(connection: Connection, row: TaskRow, now: float) -> None:
+    """Put a paused task that is wanted to run back into the queue; it stays paused where nobody could go on with it."""
+    try:
+        requeue(connection, row, None, now)
+    except ConflictError as error:
+        # The next resume says so again.
+        tasks.desire(connection, row.id, "pause")
+        events.append(connection, [events.of_task(row, "task.message", now, {"message": error.message})])
+
+
+def choose(connection: Connection, row: TaskRow, known: Sequence[Known], from_step: FromStep) -> Known:
+    """Return the checkpoint that a resume begins at.
+
+    Raises:
+        ConflictError: If there is none such, or nobody has it any more.
+    """
+    if cluster_state.needs(connection, [row.requirement_key])[row.requirement_key].nodes_max > 1:
+        # Each of its workers has a disk of its own: all begin at what the server has.
+        known = [each for each in known if each.artifact is not None]
+    steps = ", ".join(str(each.step) for each in known) or "none"
+    hint = f"There are: {steps}. `tunefleet retry {row.id}` starts from the beginning."
+    if from_step is None:
+        wanted = [each for each in known if each.resumable] or list(known)
+    elif from_step == "best":
+        wanted = [each for each in known if each.best]
+    else:
+        wanted = [each for each in known if each.step == from_step]
+    if not wanted:
+        what = "checkpoint" if from_step is None else f"checkpoint {from_step}"
+        raise ConflictError(f"The task {row.id} has no {what} to go on from.", hint=hint)
+    chosen = wanted[-1]
+    if chosen.artifact is None and not (chosen.local and _registered(connection, chosen.worker_id)):
+        raise ConflictError(
+            f"Nobody has the checkpoint {chosen.step} of {row.id} any more: it was not uploaded, and the worker that "
+            "wrote it has deleted it or is gone.",
+            hint=hint,
+        )
+    return chosen
+
+
+def refuse_done(connection: Connection, row: TaskRow, chosen: Known) -> None:
+    """Refuse to let a completed training go on from its last step: the new task would have nothing to do.
+
+    Raises:
+        ConflictError: If the checkpoint is the training's end.
+    """
+    launches = journal.launches_of(connection, row.id)
+    told = orjson.loads(launches[-1].progress) if launches and launches[-1].progress else {}
+    end = int(told.get("max_steps") or 0)
+    if row.status != TaskStatus.COMPLETED or not end or chosen.step < end or _end_was_set(connection, row):
+        return
+    longer = "" if row.kind == "command" else f" --set training.max_steps={2 * end}"
+    raise ConflictError(
+        f"The task {row.id} has completed all of its {end} steps: there is nothing to go on with.",
+        hint=f"`tunefleet clone {row.id}{longer}` trains anew{' for longer' if longer else ''}; "
+        f"`tunefleet resume {row.id} --from STEP` goes back to an earlier checkpoint.",
+    )
+
+
+def _end_was_set(connection: Connection, row: TaskRow) -> bool:
+    """Whether the end was changed while it trained; the new task has the one of the document again."""
+    changes = (orjson.loads(each.data) for each in commands.of_task(connection, row.id) if each.command == "set")
+    return any("max_steps" in change for change in changes)
+
+
+def hand_on(connection: Connection, parent: TaskRow, child: TaskRow, chosen: Known, now: float) -> None:
+    """Let a new task begin at a checkpoint of the one that it goes on from; an upload becomes its own."""
+    upload = chosen.artifact
+    if upload is not None:
+        about = {**orjson.loads(upload.metadata), "best": False}
+        copy = upload._asdict() | {
+            "id": new_id("art"), "task_id": child.id, "attempt_id": None, "owner": child.owner, "created_at": now,
+            "metadata": orjson.dumps(about).decode(),
+        }  # fmt: skip
+        del copy["seq"]
+        artifacts.insert_one(connection, copy, artifacts.files(connection, upload.id))
+    worker_id = chosen.worker_id
+    if worker_id is None:
+        worker_id = resumes.last_workers(connection, [parent.seq]).get(parent.id)
+    resumes.put(connection, ResumeRow(child.id, chosen.step, parent.id, worker_id, int(upload is None)))
+
+
+def refuse_running(row: TaskRow) -> None:
+    """Refuse to resume a task that is neither paused nor final.
+
+    Raises:
+        ConflictError: If it is.
+    """
+    status = TaskStatus(row.status)
+    if status is TaskStatus.PAUSED or status.final:
+        return
+    if row.desired == "pause":
+        hint = f"Wait until it is paused; without a step, `tunefleet resume {row.id}` takes the pause back."
+        raise ConflictError(f"The task {row.id} is still being paused.", hint=hint)
+    raise ConflictError(f"The task {row.id} is {row.status}: there is nothing to resume.")
+
+
+def _registered(connection: Connection, worker_id: str | None) -> bool:
+    return worker_id is not None and workers.get(connection, worker_id) is not None
+
+
+def _ref(upload: ArtifactRow | None) -> InputRef | None:
+    return None if upload is None else InputRef(digest=upload.digest, name=upload.name)

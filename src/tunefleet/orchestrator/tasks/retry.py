@@ -1,0 +1,183 @@
+"""Submit again what has ended: a task as a workflow of its own, or what is left of a workflow."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.db import Connection
+from tunefleet.db.repositories import dependencies, shards, tasks, workflows
+from tunefleet.db.rows import DocumentRow, TaskRow, WorkflowRow
+from tunefleet.errors import ConflictError, ForbiddenError, SpecError
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.orchestrator import redaction
+from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.tasks import retry_lookup
+from tunefleet.orchestrator.tasks.inputs import is_named
+from tunefleet.orchestrator.workflows.submission import Submission
+from tunefleet.schemas.api import RetryRequest
+from tunefleet.spec import Workflow, override_document, parse_workflow
+
+_OWN: Final = re.compile(r"(?:spec\.)?(?:stages|graph\.nodes)\.(?P<task>[^.]+)\.spec\.")
+"""How a path begins that leads to one task alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    row: TaskRow
+    text: str
+    document: DocumentRow
+    upstreams: int
+
+
+def refuse_part(connection: Connection, row: TaskRow, verb: str) -> None:
+    """Refuse to do with a part of a task what is done with the whole.
+
+    Raises:
+        ConflictError: If it is a part.
+    """
+    part = shards.of_tasks(connection, [row.seq]).get(row.seq)
+    if part is not None:
+        raise ConflictError(
+            f"The task {row.id} is part {part.number + 1} of {part.total} of {part.parent_id}.",
+            hint=f"Use `tunefleet {verb} {part.parent_id}`.",
+        )
+
+
+async def task(core: Core, actor: Actor, row: TaskRow, overrides: Mapping[str, Any]) -> Submission:
+    """Return what submits a task again, as a workflow of its own, with some fields changed.
+
+    A stage is repeated with what its references stood for.
+
+    Raises:
+        ConflictError: If it is a part, or a stage that never became ready.
+        ForbiddenError: If it has keys of somebody else in it, and fields are changed.
+        SpecError: If the changed document is wrong.
+    """
+    found = await core.read(lambda connection: _task(connection, row))
+    text = found.text
+    await asyncio.to_thread(_refuse_keys, actor, row.owner, row.id, text, overrides)
+    workflow = await asyncio.to_thread(parse_workflow, text)
+    alone = len(workflow.tasks) == 1 and not found.upstreams and workflow.tasks[0].condition is None
+    if not alone:
+        text = _as_document(found)
+    text = await asyncio.to_thread(override_document, text, overrides)
+    workflow = await asyncio.to_thread(_parsed, text)
+    return Submission(actor, workflow, text, {row.name: _kept(found.document, overrides)}, parent_task_id=row.id)
+
+
+def _task(connection: Connection, row: TaskRow) -> _Task:
+    refuse_part(connection, row, "retry")
+    text = workflows.document(connection, row.workflow_seq)
+    above = len(dependencies.names(connection, [row.seq]).get(row.seq, ()))
+    return _Task(row, text, tasks.document(connection, row), above)
+
+
+def _as_document(found: _Task) -> str:
+    row = found.row
+    if found.document.resolved is None and found.upstreams:
+        raise ConflictError(
+            f"The task {row.id} never became ready: what it takes from the tasks before it is not known.",
+            hint=f"`tunefleet retry {row.workflow_id}` repeats what is left of the whole workflow.",
+        )
+    spec = orjson.loads(found.document.as_run)
+    document = {"apiVersion": "tunefleet/v1", "metadata": {"name": row.name}, "spec": spec}
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n"
+
+
+async def workflow(core: Core, actor: Actor, row: WorkflowRow, wanted: RetryRequest) -> Submission:
+    """Return what runs again the tasks of a workflow that have not completed; the others' results are used as they are.
+
+    Raises:
+        ConflictError: If every task has completed, or a change is about one that is not run again.
+        ForbiddenError: If it has keys of somebody else in it, and fields are changed.
+        SpecError: If the changed document is wrong.
+    """
+    text, old, done = await core.read(lambda connection: _workflow(connection, row))
+    await asyncio.to_thread(_refuse_keys, actor, row.owner, row.id, text, wanted.overrides)
+    text = await asyncio.to_thread(override_document, text, wanted.overrides)
+    parsed = await asyncio.to_thread(_parsed, text)
+    names = [node.name for node in parsed.tasks]
+    done = {name: each for name, each in done.items() if name in names}
+    if len(done) == len(names):
+        raise _nothing_left(row, done)
+    mine = {name: _overrides_of(name, number, wanted.overrides) for number, name in enumerate(names)}
+    for name, each in done.items():
+        _refuse_change(name, each, mine[name])
+    inputs = {name: _kept(old[name][1], mine[name]) for name in names if name in old and name not in done}
+    repeats = {name: each.id for name, (each, _) in old.items()}
+    return Submission(actor, parsed, text, inputs, done=done, repeats=repeats, retry_of=row.id, again=wanted.again)
+
+
+def _refuse_keys(actor: Actor, owner: str, what: str, text: str, overrides: Mapping[str, Any]) -> None:
+    """Refuse a change where a key is hidden from who makes it: with another address it would be sent there."""
+    if overrides and actor.role != "admin" and actor.owner != owner and redaction.text(text) != text:
+        raise ForbiddenError(
+            f"{what} has keys of {owner} in it, which nobody else may send elsewhere.",
+            hint="Repeat it as it is, or submit a document of your own; a key behind ${secret:NAME} is no obstacle.",
+        )
+
+
+def _parsed(text: str) -> Workflow:
+    try:
+        return parse_workflow(text)
+    except SpecError as error:
+        # Nobody sees the changed text: a line of it would lead to another place of the document that they have.
+        raise SpecError([replace(fault, line=0, column=0) for fault in error.faults]) from None
+
+
+def _nothing_left(row: WorkflowRow, done: Mapping[str, TaskRow]) -> ConflictError:
+    undelivered = next((each for each in done.values() if each.status != TaskStatus.COMPLETED), None)
+    if undelivered is None:
+        return ConflictError(f"Every task of {row.id} has completed.", hint="Submit the document again.")
+    id_ = undelivered.id
+    return ConflictError(
+        f"Nothing of {row.id} is left to run: the result of {undelivered.name} is on the server.",
+        hint=f"`tunefleet artifacts deliver {id_}` sends it; `tunefleet retry {id_}` runs it again.",
+    )
+
+
+def _overrides_of(name: str, number: int, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the overrides that one task sees: path below its own `spec` → value, with where they are written."""
+    mine = [path for path in overrides if not (own := _OWN.match(path)) or own["task"] in {name, str(number)}]
+    return {_OWN.sub("", path).removeprefix("spec."): path for path in mine}
+
+
+def _refuse_change(name: str, row: TaskRow, overrides: Mapping[str, Any]) -> None:
+    own = next((path for path in overrides.values() if _OWN.match(path)), None)
+    if own is not None:
+        raise ConflictError(
+            f"{own} changes {name}, which is not run again: its result is there.",
+            hint=f"`tunefleet clone {row.id} --set …` runs it alone, or submit the document again.",
+        )
+
+
+def _workflow(
+    connection: Connection, row: WorkflowRow
+) -> tuple[str, dict[str, tuple[TaskRow, DocumentRow]], dict[str, TaskRow]]:
+    rows = tasks.of_workflows(connection, [row.seq])[row.seq]
+    parts = shards.of_tasks(connection, [each.seq for each in rows])
+    wholes = [each for each in rows if each.seq not in parts]
+    documents = tasks.documents(connection, [each.seq for each in wholes])
+    # What this workflow itself took over from an earlier one is found behind its edges.
+    above = dependencies.upstreams(connection, [each.seq for each in wholes]).values()
+    known = {each.name: each.task for every in above for each in every} | {each.name: each for each in wholes}
+    computed = retry_lookup.computed(connection, known.values())
+    done = {name: each for name, each in known.items() if each.status == TaskStatus.COMPLETED or each.seq in computed}
+    text = workflows.document(connection, row.seq)
+    return text, {each.name: (each, documents[each.seq]) for each in wholes}, done
+
+
+def _kept(document: DocumentRow, overrides: Mapping[str, Any]) -> dict[str, str]:
+    refs: dict[str, dict[str, str]] = orjson.loads(document.inputs)
+    return {p: ref["digest"] for p, ref in refs.items() if not is_named(p) and not _replaced(p, overrides)}
+
+
+def _replaced(pointer: str, overrides: Mapping[str, Any]) -> bool:
+    return any(pointer == path or pointer.startswith(f"{path}.") for path in overrides)

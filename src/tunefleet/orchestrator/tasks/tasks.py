@@ -1,0 +1,182 @@
+"""Tasks: look, cancel, repeat, remove."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tunefleet.db import Connection
+from tunefleet.db.repositories import attempts, journal, shards, tasks
+from tunefleet.db.rows import AttemptRow, TaskRow
+from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.ids import MEANT_AT_MOST, several
+from tunefleet.orchestrator.scheduling import cluster_state
+from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.storage import removal
+from tunefleet.orchestrator.tasks import cancellation, listing, relations
+from tunefleet.orchestrator.tasks import retry as repeating
+from tunefleet.orchestrator.tasks.listing import Look
+from tunefleet.orchestrator.views import task_detail
+from tunefleet.orchestrator.workflows import workflows
+from tunefleet.orchestrator.workflows.submission import Submission
+from tunefleet.schemas.api import Page, TaskDetail, TaskView, WorkflowDetail
+
+
+async def get(core: Core, actor: Actor, task_id: str) -> TaskDetail:
+    """Return a task by its id or a unique beginning of it.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If several ids begin so.
+    """
+    may_read(actor)
+    here = cluster_state.presences(core)
+    return await core.read(lambda connection: _detail(connection, find(connection, actor, task_id), here))
+
+
+async def list_(  # noqa: PLR0913 - the filters of one list
+    core: Core,
+    actor: Actor,
+    *,
+    limit: int = 50,
+    cursor: str | None = None,
+    status: str | None = None,
+    kind: str | None = None,
+    owner: str | None = None,
+    workflow_id: str | None = None,
+    worker_id: str | None = None,
+) -> Page[TaskView]:
+    """Return tasks, newest first; a filter takes several values separated by commas."""
+    filters = {"status": status, "kind": kind, "owner": owner, "workflow_id": workflow_id, "worker_id": worker_id}
+    return await listing.page(core, actor, Look(limit, cursor, filters=filters))
+
+
+async def cancel(core: Core, actor: Actor, task_id: str) -> TaskDetail:
+    """Cancel a task; asking again changes nothing.
+
+    Raises:
+        NotFoundError: If there is no such task.
+        ConflictError: If it has ended in another way.
+        ForbiddenError: If it belongs to somebody else.
+    """
+    here = cluster_state.presences(core)
+
+    def operation(connection: Connection) -> TaskDetail:
+        row = find(connection, actor, task_id)
+        may_change(actor, row.owner, row.id)
+        if TaskStatus(row.status).final:
+            if row.status != TaskStatus.CANCELLED:
+                raise ConflictError(f"The task {row.id} is {row.status} already.")
+        else:
+            cancellation.cancel(connection, [row], here)
+        return _detail(connection, find(connection, actor, row.id), here)
+
+    return await core.write(operation)
+
+
+async def retry(core: Core, actor: Actor, task_id: str) -> WorkflowDetail:
+    """Submit a final task again, as it was, as a new workflow; nothing is resumed.
+
+    Raises:
+        NotFoundError: If there is no such task, or one of its inputs was removed.
+        ConflictError: If it has not ended.
+        ForbiddenError: If the actor may not submit.
+    """
+    may_submit(actor)
+    row = await core.read(lambda connection: find(connection, actor, task_id))
+    if not TaskStatus(row.status).final:
+        raise ConflictError(
+            f"The task {row.id} is {row.status}.",
+            hint=f"`tunefleet cancel {row.id}` ends it; `tunefleet clone {row.id}` leaves it alone.",
+        )
+    return await workflows.store(core, await repetition(core, actor, row.id))
+
+
+async def clone(core: Core, actor: Actor, task_id: str, overrides: Mapping[str, Any]) -> WorkflowDetail:
+    """Submit a task again with some fields changed, as a new workflow.
+
+    Args:
+        core: The server.
+        actor: Who submits; the new workflow is theirs.
+        task_id: The task, in whatever status.
+        overrides: Dotted path below `spec` → value.
+
+    Raises:
+        NotFoundError: If there is no such task, or one of its inputs was removed.
+        SpecError: If the changed document is wrong.
+        ForbiddenError: If the actor may not submit.
+    """
+    may_submit(actor)
+    return await workflows.store(core, await repetition(core, actor, task_id, overrides))
+
+
+async def remove(core: Core, actor: Actor, task_id: str) -> None:
+    """Remove a final task with all that it made; a workflow goes with its last task.
+
+    Raises:
+        NotFoundError: If there is no such task.
+        ConflictError: If it has not ended, is a part of another one, or another one waits for it.
+        ForbiddenError: If it belongs to somebody else.
+    """
+
+    def operation(connection: Connection) -> None:
+        row = find(connection, actor, task_id)
+        may_change(actor, row.owner, row.id)
+        if not TaskStatus(row.status).final:
+            raise ConflictError(f"The task {row.id} is {row.status}.", hint=f"`tunefleet cancel {row.id}` ends it.")
+        repeating.refuse_part(connection, row, "rm")
+        gone = [row, *shards.of_parents(connection, [row.seq]).get(row.seq, ())]
+        removal.refuse_needed(connection, gone)
+        if len(tasks.of_workflows(connection, [row.workflow_seq])[row.workflow_seq]) == len(gone):
+            removal.remove_workflows(connection, [row.workflow_seq], core.clock.wall())
+        else:
+            removal.remove_tasks(connection, gone, core.clock.wall())
+
+    await core.write(operation)
+
+
+def own(connection: Connection, project: str, held: Sequence[AttemptRow]) -> list[AttemptRow]:
+    """Return those of some attempts whose tasks are a project's."""
+    mine = tasks.of_project(connection, project, [attempt.task_seq for attempt in held])
+    return [attempt for attempt in held if attempt.task_seq in mine]
+
+
+def find(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
+    """Return a task of the actor's project by its id or a unique beginning of it.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If several ids begin so.
+    """
+    exact = tasks.by_ids(connection, [task_id]).get(task_id)
+    if exact is not None and exact.project == actor.project:
+        return exact
+    prefix = task_id if task_id.startswith("task-") else f"task-{task_id}"
+    found = tasks.by_prefix(connection, prefix, project=actor.project, limit=MEANT_AT_MOST + 1)
+    if len(found) > 1:
+        raise several("tasks", task_id, [(row.id, row.name) for row in found])
+    if not found:
+        raise NotFoundError(f"There is no task {task_id}.", hint="`tunefleet ls` lists them.")
+    return found[0]
+
+
+def _detail(connection: Connection, row: TaskRow, here: Presences) -> TaskDetail:
+    tries = attempts.of_task(connection, row)
+    return task_detail(
+        row,
+        tasks.document(connection, row),
+        tries,
+        gangs=attempts.of_gangs(connection, [each.id for each in tries if each.gang_of is not None]),
+        why=cluster_state.reasons(connection, here, [row]).get(row.id),
+        launches=journal.launches_of(connection, row.id),
+        related=relations.of(connection, [row]),
+    )
+
+
+async def repetition(core: Core, actor: Actor, task_id: str, overrides: Mapping[str, Any] | None = None) -> Submission:
+    """Return what submits a task again, as a workflow of its own, with some fields changed."""
+    row = await core.read(lambda connection: find(connection, actor, task_id))
+    return await repeating.task(core, actor, row, overrides or {})

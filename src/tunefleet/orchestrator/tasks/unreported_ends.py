@@ -1,0 +1,124 @@
+"""End attempts that no worker reports: void offers, lost workers, tasks over their time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import attempts, events, queue, tasks
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.repositories.queue import STRIKES, Cordon, VoidOffer
+from tunefleet.db.rows import AttemptRow
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.orchestrator.access import gpu_metering
+from tunefleet.orchestrator.tasks import commands, sharding_causes
+from tunefleet.orchestrator.tasks.transitions import switch
+from tunefleet.orchestrator.tasks.verdicts import settle
+
+FIRST_BACKOFF_S: Final = 5.0
+MAX_BACKOFF_S: Final = 300.0
+CORDON_S: Final = 600.0
+
+Ending = tuple[AttemptRow, TaskReason, str | None]
+
+
+def end(connection: Connection, endings: Sequence[Ending], now: float) -> None:
+    """Void attempts and decide what becomes of their tasks.
+
+    Args:
+        connection: Of the operation.
+        endings: Attempt as it was read in this transaction, reason, sentence for the user; only open attempts.
+        now: Unix time.
+    """
+    if not endings:
+        return
+    endings, others = _with_gangs(connection, endings)
+    rows = tasks.by_ids(connection, [attempt.task_id for attempt, _, _ in endings], lock=True)
+    void = [
+        attempt._replace(state="void", reason=reason.value, error=error, finished_at=now)
+        for attempt, reason, error in endings
+    ]
+    void += [
+        node._replace(state="void", reason=reason.value, error=error, finished_at=now) for node, reason, error in others
+    ]
+    attempts.store(connection, void)
+    gpu_metering.ended(connection, void, rows)
+    commands.close(connection, void, "its worker was given up.", now)
+    stopped = sharding_causes.of_asked(connection, list(rows.values()))
+    switch(
+        connection,
+        [
+            settle(rows[attempt.task_id], reason, now, error=error, stopped=stopped.get(attempt.task_seq))
+            for attempt, reason, error in endings
+        ],
+        now,
+    )
+    # Who still holds one of them is told to drop it.
+    wake(connection, *(f"worker:{attempt.worker_id}" for attempt in void))
+
+
+def _with_gangs(connection: Connection, endings: Sequence[Ending]) -> tuple[list[Ending], list[Ending]]:
+    """Return one end for each task, and the ends of the other nodes of those that run on several workers."""
+    gangs = attempts.of_gangs(connection, sorted({row.gang_of for row, _, _ in endings if row.gang_of is not None}))
+    first: dict[str, Ending] = {}
+    alone: list[Ending] = []
+    for ending in endings:
+        row = ending[0]
+        if row.gang_of is None:
+            alone.append(ending)
+        else:
+            first.setdefault(row.gang_of, ending)
+    others = [
+        (node, reason, error)
+        for gang_id, (row, reason, error) in first.items()
+        for node in gangs.get(gang_id, [])
+        if node.open and node.id != row.id
+    ]
+    return [*alone, *first.values()], others
+
+
+def release(connection: Connection, rows: Sequence[AttemptRow], now: float) -> None:
+    """Void attempts whose end says nothing of task or worker: their tasks are placed anew, at no cost to either."""
+    end(connection, [(row, TaskReason.NOT_ACCEPTED, None) for row in rows], now)
+
+
+def refuse_offers(connection: Connection, offers: Sequence[AttemptRow], now: float) -> None:
+    """Void offers that were not accepted; it costs the task nothing, and the worker a pause."""
+    _tell_gangs(connection, offers, now)
+    end(connection, [(offer, TaskReason.NOT_ACCEPTED, None) for offer in offers], now)
+    counts = {(void.task_id, void.worker_id): void.count for void in queue.void_offers_of(connection, _tasks(offers))}
+    for offer in offers:
+        count = counts.get((offer.task_id, offer.worker_id), 0) + 1
+        pause_s = min(FIRST_BACKOFF_S * 2.0 ** (count - 1), MAX_BACKOFF_S)
+        queue.put_void_offer(connection, VoidOffer(offer.task_id, offer.worker_id, count, now + pause_s))
+    # Once for all offers that ran out together: a worker that stood still for a moment is not three times to blame.
+    for worker_id, kind in sorted({(offer.worker_id, offer.kind) for offer in offers}):
+        _strike(connection, worker_id, kind, now)
+
+
+def _tell_gangs(connection: Connection, offers: Sequence[AttemptRow], now: float) -> None:
+    """Say which worker did not come, since all nodes of the gang are given back for it."""
+    rows = tasks.by_ids(connection, [offer.task_id for offer in offers if offer.gang_of is not None])
+    told = []
+    for offer in offers:
+        if offer.task_id in rows and offer.gang_of is not None:
+            message = (
+                f"The worker {offer.worker_id} did not take node {offer.node_rank} in time: all nodes are given back, "
+                "and the task is placed anew."
+            )
+            told.append(events.of_task(rows[offer.task_id], "task.message", now, {"message": message}))
+    events.append(connection, told)
+
+
+def _strike(connection: Connection, worker_id: str, kind: str, now: float) -> None:
+    before = {(c.worker_id, c.kind): c.strikes for c in queue.all_cordons(connection)}
+    strikes = before.get((worker_id, kind), 0) + 1
+    queue.put_cordon(connection, Cordon(worker_id, kind, strikes, now + CORDON_S))
+    if strikes == STRIKES:
+        data = {"kind": kind, "for_s": CORDON_S}
+        events.append(connection, [Event("worker.cordoned", now, worker_id=worker_id, data=data)])
+
+
+def _tasks(offers: Sequence[AttemptRow]) -> list[str]:
+    return [offer.task_id for offer in offers]

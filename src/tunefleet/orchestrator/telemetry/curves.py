@@ -1,0 +1,249 @@
+"""The values of tasks' points as columns, kept between two looks.
+
+A chart wants two thousand of a hundred thousand points. To choose them takes all their values, and to read those from
+the store takes a second: what was read is kept, and only what has come since is read. The store stays the truth: which
+launch hides what is asked each time, and what is chosen is read from it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from tunefleet.db import Connection
+from tunefleet.db.repositories import journal
+from tunefleet.db.rows import LaunchRow
+from tunefleet.orchestrator.telemetry import point_retention
+from tunefleet.orchestrator.telemetry.downsample import Column, downsample
+
+_CHUNK: Final = 2000
+"""Points that are read at once: the event loop gets its turn in between."""
+_MOST_NUMBERS: Final = 8_000_000
+"""So many numbers of eight bytes are kept, of all tasks together, and curves that were made of them may take as much
+again; tasks that were looked at longest ago go first."""
+KEPT_S: Final = 900.0
+"""After so long nobody looks at a chart any more."""
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Series:
+    """What was read of one series; a row is a record of a journal."""
+
+    launch: array[int] = field(default_factory=lambda: array("q"))
+    seq: array[int] = field(default_factory=lambda: array("q"))
+    step: array[int] = field(default_factory=lambda: array("q"))
+    values: dict[str, tuple[array[int], array[float]]] = field(default_factory=dict)
+    made: tuple[object, Curve] | None = None
+    """The curve that was made of it last, and what of."""
+
+    def curve(self, launches: Sequence[LaunchRow]) -> Curve:
+        """Return its curve; while somebody zooms, nothing has come since."""
+        of = len(self.step), tuple((each.number, each.hidden_after) for each in launches)
+        if self.made is None or self.made[0] != of:
+            self.made = of, _curve(self, launches)
+        return self.made[1]
+
+    def add(self, launch: int, seq: int, step: int, values: Mapping[str, Any]) -> int:
+        """Add a record, and return how many numbers it takes."""
+        row = len(self.step)
+        self.launch.append(launch)
+        self.seq.append(seq)
+        self.step.append(step)
+        for name, value in values.items():
+            rows, numbers = self.values.setdefault(name, (array("q"), array("d")))
+            rows.append(row)
+            numbers.append(_number(value))
+        return 3 + 2 * len(values)
+
+
+@dataclass(slots=True)
+class _Task:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    reached: dict[int, int] = field(default_factory=dict)
+    thinned: dict[int, int] = field(default_factory=dict)
+    """Launch → how often its points were thinned before they were read."""
+    series: dict[str, _Series] = field(default_factory=dict)
+    numbers: int = 0
+    looked_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The points of a series that no later launch superseded, in step order, one a step.
+
+    Args:
+        steps: The step of each.
+        columns: Name → value of each; `Column` says what is absent and what is no number.
+        rows: Launch, sequence number and point of each record that they were made of, older ones first.
+    """
+
+    steps: Integers
+    columns: Mapping[str, Column]
+    rows: tuple[Integers, Integers, Integers]
+
+    def cut(self, names: Sequence[str] | None, after_step: int | None, to_step: int | None) -> Curve:
+        """Return the points that have one of these values, behind a step and up to another one."""
+        columns = {name: column for name, column in self.columns.items() if names is None or name in names}
+        wanted = np.zeros(len(self.steps), dtype=bool)
+        for column in columns.values():
+            wanted |= ~np.isnan(column)
+        wanted &= self.steps > after_step if after_step is not None else True
+        wanted &= self.steps <= to_step if to_step is not None else True
+        launch, seq, point = self.rows
+        mine = wanted[point]
+        renumbered = (np.cumsum(wanted) - 1)[point[mine]]
+        left = {name: column[wanted] for name, column in columns.items()}
+        here = {name: column for name, column in left.items() if not np.isnan(column).all()}
+        return Curve(self.steps[wanted], here, (launch[mine], seq[mine], renumbered))
+
+    def shape(self, max_points: int) -> list[int]:
+        """Return which points a chart of so many shows."""
+        return downsample(self.columns, len(self.steps), max_points)
+
+    def records(self, points: Sequence[int]) -> list[tuple[int, int]]:
+        """Return launch and sequence number of the records that points were made of, older ones first."""
+        launch, seq, point = self.rows
+        mine = np.isin(point, points)
+        return list(zip(launch[mine].tolist(), seq[mine].tolist(), strict=True))
+
+
+class Curves:
+    """What was read of tasks' points; safe in any thread.
+
+    Args:
+        most_numbers: How much is kept.
+        series_points: How many points of a series the store keeps; with more it thins what was read.
+        clock: One that never jumps.
+    """
+
+    def __init__(
+        self,
+        most_numbers: int = _MOST_NUMBERS,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        series_points: int = 200_000,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._tasks: OrderedDict[str, _Task] = OrderedDict()
+        self._most_numbers = most_numbers
+        self._series_points = series_points
+        self._clock = clock
+
+    def names(self, connection: Connection, task_id: str) -> tuple[str, ...]:
+        """Return the names of a task's series."""
+        with self._task(task_id) as task:
+            self._read(connection, task_id, task, journal.launches_of(connection, task_id))
+            names = tuple(sorted(task.series))
+        self._forget(task_id)
+        return names
+
+    def of(self, connection: Connection, task_id: str, series: str) -> Curve:
+        """Return a series of a task."""
+        launches = journal.launches_of(connection, task_id)
+        with self._task(task_id) as task:
+            self._read(connection, task_id, task, launches)
+            curve = (task.series.get(series) or _Series()).curve(launches)
+        self._forget(task_id)
+        return curve
+
+    def expire(self) -> None:
+        """Let go of what nobody has looked at for a while."""
+        before = self._clock() - KEPT_S
+        with self._lock:
+            for task_id, task in list(self._tasks.items()):
+                if task.looked_at > before:
+                    break  # all others were looked at later
+                del self._tasks[task_id]
+
+    def _task(self, task_id: str) -> _Held:
+        with self._lock:
+            task = self._tasks.setdefault(task_id, _Task())
+            task.looked_at = self._clock()
+            self._tasks.move_to_end(task_id)
+        return _Held(task)
+
+    def _read(self, connection: Connection, task_id: str, task: _Task, launches: Sequence[LaunchRow]) -> None:
+        thinned = {each.number: point_retention.times(each.cursor, self._series_points) for each in launches}
+        if any(thinned.get(number) != times for number, times in task.thinned.items()):
+            # Some of what was read is not there any more.
+            task.reached, task.series, task.numbers = {}, {}, 0
+        task.thinned = thinned
+        _read(connection, task_id, task, launches)
+
+    def _forget(self, but: str) -> None:
+        with self._lock:
+            total = sum(task.numbers for task in self._tasks.values())
+            for task_id in list(self._tasks):
+                if total <= self._most_numbers or task_id == but:
+                    break
+                total -= self._tasks.pop(task_id).numbers
+
+
+@dataclass(slots=True)
+class _Held:
+    task: _Task
+
+    def __enter__(self) -> _Task:
+        self.task.lock.acquire()
+        return self.task
+
+    def __exit__(self, *_: object) -> None:
+        self.task.lock.release()
+
+
+def _read(connection: Connection, task_id: str, task: _Task, launches: Sequence[LaunchRow]) -> None:
+    for launch in launches:
+        reached = task.reached.get(launch.number, 0)
+        while reached < launch.cursor:
+            rows = journal.points_of_launch(connection, task_id, launch.number, from_seq=reached, limit=_CHUNK)
+            for seq, series, step, _, _, text in rows:
+                found = task.series.setdefault(series, _Series())
+                task.numbers += found.add(launch.number, seq, step, orjson.loads(text))
+            reached = rows[-1][0] + 1 if len(rows) == _CHUNK else max(launch.cursor, rows[-1][0] + 1 if rows else 0)
+            task.reached[launch.number] = reached
+
+
+def _curve(series: _Series, launches: Sequence[LaunchRow]) -> Curve:
+    launch, seq, step = (np.array(each, dtype=np.int64) for each in (series.launch, series.seq, series.step))
+    shown = np.ones(len(step), dtype=bool)
+    for each in launches:
+        if each.hidden_after is not None:
+            shown &= (launch != each.number) | (step <= each.hidden_after)
+    order = np.lexsort((seq, launch, step))
+    order = order[shown[order]]
+    steps, point = np.unique(step[order], return_inverse=True)
+    place = np.full(len(step), -1, dtype=np.int64)
+    place[order] = point
+    # Of records of one step the newest counts, by name: they are written over each other in that order.
+    age = np.empty(len(step), dtype=np.int64)
+    age[order] = np.arange(len(order))
+    columns = {}
+    for name, (rows, numbers) in series.values.items():
+        row, value = np.array(rows, dtype=np.int64), np.array(numbers, dtype=np.float64)
+        row, value = row[shown[row]], value[shown[row]]
+        oldest_first = np.argsort(age[row], kind="stable")
+        column = np.full(len(steps), np.nan)
+        column[place[row[oldest_first]]] = value[oldest_first]
+        columns[name] = column
+    return Curve(steps, columns, (launch[order], seq[order], point.astype(np.int64)))
+
+
+def _number(value: object) -> float:
+    """Return a value as a number; what is none is infinite."""
+    try:
+        number = float(value) if isinstance(value, int | float) else math.inf
+    except OverflowError:
+        return math.inf
+    return math.inf if math.isnan(number) else number

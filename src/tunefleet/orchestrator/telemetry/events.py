@@ -1,0 +1,54 @@
+"""The event feed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunefleet.db.repositories import events
+from tunefleet.orchestrator.access.permissions import Actor, may_read
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.pagination import bounded
+from tunefleet.orchestrator.views import event_view
+from tunefleet.schemas.api import EventView
+
+
+async def after(
+    core: Core,
+    actor: Actor,
+    event_id: int,
+    *,
+    limit: int = 100,
+    task_id: str | None = None,
+    workflow_id: str | None = None,
+    kinds: Sequence[str] | None = None,
+) -> list[EventView]:
+    """Return events that came after one, oldest first; the topic `events` is notified when there are new ones.
+
+    Args:
+        core: The server.
+        actor: Who reads.
+        event_id: The last event that the reader has; 0 for none.
+        limit: How many at most.
+        task_id: Only of this task.
+        workflow_id: Only of this workflow.
+        kinds: Only of these kinds.
+    """
+    may_read(actor)
+    rows = await core.read(
+        lambda connection: events.after(
+            connection,
+            event_id,
+            project=actor.project,
+            limit=bounded(limit),
+            task_id=task_id,
+            workflow_id=workflow_id,
+            kinds=kinds,
+        )
+    )
+    return [event_view(row) for row in rows]
+
+
+async def last_id(core: Core, actor: Actor) -> int:
+    """Return the id of the newest event, for a reader that wants what comes from now on."""
+    may_read(actor)
+    return await core.read(events.last_id)

@@ -1,0 +1,307 @@
+"""Journals in.
+
+One cursor a launch is stored with the records: what comes twice is cut off, a gap is refused. A record that cannot be
+read is kept as it came. Records are dictionaries here: there may be tens of thousands a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from itertools import islice
+from typing import Any, Final, TypeGuard
+
+import orjson
+
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import attempts, events, journal, tasks
+from tunefleet.db.rows import LaunchRow
+from tunefleet.errors import ConflictError, InputError, OffsetConflict
+from tunefleet.orchestrator.access.permissions import AttemptActor
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.credential_filter import scrub
+from tunefleet.orchestrator.telemetry import journal_limits, point_retention
+from tunefleet.orchestrator.telemetry.journal_limits import JournalUsage
+from tunefleet.orchestrator.views import LAST_SECOND, read_progress
+from tunefleet.schemas.worker_link import Cursor, JournalBatch
+
+_MANY_LINES: Final = 200
+_MANY_CHARACTERS: Final = 1 << 16
+"""A longer batch is parsed in a thread."""
+_KIND_CHARACTERS: Final = 64
+_MANY_NAMES: Final = 64
+"""Of a point with more, the number of its curve is not remembered."""
+_TOO_GREAT: Final = 1 << 63
+SYSTEM: Final = "system"
+"""The series of what a job's own processes take."""
+_TAKEN: Final = ("rss_bytes", "gpu_bytes", "gpu_allocated_bytes", "tokens_per_s", "step_time_s")
+_SAMPLE_S: Final = 15.0
+"""A job says each second where it stands; of so many seconds the first such record is kept for the charts."""
+_VALUES: Final = frozenset({int, float, bool, str, type(None)})
+"""What a value may be; some log a null."""
+_TOLD: Final = {"event": "task.message", "checkpoint": "checkpoint.saved"}
+
+
+@dataclass(slots=True)
+class _Parsed:
+    """Records of a batch as rows from `seq` on; task and launch number are not known yet."""
+
+    points: list[tuple[Any, ...]] = field(default_factory=list)
+    records: list[tuple[Any, ...]] = field(default_factory=list)
+    told: list[tuple[int, str, float | None, dict[str, Any]]] = field(default_factory=list)
+    launch: dict[str, Any] | None = None
+    progress: tuple[int, str] | None = None
+    samples: list[tuple[int, int, float, int, str]] = field(default_factory=list)
+    oldest_at: float | None = None
+    """When the first record that says so was written, by its host's clock."""
+    narrowed: bool = False
+    """Whether values of a point were left out."""
+
+
+async def ingest(core: Core, attempt: AttemptActor, batch: JournalBatch) -> Cursor:
+    """Store records of a launch and return where its journal stands.
+
+    Raises:
+        OffsetConflict: If records before the batch are missing; it carries the cursor to go on from.
+        ConflictError: If the attempt has ended, and there is something new in the batch.
+        InputError: If the launch has a name that no file could have.
+    """
+    if len(batch.launch) > journal_limits.NAME_CHARACTERS:
+        raise InputError(f"The name of a launch has {journal_limits.NAME_CHARACTERS} characters at most.")
+    parse = partial(_parse, batch.lines, batch.from_seq)
+    is_long = len(batch.lines) > _MANY_LINES or sum(map(len, batch.lines)) > _MANY_CHARACTERS
+    parsed = await asyncio.to_thread(parse) if is_long else parse()
+    now = core.clock.wall()
+    keep = core.settings.series_points
+    cursor = await core.write(partial(_store, attempt=attempt, batch=batch, parsed=parsed, now=now, keep=keep))
+    if core.meters is not None and batch.lines:
+        core.meters.records.inc(len(batch.lines))
+        core.meters.batch.observe(len(batch.lines))
+        if parsed.oldest_at is not None:
+            core.meters.lag_s.observe(max(0.0, core.clock.wall() - parsed.oldest_at))
+    return Cursor(cursor=cursor)
+
+
+def _parse(lines: Sequence[str], from_seq: int) -> _Parsed:
+    parsed = _Parsed()
+    for seq, line in enumerate(lines, from_seq):
+        try:
+            record = orjson.loads(line)
+            if parsed.oldest_at is None and _is_time(record.get("at")):
+                parsed.oldest_at = record["at"]
+            _sort(parsed, seq, line, record)
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError):
+            parsed.records.append((seq, "unreadable", line))
+    return parsed
+
+
+def _sort(parsed: _Parsed, seq: int, line: str, record: dict[str, Any]) -> None:
+    kind = record["type"]
+    if kind == "metric":
+        window = record.get("window") or (None, None)
+        series, values = str(record.get("series", "train")), _values(parsed, record["values"])
+        parsed.points.append(
+            (
+                seq,
+                series,
+                _integer(record["step"]),
+                None if record.get("epoch") is None else float(record["epoch"]),
+                _time(record["at"]),
+                None if window[0] is None else _integer(window[0]),
+                None if window[1] is None else _integer(window[1]),
+                _curve(series, values),
+                orjson.dumps(values).decode(),
+            )
+        )
+    elif kind == "progress":
+        _refuse_longer(line, journal_limits.PROGRESS_CHARACTERS)
+        _sample(parsed, seq, record)
+        _check(record)
+        parsed.progress = (seq, line)
+    else:
+        _refuse_longer(str(kind), _KIND_CHARACTERS)
+        if kind == "launch" and seq == 0:
+            # It is kept whatever there is no room for: which points count follows from it.
+            _refuse_longer(line, journal_limits.LAUNCH_CHARACTERS)
+            checkpoint = record.get("checkpoint")
+            parsed.launch = {
+                "from_step": _integer(record.get("from_step", 0)),
+                "checkpoint": None if checkpoint is None else str(checkpoint),
+            }
+        if kind in _TOLD:
+            at = record.get("at")
+            parsed.told.append((seq, kind, float(at) if _is_time(at) else None, record))
+        parsed.records.append((seq, str(kind), line))
+
+
+def _sample(parsed: _Parsed, seq: int, record: dict[str, Any]) -> None:
+    """Take what a progress record says of the machine, if it says something."""
+    at, step = record.get("at"), record.get("step", 0)
+    values = {name: value for name in _TAKEN if isinstance(value := record.get(name), int | float)}
+    if values and _is_time(at) and isinstance(step, int) and abs(step) < _TOO_GREAT:
+        parsed.samples.append((seq, step, float(at), _curve(SYSTEM, values), orjson.dumps(values).decode()))
+
+
+def _check(record: dict[str, Any]) -> None:
+    """Refuse a progress record that nobody could be shown with `ValueError`."""
+    view = read_progress(record)
+    for number in (view.step, view.max_steps, view.rss_bytes or 0, view.gpu_bytes or 0):
+        _integer(number)
+
+
+def _refuse_longer(text: str, most: int) -> None:
+    """Refuse a record of which more would be kept than it needs with `ValueError`."""
+    if len(text) > most:
+        raise ValueError(len(text))
+
+
+def _values(parsed: _Parsed, given: Any) -> dict[str, Any]:
+    """Return as many values of a point as are kept; refuse a list or a mapping among them with `TypeError`."""
+    values: dict[str, Any] = dict(given)
+    types = set(map(type, values.values()))
+    if not types <= _VALUES:
+        raise TypeError(values)
+    longest = max(map(len, values), default=0)
+    if str in types:
+        longest = max(longest, *(len(value) for value in values.values() if isinstance(value, str)))
+    if longest <= journal_limits.NAME_CHARACTERS and len(values) <= journal_limits.VALUES:
+        return values
+    parsed.narrowed = True
+    fit = ((name, value) for name, value in values.items() if _fits(name) and _fits(value))
+    return dict(islice(fit, journal_limits.VALUES))
+
+
+def _fits(said: object) -> bool:
+    return not isinstance(said, str) or len(said) <= journal_limits.NAME_CHARACTERS
+
+
+def _curve(series: str, values: dict[str, Any]) -> int:
+    return journal.curve_of(series, values) if len(values) > _MANY_NAMES else _known_curve(series, tuple(values))
+
+
+@lru_cache(maxsize=256)
+def _known_curve(series: str, names: tuple[str, ...]) -> int:
+    return journal.curve_of(series, names)
+
+
+def _is_time(at: object) -> TypeGuard[float]:
+    return isinstance(at, int | float) and 0 <= at < LAST_SECOND
+
+
+def _time(value: Any) -> float:
+    """Return a time that a calendar has; refuse any other with `ValueError`."""
+    at = float(value)
+    if not _is_time(at):
+        raise ValueError(at)
+    return at
+
+
+def _integer(value: Any) -> int:
+    """Return an integer that the store can hold; refuse any other with `ValueError`."""
+    number = int(value)
+    if abs(number) >= _TOO_GREAT:
+        raise ValueError(number)
+    return number
+
+
+def _store(
+    connection: Connection,
+    *,
+    attempt: AttemptActor,
+    batch: JournalBatch,
+    parsed: _Parsed,
+    now: float,
+    keep: int,
+) -> int:
+    launch = journal.launch(connection, attempt.task_id, batch.launch)
+    stored = launch.cursor if launch else 0
+    end = batch.from_seq + len(batch.lines)
+    if batch.from_seq > stored:
+        raise OffsetConflict(
+            f"The journal of {batch.launch} goes on at {stored}, not at {batch.from_seq}.", cursor=stored
+        )
+    if end <= stored:
+        return stored
+    refuse_ended(connection, attempt)
+    room = JournalUsage.of(connection, attempt.task_id)
+    if launch is None and journal.newest_number(connection, attempt.task_id) >= journal_limits.LAUNCHES:
+        # As if all of it were there: whoever ships it must come to its end.
+        room.lost.add("journal.launches")
+        room.store(connection, keep, now)
+        return end
+    if launch is None:
+        launch = journal.add_launch(
+            connection, task_id=attempt.task_id, launch_id=batch.launch, attempt_id=attempt.attempt_id, at=now
+        )
+    _store_new(connection, launch, parsed, stored, end, room, keep)
+    room.give_back(point_retention.thin(connection, launch, end, keep, now))
+    room.store(connection, keep, now)
+    _tell(connection, attempt, parsed, stored, now)
+    wake(connection, f"task:{attempt.task_id}")
+    return end
+
+
+def _store_new(
+    connection: Connection, launch: LaunchRow, parsed: _Parsed, stored: int, end: int, room: JournalUsage, keep: int
+) -> None:
+    points = [point for point in parsed.points if point[0] >= stored]
+    points += _kept(launch, [each for each in parsed.samples if each[0] >= stored])
+    points = room.take_points(points, keep)
+    if parsed.narrowed:
+        room.lost.add("metrics.narrowed")
+    new = [record for record in parsed.records if record[0] >= stored]
+    first = [record for record in new if parsed.launch is not None and record[0] == 0]
+    records = room.take_records(new[len(first) :])
+    if len(first) + len(records) < len(new):
+        left_out = {record[0] for record in new[len(first) + len(records) :]}
+        parsed.told = [told for told in parsed.told if told[0] not in left_out]
+    mine = launch.task_id, launch.number
+    journal.add_records(connection, [(*mine, *each) for each in points], [(*mine, *each) for each in first + records])
+    if parsed.launch is not None and stored == 0:
+        journal.resume_from(connection, launch, **parsed.launch)
+    fresh = parsed.progress is not None and parsed.progress[0] >= stored
+    progress = parsed.progress[1] if fresh and parsed.progress is not None else None
+    journal.advance(connection, launch, cursor=end, progress=progress)
+
+
+def _kept(launch: LaunchRow, samples: Sequence[tuple[int, int, float, int, str]]) -> list[tuple[Any, ...]]:
+    """Return the points of the first sample of each while; `launch` still has the progress before them."""
+    before = orjson.loads(launch.progress).get("at") if launch.progress else None
+    slot = before // _SAMPLE_S if isinstance(before, int | float) else None
+    rows: list[tuple[Any, ...]] = []
+    for seq, step, at, curve, values in samples:
+        if at // _SAMPLE_S != slot:
+            slot = at // _SAMPLE_S
+            rows.append((seq, SYSTEM, step, None, at, None, None, curve, values))
+    return rows
+
+
+def _tell(connection: Connection, attempt: AttemptActor, parsed: _Parsed, stored: int, now: float) -> None:
+    new = [(kind, at, record) for seq, kind, at, record in parsed.told if seq >= stored]
+    if not new:
+        return
+    task = tasks.by_ids(connection, [attempt.task_id])[attempt.task_id]
+    events.append(
+        connection,
+        [events.of_task(task, _TOLD[kind], now if at is None else at, _data(record)) for kind, at, record in new],
+    )
+
+
+def _data(record: dict[str, Any]) -> dict[str, Any]:
+    data = {name: value for name, value in record.items() if name not in {"seq", "at", "type"}}
+    message = data.get("message")
+    return {**data, "message": scrub(message)} if isinstance(message, str) else data
+
+
+def refuse_ended(connection: Connection, attempt: AttemptActor) -> None:
+    """Refuse a report for an attempt that has ended.
+
+    Raises:
+        ConflictError: If its token is no longer good.
+    """
+    row = attempts.by_ids(connection, [attempt.attempt_id]).get(attempt.attempt_id)
+    if row is None or not row.open:
+        state = "unknown" if row is None else row.state
+        raise ConflictError(f"The attempt {attempt.attempt_id} is {state}; nothing more is taken of it.")

@@ -1,0 +1,151 @@
+"""Logs in, text out: each attempt continues the task's log after one line that says so."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import attempts, logs
+from tunefleet.db.repositories.logs import StreamRow
+from tunefleet.errors import OffsetConflict
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_read
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.credential_filter import scrub_bytes
+from tunefleet.orchestrator.tasks.tasks import find
+from tunefleet.orchestrator.telemetry.ingest import refuse_ended
+from tunefleet.schemas.api import LogView
+from tunefleet.schemas.worker_link import Cursor
+
+CHUNK_BYTES: Final = 64 << 10
+MAX_READ_BYTES: Final = 4 << 20
+_ENDS_HERE: Final = (
+    b"\n--- The server keeps %s bytes of a task's log (TUNEFLEET_TASK_LOG_BYTES). What follows is in its folder on "
+    b"its worker. ---\n"
+)
+
+
+def topic(task_id: str) -> str:
+    """Return the topic that is notified when a task's log grows or its status changes."""
+    return f"task:{task_id}"
+
+
+async def append(core: Core, attempt: AttemptActor, offset: int, data: bytes) -> Cursor:
+    """Store bytes of an attempt's log and return where it stands.
+
+    Args:
+        core: The server.
+        attempt: Whose log.
+        offset: Where in the attempt's log the bytes start.
+        data: The bytes.
+
+    Raises:
+        OffsetConflict: If bytes before them are missing; it carries the offset to go on from.
+        ConflictError: If the attempt has ended, and there is something new.
+    """
+    # Before the cut: a repeated delivery that starts elsewhere must hide the same bytes.
+    clean = scrub_bytes(data)
+
+    def operation(connection: Connection) -> int:
+        stream = logs.stream(connection, attempt.attempt_id)
+        received = stream.received if stream else 0
+        if offset > received:
+            raise OffsetConflict(f"The log goes on at byte {received}, not at {offset}.", cursor=received)
+        new = clean[received - offset :]
+        if not new:
+            return received
+        refuse_ended(connection, attempt)
+        extend(connection, stream or open_stream(connection, attempt), new, core.settings.task_log_bytes)
+        wake(connection, topic(attempt.task_id))
+        return received + len(new)
+
+    return Cursor(cursor=await core.write(operation))
+
+
+def open_stream(connection: Connection, attempt: AttemptActor) -> StreamRow:
+    """Start the stream of an attempt, behind a line that says so if others came before it."""
+    base = logs.size(connection, attempt.task_id)
+    if base:
+        row = attempts.by_ids(connection, [attempt.attempt_id])[attempt.attempt_id]
+        # The attempt before may have been cut off in the middle of a line.
+        marker = f"\n--- attempt {row.number} on {row.worker_id} ---\n".encode()
+        base = logs.add_chunk(connection, task_id=attempt.task_id, offset=base, data=marker)
+    return logs.open_stream(connection, attempt_id=attempt.attempt_id, task_id=attempt.task_id, base=base)
+
+
+def extend(connection: Connection, stream: StreamRow, data: bytes, limit_bytes: int) -> None:
+    """Append bytes to the stream of an attempt; beyond the limit a line says that no more is kept.
+
+    Args:
+        connection: Of the operation.
+        stream: Of the attempt.
+        data: What has come.
+        limit_bytes: How much of a task's log is kept.
+    """
+    end = stream.base + stream.received
+    room = max(0, limit_bytes - end)
+    kept = data[:room]
+    # Once for each attempt: at the piece that reaches the limit, or at its first one.
+    if len(data) > room and (end <= limit_bytes or not stream.received):
+        kept += _ENDS_HERE % f"{limit_bytes:,}".encode()
+    for start in range(0, len(kept), CHUNK_BYTES):
+        piece = kept[start : start + CHUNK_BYTES]
+        end = logs.add_chunk(connection, task_id=stream.task_id, offset=end, data=piece)
+    logs.set_received(connection, stream.attempt_id, stream.received + len(data))
+
+
+async def read(
+    core: Core,
+    actor: Actor,
+    task_id: str,
+    *,
+    offset: int | None = None,
+    tail_bytes: int | None = None,
+    limit_bytes: int = CHUNK_BYTES,
+) -> LogView:
+    """Return a piece of a task's log.
+
+    Args:
+        core: The server.
+        actor: Who reads.
+        task_id: The task, or a unique beginning of its id.
+        offset: Where the piece starts; default the beginning.
+        tail_bytes: Start so many bytes before the end instead, at the start of a line.
+        limit_bytes: How long the piece may be.
+
+    Raises:
+        NotFoundError: If there is no such task.
+    """
+    may_read(actor)
+    limit = max(4, min(limit_bytes, MAX_READ_BYTES))
+
+    def operation(connection: Connection) -> LogView:
+        row = find(connection, actor, task_id)
+        size = logs.size(connection, row.id)
+        start = max(0, size - max(0, tail_bytes)) if tail_bytes is not None else min(max(0, offset or 0), size)
+        data = logs.read(connection, row.id, offset=start, limit=limit)
+        if tail_bytes is not None and start > 0:
+            skipped = data.find(b"\n") + 1
+            start, data = start + skipped, data[skipped:]
+        final = TaskStatus(row.status).final
+        whole = data if final and start + len(data) == size else _whole_characters(data)
+        return LogView(
+            task_id=row.id,
+            text=whole.decode(errors="replace"),
+            offset=start,
+            next_offset=start + len(whole),
+            size_bytes=size,
+            final=final and start + len(whole) == size,
+        )
+
+    return await core.read(operation)
+
+
+def _whole_characters(data: bytes) -> bytes:
+    """Cut off a character that is not complete: the next piece starts with it."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:
+            length = 2 if byte >> 5 == 0b110 else 3 if byte >> 4 == 0b1110 else 4 if byte >> 3 == 0b11110 else 1
+            return data[:-back] if length > back else data
+    return data

@@ -1,0 +1,70 @@
+"""How busy workers were: kept for a day, so that a machine's past can be drawn beside a task's."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from tunefleet.db import Connection
+from tunefleet.db.fleet import worker_loads
+from tunefleet.orchestrator.access import gpu_metering
+from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.workers import workers
+from tunefleet.schemas.fleet import LoadSample, WorkerHistory
+from tunefleet.schemas.worker_link import Load
+
+KEPT_S: Final = 24 * 3600.0
+"""How long it is kept."""
+FORGET_EVERY_S: Final = 3600.0
+
+
+async def flush(core: Core) -> None:
+    """Store what workers have told since the last call, and forget what is too old now and then."""
+    now = core.clock.wall()
+    told, core.fleet.told = core.fleet.told, {}
+    forget = now - core.sweep.forgot_loads_at >= FORGET_EVERY_S
+    if not told and not forget:
+        return
+    if forget:
+        core.sweep.forgot_loads_at = now
+    rows = [(worker_id, at, load.model_dump_json(exclude_none=True)) for worker_id, (at, load) in told.items()]
+
+    def operation(connection: Connection) -> None:
+        worker_loads.add(connection, rows)
+        gpu_metering.note_power(connection, told)
+        if forget:
+            worker_loads.forget_before(connection, now - KEPT_S)
+
+    await core.write(operation)
+
+
+async def history(
+    core: Core, actor: Actor, worker_id: str, *, since: float | None, until: float | None, most: int
+) -> WorkerHistory:
+    """Return how busy a worker was, oldest first.
+
+    Args:
+        core: The server.
+        actor: Who reads.
+        worker_id: Which worker.
+        since: Unix time; default: as far back as is kept.
+        until: Unix time; default: now.
+        most: So many samples at most; of more, one in so many is given, and the newest.
+
+    Raises:
+        NotFoundError: If there is no such worker.
+    """
+    id_ = (await workers.get(core, actor, worker_id)).id
+    start, end = since if since is not None else 0.0, until if until is not None else math.inf
+
+    def operation(connection: Connection) -> WorkerHistory:
+        rows = worker_loads.between(connection, id_, start, min(end, 1e12))
+        every = -(-len(rows) // most) if rows else 1
+        # Counted from the newest, so that this one is always there.
+        shown = rows[::-1][::every][::-1]
+        samples = (LoadSample(at=moment(at), load=Load.model_validate_json(body)) for at, body in shown)
+        return WorkerHistory(worker_id=id_, total=len(rows), samples=tuple(samples))
+
+    return await core.read(operation)

@@ -1,0 +1,106 @@
+"""Agents as people see them: lists, one of them with its counts, forgetting one."""
+
+from __future__ import annotations
+
+from tunefleet.db import Connection
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import attempts, training_protocol
+from tunefleet.db.rows import WorkerRow
+from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.orchestrator.access.permissions import Actor, may_read
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.scheduling import worker_state
+from tunefleet.orchestrator.tasks import unreported_ends
+from tunefleet.orchestrator.training_protocol.agents import ONLINE_S, leased, refuse_stranger
+from tunefleet.orchestrator.views import maybe_moment, moment
+from tunefleet.orchestrator.workers.presence import AGENT_SESSION
+from tunefleet.schemas.training_agents import AgentList, AgentRemoved, AgentReply, AgentView
+
+
+async def list_(core: Core, actor: Actor) -> AgentList:
+    """Return one's own agents; everybody's for an admin or viewer."""
+    may_read(actor)
+    rows = await core.read(workers.all_rows)
+    mine = [
+        row
+        for row in rows
+        if row.session == AGENT_SESSION
+        and row.project == actor.project
+        and (actor.role != "member" or row.owner == actor.owner)
+    ]
+    return AgentList(agents=[_view(core, row) for row in mine], online_threshold_seconds=int(ONLINE_S))
+
+
+async def get(core: Core, actor: Actor, agent_id: str) -> AgentReply:
+    """Return an agent, and how many jobs it has had.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    may_read(actor)
+
+    def operation(connection: Connection) -> tuple[WorkerRow, tuple[int, int, int]]:
+        return _find(connection, actor, agent_id), training_protocol.counts(connection, agent_id)
+
+    row, (total, completed, running) = await core.read(operation)
+    counted = {"total_jobs": total, "completed_jobs": completed, "running_jobs": running}
+    return AgentReply(agent=_view(core, row).model_copy(update=counted))
+
+
+async def remove(core: Core, actor: Actor, agent_id: str) -> AgentRemoved:
+    """Forget an agent; what it held is placed anew.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If it is online and holds jobs.
+    """
+
+    def operation(connection: Connection) -> None:
+        row = _find(connection, actor, agent_id)
+        if actor.role != "admin":
+            refuse_stranger(actor, row)
+        mine = list(attempts.open_of(connection, agent_id).values())
+        if mine and _view(core, row).is_online:
+            raise ConflictError(f"The agent {agent_id} is online and has jobs.", hint="Cancel them, or stop it first.")
+        now = core.clock.wall()
+        unreported_ends.end(
+            connection, [(each, TaskReason.WORKER_LOST, "Its agent was removed.") for each in mine], now
+        )
+        workers.remove(connection, agent_id)
+
+    await core.write(operation)
+    core.fleet.forget(agent_id)
+    return AgentRemoved(message=f"The agent {agent_id} is forgotten.")
+
+
+def _find(connection: Connection, actor: Actor, agent_id: str) -> WorkerRow:
+    """Return an agent that the actor may see.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    row = workers.get(connection, agent_id)
+    visible = row is not None and row.session == AGENT_SESSION and row.project == actor.project
+    if row is None or not visible or (actor.role == "member" and row.owner != actor.owner):
+        raise NotFoundError(f"There is no agent {agent_id}.")
+    return row
+
+
+def _view(core: Core, row: WorkerRow) -> AgentView:
+    has, known = worker_state.capabilities(row.capabilities), core.fleet.agents.get(row.id)
+    seen_at = core.fleet.seen_at.get(row.id, row.last_seen_at)
+    online = row.status == "online" and seen_at is not None and core.clock.wall() - seen_at < ONLINE_S
+    return AgentView(
+        agent_id=row.id,
+        user_id=row.owner,
+        hostname=has.hostname or None,
+        platform=has.platform or None,
+        version=has.version or None,
+        status="online" if online else "offline",
+        is_online=online,
+        last_poll_at=maybe_moment(seen_at),
+        registered_at=moment(row.registered_at),
+        has_lease=leased(row),
+        load=known.load if known else {},
+    )

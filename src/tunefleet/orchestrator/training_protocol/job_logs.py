@@ -1,0 +1,109 @@
+"""Log lines that a job reports, and lines read back."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import logs, training_protocol
+from tunefleet.errors import OffsetConflict
+from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_read
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.credential_filter import scrub_bytes
+from tunefleet.orchestrator.tasks.tasks import find
+from tunefleet.orchestrator.telemetry import logs as log_service
+from tunefleet.orchestrator.training_protocol import agents
+from tunefleet.orchestrator.training_protocol import held_attempts as holding
+from tunefleet.schemas.training_reports import LogLines, LogPage, LogsStored
+
+_PIECE_BYTES: Final = 1 << 20
+
+
+async def report(core: Core, who: AttemptActor, body: LogLines) -> LogsStored:
+    """Store lines of a job's log; lines that are known by their number are passed over.
+
+    They are taken of a job that has ended, too: agents exist that send them only then.
+
+    Raises:
+        OffsetConflict: If lines before them are missing; it carries the number to go on from.
+        ConflictError: If the job is no longer held with this token.
+    """
+    await agents.touch(core, who)
+    limit = core.settings.task_log_bytes
+    return await core.write(partial(_store, who=who, body=body, now=core.clock.wall(), limit_bytes=limit))
+
+
+def _store(connection: Connection, *, who: AttemptActor, body: LogLines, now: float, limit_bytes: int) -> LogsStored:
+    holding.of_reporter(connection, who, now)
+    count = training_protocol.lines(connection, who.attempt_id)
+    offset = count if body.offset is None else body.offset
+    if offset > count:
+        raise OffsetConflict(f"The log goes on at line {count}, not at {offset}.", cursor=count)
+    new = body.logs[count - offset :]
+    if new:
+        # A line stays one line, so that the numbers stay what they are.
+        text = "".join(f"{line.rstrip().replace(chr(10), ' ')}\n" for line in new)
+        data = scrub_bytes(text.encode(errors="replace"))
+        stream = logs.stream(connection, who.attempt_id) or log_service.open_stream(connection, who)
+        log_service.extend(connection, stream, data, limit_bytes)
+        training_protocol.set_lines(connection, attempt_id=who.attempt_id, task_id=who.task_id, count=count + len(new))
+        wake(connection, log_service.topic(who.task_id))
+    return LogsStored(logs_appended=len(new), total_logs=count + len(new))
+
+
+async def read(core: Core, actor: Actor, task_id: str, *, limit: int, offset: int) -> LogPage:
+    """Return lines of a job's log.
+
+    Args:
+        core: The server.
+        actor: Who reads.
+        task_id: The job, or a unique beginning of its id.
+        limit: How many lines at most.
+        offset: The number of the first; a negative one counts from the end.
+
+    Raises:
+        NotFoundError: If there is no such job.
+    """
+    may_read(actor)
+
+    def operation(connection: Connection) -> LogPage:
+        row = find(connection, actor, task_id)
+        size = logs.size(connection, row.id)
+        total = _count(connection, row.id, size)
+        first = max(0, total + offset) if offset < 0 else min(offset, total)
+        lines = _lines(connection, row.id, size, first, limit)
+        return LogPage(logs=lines, total_lines=total, offset=first, limit=limit)
+
+    return await core.read(operation)
+
+
+def _count(connection: Connection, task_id: str, size: int) -> int:
+    count, last = 0, b"\n"
+    for at in range(0, size, _PIECE_BYTES):
+        piece = logs.read(connection, task_id, offset=at, limit=_PIECE_BYTES)
+        count += piece.count(b"\n")
+        last = piece[-1:] or last
+    return count + (last != b"\n")
+
+
+def _lines(connection: Connection, task_id: str, size: int, first: int, limit: int) -> list[str]:
+    found: list[str] = []
+    passed, rest = 0, b""
+    for at in range(0, size, _PIECE_BYTES):
+        piece = logs.read(connection, task_id, offset=at, limit=_PIECE_BYTES)
+        breaks = piece.count(b"\n")
+        if passed + breaks < first:
+            # The piece ends within a line that is not wanted, or at the beginning of one that may be.
+            passed += breaks
+            rest = piece[piece.rfind(b"\n") + 1 :] if breaks else rest + piece
+            continue
+        lines = (rest + piece).split(b"\n")
+        rest = lines.pop()
+        found += [line.decode(errors="replace") for line in lines[max(0, first - passed) :]]
+        passed += len(lines)
+        if len(found) >= limit:
+            return found[:limit]
+    if rest and passed >= first:
+        found.append(rest.decode(errors="replace"))
+    return found[:limit]

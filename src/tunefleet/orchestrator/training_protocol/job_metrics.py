@@ -1,0 +1,146 @@
+"""Points that a job reports, and the same read back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import journal, training_protocol
+from tunefleet.db.rows import LaunchRow, PointRow
+from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_read
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.tasks.tasks import find
+from tunefleet.orchestrator.telemetry import point_retention
+from tunefleet.orchestrator.telemetry.journal_limits import JournalUsage
+from tunefleet.orchestrator.training_protocol import agents
+from tunefleet.orchestrator.training_protocol import held_attempts as holding
+from tunefleet.orchestrator.training_protocol import points as translate
+from tunefleet.schemas.training_reports import Done, MetricPage, MetricRow, MetricRows, ReportedPoint
+
+MAX_READ: Final = 100_000
+"""The most points that one answer holds."""
+
+
+async def report(core: Core, who: AttemptActor, reported: Sequence[ReportedPoint]) -> Done:
+    """Store points of a job; the first one says that it runs.
+
+    A point that is there already, with the same values, is not stored again; one with other values counts instead.
+
+    Raises:
+        ConflictError: If the job is no longer held with this token.
+    """
+    await agents.touch(core, who)
+    keep = core.settings.series_points
+    await core.write(partial(_store, who=who, reported=reported, now=core.clock.wall(), keep=keep))
+    return Done(count=len(reported))
+
+
+def _store(
+    connection: Connection, *, who: AttemptActor, reported: Sequence[ReportedPoint], now: float, keep: int
+) -> None:
+    held = holding.of_reporter(connection, who, now)
+    launch = holding.launch_of(connection, held, now)
+    new = _new(connection, launch, reported)
+    rows = [
+        (seq, "train", point.step, point.epoch, translate.time_of(point, now), None, None,
+         journal.curve_of("train", values), orjson.dumps(values).decode())
+        for seq, (point, values) in enumerate(new, launch.cursor)
+    ]  # fmt: skip
+    room = JournalUsage.of(connection, held.task.id)
+    kept = [(launch.task_id, launch.number, *row) for row in room.take_points(rows, keep)]
+    journal.add_records(connection, kept, [])
+    if launch.cursor == 0 and launch.number > 1 and new:
+        # Reports do not say where they begin; what an earlier attempt had reported beyond that is done again.
+        journal.resume_from(connection, launch, from_step=_begins_after(new), checkpoint=None)
+    cursor = launch.cursor + len(rows)
+    journal.advance(connection, launch, cursor=cursor, progress=_progress(launch, reported, now))
+    room.give_back(point_retention.thin(connection, launch, cursor, keep, now))
+    room.store(connection, keep, now)
+    wake(connection, f"task:{held.task.id}")
+
+
+def _begins_after(new: Sequence[tuple[ReportedPoint, dict[str, Any]]]) -> int:
+    """Return the step at which a launch has begun, by its first points: an evaluation trains no step."""
+    return max(0, min(point.step - ("loss" in values) for point, values in new))
+
+
+def _new(
+    connection: Connection, launch: LaunchRow, reported: Sequence[ReportedPoint]
+) -> list[tuple[ReportedPoint, dict[str, Any]]]:
+    wanted = [(point, values) for point in reported if (values := translate.values_of(point))]
+    if not wanted:
+        return []
+    first = min(point.step for point, _ in wanted)
+    known: set[tuple[int, str]] = set()
+    for row in training_protocol.newest_points(connection, launch):
+        # Points come in the order of their steps, but for a second evaluation or a repetition.
+        if row.step < first:
+            break
+        known.add((row.step, row.values_json))
+    fresh = []
+    for point, values in wanted:
+        key = (point.step, orjson.dumps(values).decode())
+        if key not in known:
+            known.add(key)
+            fresh.append((point, values))
+    return fresh
+
+
+def _progress(launch: LaunchRow, reported: Sequence[ReportedPoint], now: float) -> str | None:
+    if not reported:
+        return None
+    before: dict[str, Any] = orjson.loads(launch.progress) if launch.progress else {}
+    newest = max(reported, key=lambda point: point.step)
+    if newest.step < before.get("step", 0):
+        return None
+    total = next((point.total_steps for point in reversed(reported) if point.total_steps), before.get("max_steps", 0))
+    record = {
+        "type": "progress", "phase": "training", "at": now, "step": newest.step, "max_steps": total,
+        "tokens_per_s": newest.tokens_per_second, "eta_s": newest.remaining_seconds,
+    }  # fmt: skip
+    return orjson.dumps(record).decode()
+
+
+async def read(core: Core, actor: Actor, task_id: str) -> MetricRows:
+    """Return the points of a job in step order, the newest 100,000 at most.
+
+    Raises:
+        NotFoundError: If there is no such job.
+    """
+    job_id, rows = await _read(core, actor, task_id)
+    return MetricRows(job_id=job_id, metrics=rows[-MAX_READ:])
+
+
+async def read_page(core: Core, actor: Actor, task_id: str, *, limit: int, offset: int) -> MetricPage:
+    """Return a page of the points of a job in step order.
+
+    Raises:
+        NotFoundError: If there is no such job.
+    """
+    job_id, rows = await _read(core, actor, task_id)
+    return MetricPage(job_id=job_id, metrics=rows[offset : offset + limit], total=len(rows), limit=limit, offset=offset)
+
+
+async def _read(core: Core, actor: Actor, task_id: str) -> tuple[str, list[MetricRow]]:
+    may_read(actor)
+
+    def operation(connection: Connection) -> tuple[str, list[MetricRow]]:
+        row = find(connection, actor, task_id)
+        found = list(journal.visible_points(connection, row.id, series="train"))
+        return row.id, merged(row.id, found)
+
+    return await core.read(operation)
+
+
+def merged(task_id: str, found: Sequence[PointRow]) -> list[MetricRow]:
+    """Return one point a step; by name, the newest value counts."""
+    values: dict[int, dict[str, Any]] = {}
+    last: dict[int, PointRow] = {}
+    for point in found:
+        values.setdefault(point.step, {}).update(orjson.loads(point.values_json))
+        last[point.step] = point
+    return [translate.row_of(task_id, last[step], found_values) for step, found_values in values.items()]

@@ -1,0 +1,164 @@
+"""What a job says of its own state: the one way in which a reporter moves a task."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.db import Connection, wake
+from tunefleet.db.repositories import commands, events, journal
+from tunefleet.errors import ConflictError, InputError
+from tunefleet.lifecycle.task import OUTCOMES, TaskReason, TaskStatus
+from tunefleet.orchestrator.access.permissions import AttemptActor
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.ids import attempt_token
+from tunefleet.orchestrator.tasks import commands as orders
+from tunefleet.orchestrator.training_protocol import agents, failure_analysis
+from tunefleet.orchestrator.training_protocol import held_attempts as holding
+from tunefleet.orchestrator.training_protocol.held_attempts import Held
+from tunefleet.orchestrator.training_protocol.vocabulary import state_of
+from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.workers import exchange_transaction
+from tunefleet.schemas.control import ControlCommand
+from tunefleet.schemas.training import StatusPatch
+from tunefleet.schemas.training_jobs import StatusStored
+from tunefleet.schemas.worker_link import CommandOutcome, Finish
+
+REPORTABLE: Final = ("running", "paused", "completed", "failed", "cancelled")
+_ENDS: Final[dict[str, frozenset[str]]] = {
+    "paused": frozenset({ControlCommand.PAUSE}),
+    "completed": frozenset({ControlCommand.GRACEFUL_STOP, ControlCommand.SAVE_AND_STOP}),
+    "cancelled": frozenset({ControlCommand.ABORT}),
+}
+"""How a job ends → the commands that lead there."""
+_SAVING: Final = frozenset({ControlCommand.PAUSE, ControlCommand.SAVE_AND_STOP})
+_REASONS: Final = {
+    "completed": TaskReason.FINISHED,
+    "cancelled": TaskReason.ABORTED,
+    "paused": TaskReason.PAUSED,
+}
+
+
+async def report(core: Core, who: AttemptActor, patch: StatusPatch) -> StatusStored:
+    """Store the state that a job reports; saying it again changes nothing.
+
+    Raises:
+        InputError: If it is no state that a job may report.
+        ConflictError: If the job cannot come to that state from the one it is in; both are named.
+    """
+    await agents.touch(core, who)
+    now = core.clock.wall()
+    status = await core.write(partial(_store, who=who, patch=patch, core=core, now=now))
+    return StatusStored(status=state_of(status), updated_at=moment(now))
+
+
+def _store(connection: Connection, *, who: AttemptActor, patch: StatusPatch, core: Core, now: float) -> str:
+    return apply(connection, holding.of_attempt(connection, who), patch, core=core, now=now)
+
+
+def apply(connection: Connection, held: Held, patch: StatusPatch, *, core: Core, now: float) -> str:
+    """Bring a held task to the state that its reporter says, and return the state it is in then.
+
+    A failure that its task's policy retries leads back to the queue.
+
+    Args:
+        connection: Of the operation.
+        held: The attempt that speaks.
+        patch: What it says.
+        core: The server.
+        now: Unix time.
+
+    Raises:
+        InputError: If it is no state that a job may report.
+        ConflictError: If there is no such change.
+    """
+    wanted = patch.status
+    if wanted not in REPORTABLE:
+        raise InputError(f"{wanted!r} is not a status of a job.", hint=f"It is one of {', '.join(REPORTABLE)}.")
+    if _said_before(held, wanted):
+        return held.task.status
+    if not held.current:
+        raise ConflictError(
+            f"The job {held.task.id} is {held.task.status} and no longer this attempt's; it cannot become {wanted}."
+        )
+    if wanted == "running":
+        _run(connection, held, now)
+    else:
+        holding.start(connection, held, now)
+        _end(connection, held, patch, core, now)
+    wake(connection, f"task:{held.task.id}", f"worker:{held.attempt.worker_id}")
+    return held.task.status
+
+
+def _said_before(held: Held, wanted: str) -> bool:
+    if held.current and held.task.status == wanted:
+        return True
+    if held.attempt.state != "finished" or held.attempt.reason is None:
+        return False
+    return not held.current and OUTCOMES[TaskReason(held.attempt.reason)].status == wanted
+
+
+def _run(connection: Connection, held: Held, now: float) -> None:
+    if held.task.status == TaskStatus.DISPATCHED:
+        holding.start(connection, held, now)
+    elif held.task.status == TaskStatus.PAUSED:
+        holding.reopen(connection, held, now)
+    else:
+        raise _refusal(held, "running")
+
+
+def _end(connection: Connection, held: Held, patch: StatusPatch, core: Core, now: float) -> None:
+    if held.task.status != TaskStatus.RUNNING:
+        if held.task.status != TaskStatus.PAUSED or patch.status not in {"failed", "cancelled"}:
+            raise _refusal(held, patch.status)
+        holding.reopen(connection, held, now)
+    reason = _REASONS.get(patch.status) or failure_analysis.reason_of(patch.error)
+    done = _carried_out(connection, held, patch)
+    if done and patch.status == "completed":
+        reason = TaskReason.STOPPED_EARLY
+    sentence, detail = failure_analysis.told(patch.error)
+    finish = Finish.model_validate(
+        {
+            "token": attempt_token(core.secret, held.attempt.id),
+            "outcome": patch.status,
+            "reason": reason.value,
+            "error": sentence,
+            "detail": detail,
+            "result": _result(connection, held) if patch.status == "completed" else {},
+        }
+    )
+    if patch.checkpoint is not None or patch.step is not None:
+        data = {"name": patch.checkpoint, "step": patch.step, "message": f"The job is {patch.status}."}
+        events.append(connection, [events.of_task(held.task, "task.message", now, data)])
+    mine, rows = {held.attempt.id: held.attempt}, {held.task.id: held.task}
+    # The end says what became of the command that brought it about; its own outcome may come later, or never.
+    orders.take_outcomes(connection, done, held.attempt.worker_id, mine, rows, now)
+    exchange_transaction.finish(connection, {held.attempt.id: finish}, mine, rows, now, core.blobs)
+    held.task = holding.reread(connection, held.task.id)
+
+
+def _carried_out(connection: Connection, held: Held, patch: StatusPatch) -> list[CommandOutcome]:
+    ends = _ENDS.get(patch.status, frozenset())
+    return [
+        CommandOutcome(
+            command_id=row.id,
+            state="durable" if row.command in _SAVING else "applied",
+            step=patch.step,
+            checkpoint=patch.checkpoint,
+        )
+        for row in commands.of_attempts(connection, [held.attempt.id])
+        if row.command in ends and (row.state != "pending" or row.command == ControlCommand.PAUSE)
+    ]
+
+
+def _refusal(held: Held, wanted: str) -> ConflictError:
+    return ConflictError(f"The job {held.task.id} is {held.task.status}; it cannot become {wanted}.")
+
+
+def _result(connection: Connection, held: Held) -> dict[str, Any]:
+    """Return what is known of how a job ended well: where it stood last."""
+    launch = journal.launch(connection, held.task.id, f"report-{held.attempt.id}")
+    progress: dict[str, Any] = orjson.loads(launch.progress) if launch is not None and launch.progress else {}
+    return {"step": progress.get("step"), "max_steps": progress.get("max_steps")}

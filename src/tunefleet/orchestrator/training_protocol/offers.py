@@ -1,0 +1,115 @@
+"""Which job an agent is offered: the first of the queue that it may have and can run. Functions on a connection."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+
+from tunefleet.db import Connection
+from tunefleet.db.access import projects
+from tunefleet.db.repositories import queue, resumes, shards, tasks, training_protocol
+from tunefleet.db.repositories.attempts import OfferRow
+from tunefleet.db.rows import TaskRow, WorkerRow
+from tunefleet.orchestrator.access.quotas import Holding
+from tunefleet.orchestrator.scheduling import cluster_state, worker_state
+from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.tasks import resume
+from tunefleet.orchestrator.training_protocol.held_attempts import TRAININGS
+from tunefleet.orchestrator.training_protocol.job_config import config_of, dataset_path
+from tunefleet.orchestrator.views import moment
+from tunefleet.placement import Fit, WorkerState, match
+from tunefleet.schemas.training import PolledJob
+from tunefleet.spec import TrainingTaskSpec, load_task_spec
+
+_LOOK: Final = 32
+"""How many tasks of one need are looked at: those behind them wait for another poll."""
+
+
+def first(connection: Connection, agent: WorkerRow, *, owner: str | None, leased: bool, now: float) -> TaskRow | None:
+    """Return the task whose turn it is, of those that an agent may have and can run.
+
+    Args:
+        connection: To read with.
+        agent: Who polls.
+        owner: Only this owner's tasks; null for everybody's.
+        leased: Whether it speaks our extensions; one that does not cannot fetch what was uploaded.
+        now: Unix time.
+    """
+    state, held = _state(connection, agent, now), Holding(connection, now)
+    found: list[TaskRow] = []
+    for key, need in cluster_state.needs(connection, queue.groups(connection)).items():
+        if need.kind not in TRAININGS or not isinstance(match(need, state), Fit):
+            continue
+        if held.why(agent.project, need) is not None:
+            continue
+        rows = training_protocol.waiting(connection, key, project=agent.project, owner=owner, now=now, limit=_LOOK)
+        allowed = (row for row in rows if refusal(connection, agent, row, leased=leased) is None)
+        found += [row for _, row in zip(range(1), allowed, strict=False)]
+    return min(found, key=lambda row: row.rank) if found else None
+
+
+def suits(connection: Connection, agent: WorkerRow, row: TaskRow, *, leased: bool, now: float) -> str | None:
+    """Say why an agent cannot run a task; null if it can."""
+    state = _state(connection, agent, now)
+    need = cluster_state.needs(connection, [row.requirement_key])[row.requirement_key]
+    verdict = match(need, state)
+    if not isinstance(verdict, Fit):
+        return f"This agent {verdict.reason}."
+    projects.lock(connection, [row.project])
+    over = Holding(connection, now).why(row.project, need)
+    if over is not None:
+        return over
+    return refusal(connection, agent, row, leased=leased)
+
+
+def refusal(connection: Connection, agent: WorkerRow, row: TaskRow, *, leased: bool) -> str | None:
+    """Say why a task is not for an agent, whatever its machine has; null if it is."""
+    where = resumes.of_tasks(connection, [row.id]).get(row.id)
+    if where is not None and where.bound and where.worker_id != agent.id:
+        return f"It goes on from a checkpoint that only {where.worker_id} has."
+    if shards.of_tasks(connection, [row.seq]):
+        return "It is a part of a federation, and agents are not told how to take part."
+    if leased:
+        return None
+    if tasks.document(connection, row).inputs != "{}":
+        return "It needs files that were uploaded; this agent does not say that it can fetch them."
+    return None
+
+
+def polled(connection: Connection, row: TaskRow, *, attempt: int | None = None) -> PolledJob:
+    """Return a task as an agent is told of it.
+
+    Args:
+        connection: To read with.
+        row: The task.
+        attempt: Number of the attempt that it was claimed with.
+    """
+    document = tasks.document(connection, row)
+    raw = orjson.loads(document.as_run)
+    spec = load_task_spec(raw)
+    assert isinstance(spec, TrainingTaskSpec), "only trainings are offered"
+    number = attempt or row.attempts + 1
+    offer = OfferRow("", number, row.slot_class, row.id, row.workflow_id, row.kind, row.name, "", "")
+    return PolledJob(
+        id=row.id,
+        model_name=spec.model.source.identifier,
+        dataset_path=dataset_path(spec),
+        config=config_of(spec),
+        total_epochs=max(1, round(spec.training.num_train_epochs)),
+        total_steps=spec.training.max_steps,
+        created_at=moment(row.created_at),
+        name=row.name,
+        kind=row.kind,
+        spec=raw,
+        inputs=orjson.loads(document.inputs),
+        attempt=number,
+        resume=resume.for_offers(connection, [offer]).get(row.id),
+    )
+
+
+def _state(connection: Connection, agent: WorkerRow, now: float) -> WorkerState:
+    # Whoever polls wants a job: only its slots bound how many it gets.
+    slots = worker_state.capabilities(agent.capabilities).slots
+    here = Presences(now, {agent.id: {str(name): count for name, count in slots.items()}})
+    return cluster_state.state_of(connection, here, agent)

@@ -1,0 +1,279 @@
+"""Rows as the API shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.db.rows import (
+    ArtifactRow,
+    AttemptRow,
+    CommandRow,
+    DocumentRow,
+    EventRow,
+    KeyRow,
+    LaunchRow,
+    TaskRow,
+    WorkflowRow,
+)
+from tunefleet.orchestrator import redaction
+from tunefleet.orchestrator.tasks.checkpoints import Known
+from tunefleet.orchestrator.tasks.relations import Related
+from tunefleet.schemas.api import (
+    ArtifactDetail,
+    ArtifactView,
+    CheckpointView,
+    CommandView,
+    EventView,
+    FileEntry,
+    KeyView,
+    ProgressView,
+    RetriedView,
+    TaskDetail,
+    TaskView,
+    WorkflowDetail,
+    WorkflowView,
+)
+from tunefleet.schemas.attempts import AttemptView
+from tunefleet.schemas.fleet import TaskGlance
+
+LAST_SECOND: Final = 1 << 33
+"""Times beyond it, in the year 2242, are wrong clocks."""
+
+
+def moment(at: float) -> datetime:
+    """Return a stored time as an aware one."""
+    return datetime.fromtimestamp(at, UTC)
+
+
+def maybe_moment(at: float | None) -> datetime | None:
+    """Return a stored time as an aware one, if there is one."""
+    return None if at is None else moment(at)
+
+
+def key_view(row: KeyRow) -> KeyView:
+    """Show an API key."""
+    return KeyView.model_validate(
+        {
+            "id": row.id,
+            "name": row.name,
+            "role": row.role,
+            "owner": row.owner,
+            "project": row.project,
+            "created_at": moment(row.created_at),
+            "last_used_at": maybe_moment(row.last_used_at),
+            "revoked_at": maybe_moment(row.revoked_at),
+        }
+    )
+
+
+def progress_view(launches: Sequence[LaunchRow]) -> ProgressView | None:
+    """Show the newest progress record of a task's launches; none if that is not one."""
+    text = next((row.progress for row in reversed(launches) if row.progress), None)
+    if text is None:
+        return None
+    try:
+        return read_progress(orjson.loads(text))
+    except ValueError:
+        # It was stored before records were checked as they come: one task must not hide all others.
+        return None
+
+
+def read_progress(record: Mapping[str, Any]) -> ProgressView:
+    """Show a progress record.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    at = record.get("at")
+    known = {name: record[name] for name in ProgressView.model_fields if name in record and name != "at"}
+    if not isinstance(at, int | float):
+        return ProgressView.model_validate(known)
+    if not 0 <= at < LAST_SECOND:
+        raise ValueError(at)
+    return ProgressView.model_validate({**known, "at": moment(at)})
+
+
+def _task_fields(
+    row: TaskRow, why: str | None, launches: Sequence[LaunchRow], related: Related | None
+) -> dict[str, Any]:
+    known = related or Related()
+    whole = known.wholes.get(row.seq)
+    return {
+        "id": row.id,
+        "workflow_id": row.workflow_id,
+        "name": row.name,
+        "kind": row.kind,
+        "status": row.status,
+        "reason": row.reason,
+        "error": row.error,
+        "why": why,
+        "owner": row.owner,
+        "priority": row.priority,
+        "attempts": row.attempts,
+        "worker_id": row.worker_id,
+        "parent_task_id": row.parent_task_id,
+        "created_at": moment(row.created_at),
+        "queued_at": maybe_moment(row.queued_at),
+        "started_at": maybe_moment(row.started_at),
+        "finished_at": maybe_moment(row.finished_at),
+        "ran_s": known.ran.get(row.seq, 0.0),
+        "desired": row.desired,
+        "stalled_since": maybe_moment(row.stalled_since),
+        "progress": progress_view(launches),
+        "depends_on": tuple(id_ for id_, _ in known.upstreams.get(row.seq, ())),
+        "shard_of": whole.parent_id if whole else None,
+        "shard": (whole.number, whole.total) if whole else None,
+        "merged_into": known.merged.get(row.seq),
+        "workflow_name": known.workflows.get(row.workflow_seq),
+    }
+
+
+def task_view(
+    row: TaskRow,
+    *,
+    why: str | None,
+    launches: Sequence[LaunchRow] = (),
+    related: Related | None = None,
+    glance: TaskGlance | None = None,
+) -> TaskView:
+    """Show a task in a list."""
+    return TaskView(**_task_fields(row, why, launches, related), glance=glance)
+
+
+def task_detail(
+    row: TaskRow,
+    document: DocumentRow,
+    attempts: Sequence[AttemptRow],
+    *,
+    why: str | None,
+    launches: Sequence[LaunchRow] = (),
+    related: Related | None = None,
+    gangs: Mapping[str, Sequence[AttemptRow]] | None = None,
+) -> TaskDetail:
+    """Show all that is known of a task."""
+    nodes = gangs or {}
+    inputs: dict[str, dict[str, str]] = orjson.loads(document.inputs)
+    return TaskDetail(
+        **_task_fields(row, why, launches, related),
+        spec=redaction.tree(orjson.loads(document.spec)),
+        resolved=redaction.tree(orjson.loads(document.resolved)) if document.resolved else None,
+        inputs={pointer: ref["digest"] for pointer, ref in inputs.items()},
+        result=orjson.loads(document.result) if document.result else None,
+        detail=document.detail,
+        attempt_list=tuple(attempt_view(attempt, nodes.get(attempt.id, ())) for attempt in attempts),
+    )
+
+
+def attempt_view(row: AttemptRow, nodes: Sequence[AttemptRow] = ()) -> AttemptView:
+    """Show one try of a task, with its nodes if it ran on several workers."""
+    return AttemptView.model_validate(
+        {
+            "number": row.number,
+            "worker_id": row.worker_id,
+            "state": row.state,
+            "reason": row.reason,
+            "error": row.error,
+            "offered_at": moment(row.offered_at),
+            "accepted_at": maybe_moment(row.accepted_at),
+            "finished_at": maybe_moment(row.finished_at),
+            "nodes": tuple(
+                {"worker_id": node.worker_id, "state": node.state, "reason": node.reason, "error": node.error}
+                for node in nodes
+            ),
+        }
+    )
+
+
+def command_view(row: CommandRow) -> CommandView:
+    """Show a command."""
+    return CommandView.model_validate(
+        {
+            **{
+                name: getattr(row, name)
+                for name in ("id", "command", "state", "step", "checkpoint", "message", "owner")
+            },
+            "task_id": row.task_id or "",
+            "worker_id": row.worker_id,
+            "result": orjson.loads(row.result) if row.result else None,
+            "data": orjson.loads(row.data),
+            "created_at": moment(row.created_at),
+            "updated_at": moment(row.updated_at),
+        }
+    )
+
+
+def checkpoint_view(known: Known) -> CheckpointView:
+    """Show a checkpoint."""
+    record = known.record
+    return CheckpointView(
+        step=known.step,
+        name=str(record["name"]),
+        digest=str(record.get("digest", "")),
+        size_bytes=int(record.get("size_bytes", 0)),
+        stall_s=float(record.get("stall_s", 0.0)),
+        best=known.best,
+        eval_loss=known.eval_loss,
+        artifact=known.artifact.name if known.artifact else None,
+        resumable=known.resumable,
+        at=moment(float(record["at"])),
+    )
+
+
+def workflow_view(
+    row: WorkflowRow, warnings: str, tasks: Sequence[TaskView], newer: WorkflowRow | None = None
+) -> WorkflowView:
+    """Show a workflow in a list."""
+    return WorkflowView(
+        id=row.id,
+        name=row.name,
+        owner=row.owner,
+        status=row.status,
+        created_at=moment(row.created_at),
+        tasks=tuple(tasks),
+        warnings=tuple(orjson.loads(warnings)),
+        retried_as=RetriedView(id=newer.id, status=newer.status) if newer is not None else None,
+    )
+
+
+def workflow_detail(view: WorkflowView, document: str) -> WorkflowDetail:
+    """Show a workflow with its document."""
+    return WorkflowDetail(**dict(view), document=redaction.text(document))
+
+
+def event_view(row: EventRow) -> EventView:
+    """Show an event."""
+    return EventView(
+        id=row.id,
+        at=moment(row.at),
+        kind=row.kind,
+        task_id=row.task_id,
+        workflow_id=row.workflow_id,
+        worker_id=row.worker_id,
+        data=orjson.loads(row.data),
+    )
+
+
+def artifact_view(row: ArtifactRow) -> ArtifactView:
+    """Show an artifact in a list."""
+    return ArtifactView(
+        id=row.id,
+        name=row.name,
+        kind=row.kind,
+        digest=row.digest,
+        size_bytes=row.size_bytes,
+        file_count=row.file_count,
+        task_id=row.task_id,
+        owner=row.owner,
+        created_at=moment(row.created_at),
+        metadata=orjson.loads(row.metadata),
+    )
+
+
+def artifact_detail(row: ArtifactRow, files: Sequence[tuple[str, str, int]]) -> ArtifactDetail:
+    """Show an artifact with its files."""
+    entries = tuple(FileEntry(path=path, digest=digest, size_bytes=size) for path, digest, size in files)
+    return ArtifactDetail(**dict(artifact_view(row)), files=entries)

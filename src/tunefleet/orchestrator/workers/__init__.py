@@ -1,0 +1,1 @@
+"""Workers: how they enroll, register, exchange messages, and what people decide about them."""

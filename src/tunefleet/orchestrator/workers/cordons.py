@@ -1,0 +1,86 @@
+"""What people decide about workers: cordon, drain, uncordon. Stored, so that it outlives server and worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tunefleet.db import Connection
+from tunefleet.db.repositories import controls, events
+from tunefleet.db.repositories.controls import ControlRow
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.rows import WorkerRow
+from tunefleet.errors import ConflictError
+from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.workers import workers as views
+from tunefleet.orchestrator.workers.presence import AGENT_SESSION
+from tunefleet.schemas.fleet import WorkerView
+
+Change = Callable[[WorkerRow, ControlRow], ControlRow]
+
+
+async def cordon(core: Core, actor: Actor, worker_id: str) -> WorkerView:
+    """Give a worker nothing new; what it has goes on.
+
+    Raises:
+        NotFoundError: If there is none.
+        ForbiddenError: If the actor is not an admin.
+    """
+    now = core.clock.wall()
+
+    def change(_: WorkerRow, known: ControlRow) -> ControlRow:
+        return known if known.cordoned_at is not None else known._replace(cordoned_at=now)
+
+    return await _decide(core, actor, worker_id, change, told="worker.cordoned")
+
+
+async def drain(core: Core, actor: Actor, worker_id: str) -> WorkerView:
+    """Let a worker finish what it has, and then leave; it stays cordoned until somebody uncordons it.
+
+    A worker that is away is told when it comes back.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If it is an agent: it cannot be told to leave.
+        ForbiddenError: If the actor is not an admin.
+    """
+    now = core.clock.wall()
+
+    def change(row: WorkerRow, known: ControlRow) -> ControlRow:
+        if row.session == AGENT_SESSION:
+            raise ConflictError(
+                f"{row.id} is an agent; it takes jobs by itself and cannot be told to leave.",
+                hint="Cordon it: then it gets nothing new. Stop it on its machine when it has finished.",
+            )
+        return known._replace(cordoned_at=known.cordoned_at or now, drains=1)
+
+    return await _decide(core, actor, worker_id, change, told="worker.draining")
+
+
+async def uncordon(core: Core, actor: Actor, worker_id: str) -> WorkerView:
+    """Give a worker tasks again; a drain that has not finished is taken back.
+
+    Raises:
+        NotFoundError: If there is none.
+        ForbiddenError: If the actor is not an admin.
+    """
+
+    def change(_: WorkerRow, known: ControlRow) -> ControlRow:
+        return known._replace(cordoned_at=None, drains=0)
+
+    return await _decide(core, actor, worker_id, change, told="worker.uncordoned")
+
+
+async def _decide(core: Core, actor: Actor, worker_id: str, change: Change, *, told: str) -> WorkerView:
+    now = core.clock.wall()
+
+    def operation(connection: Connection) -> None:
+        row = views.owned(connection, actor, worker_id)
+        known = controls.get(connection, worker_id)
+        wanted = change(row, known)
+        if wanted != known:
+            controls.put(connection, wanted)
+            events.append(connection, [Event(told, now, worker_id=worker_id, data={"by": actor.owner})])
+
+    await core.write(operation)
+    return await views.get(core, actor, worker_id)

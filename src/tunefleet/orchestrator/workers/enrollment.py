@@ -1,0 +1,184 @@
+"""Invitations: one token, one machine, one key.
+
+The machine makes its key up and sends the hash alone, so that a repeated request is the same request: who asks again,
+because the answer was lost, gets the same answer; anybody else who comes with the token is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Final, Literal
+
+from tunefleet.db import Connection
+from tunefleet.db.access import invitations
+from tunefleet.db.access import keys as key_rows
+from tunefleet.db.access.invitations import InvitationRow
+from tunefleet.errors import AuthError, ConflictError, NotFoundError
+from tunefleet.orchestrator.access import api_keys
+from tunefleet.orchestrator.access.permissions import Actor, may_administer
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.ids import hashed, new_id
+from tunefleet.orchestrator.views import maybe_moment, moment
+from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
+
+PREFIX: Final = "tfj_"
+_AGAIN: Final = "An admin makes another with `tunefleet workers invite`."
+
+
+async def create(core: Core, actor: Actor, body: InvitationCreate, url: str) -> InvitationCreated:
+    """Make an invitation; its token is shown this once.
+
+    Args:
+        core: The server.
+        actor: Who invites.
+        body: Whom.
+        url: The server, as the machine will reach it.
+
+    Raises:
+        ForbiddenError: If the actor is not an admin.
+    """
+    may_administer(actor)
+    token, id_, now = f"{PREFIX}{secrets.token_urlsafe(30)}", new_id("inv"), core.clock.wall()
+    row = {
+        "id": id_, "project": actor.project, "token_hash": hashed(token), "worker_id": body.worker_id,
+        "tags": None if body.tags is None else json.dumps(body.tags),
+        "owner": body.owner or body.worker_id or actor.owner, "created_by": actor.owner,
+        "created_at": now, "expires_at": now + body.expires_s,
+    }  # fmt: skip
+
+    def operation(connection: Connection) -> InvitationRow:
+        invitations.insert_one(connection, row)
+        return _found(connection, actor, id_)
+
+    view = _view(await core.write(operation), now)
+    command = f"tunefleet join {url} {token}"
+    return InvitationCreated(**view.model_dump(), token=token, url=url, command=command)
+
+
+async def list_(core: Core, actor: Actor) -> list[InvitationView]:
+    """Return all invitations, newest first, without their tokens.
+
+    Raises:
+        ForbiddenError: If the actor is not an admin.
+    """
+    may_administer(actor)
+    rows = await core.read(lambda connection: invitations.all_rows(connection, project=actor.project))
+    now = core.clock.wall()
+    return [_view(row, now) for row in rows]
+
+
+async def withdraw(core: Core, actor: Actor, invitation_id: str) -> InvitationView:
+    """Make the token of an invitation worthless.
+
+    Raises:
+        ForbiddenError: If the actor is not an admin.
+        NotFoundError: If there is no such invitation.
+        ConflictError: If somebody has joined with it.
+    """
+    may_administer(actor)
+    now = core.clock.wall()
+
+    def operation(connection: Connection) -> InvitationRow:
+        row = _found(connection, actor, invitation_id)
+        if row.revoked_at is None and not invitations.revoke(connection, row.id, now):
+            raise ConflictError(
+                f"A machine has joined with {row.id} already.",
+                hint=f"`tunefleet keys revoke {row.key_id}` takes its key away.",
+            )
+        return _found(connection, actor, invitation_id)
+
+    return _view(await core.write(operation), now)
+
+
+async def join(core: Core, address: str, request: JoinRequest) -> JoinReply:
+    """Exchange the token of an invitation for the key of a worker.
+
+    Args:
+        core: The server.
+        address: Whence the request comes; failures are counted by it.
+        request: Token, and hash of the key.
+
+    Raises:
+        AuthError: If the token is wrong, too old or withdrawn, its project is archived, or the key that it was
+            exchanged for was revoked.
+        ConflictError: If another machine has used it.
+        TooManyError: If that address has failed too often.
+    """
+    core.tries.begin(address, core.clock.monotonic())
+    now = core.clock.wall()
+    row = await core.write(lambda connection: _exchange(connection, request, now))
+    core.tries.succeeded(address, core.clock.monotonic())
+    assert row.key_id is not None, "it was used"
+    return JoinReply(key_id=row.key_id, owner=row.owner, worker_id=row.worker_id, tags=_tags(row))
+
+
+def _exchange(connection: Connection, request: JoinRequest, now: float) -> InvitationRow:
+    row = invitations.by_hash(connection, hashed(request.token))
+    if row is None:
+        raise AuthError("The join token is wrong.", hint=f"Copy the whole command. {_AGAIN}")
+    if row.revoked_at is not None:
+        raise AuthError("The join token was withdrawn.", hint=_AGAIN)
+    if row.key_id is not None:
+        return _again(connection, row, request)
+    if row.expires_at <= now:
+        raise AuthError("The join token is too old.", hint=_AGAIN)
+    api_keys.refuse_archived(connection, row.project)
+    if key_rows.by_hash(connection, request.secret_hash) is not None:
+        raise ConflictError("Another key has this hash.", hint="Let `tunefleet join` make one up.")
+    made = api_keys.insert(
+        connection,
+        project=row.project,
+        name=row.worker_id or request.name or row.id,
+        role="worker",
+        owner=row.owner,
+        secret_hash=request.secret_hash,
+        now=now,
+    )
+    if not invitations.use(connection, row.id, key_id=made.id, at=now):
+        raise _taken()  # and with it goes the key: it is one transaction
+    return row._replace(used_at=now, key_id=made.id)
+
+
+def _again(connection: Connection, row: InvitationRow, request: JoinRequest) -> InvitationRow:
+    assert row.key_id is not None, "the caller has looked"
+    key = key_rows.by_id(connection, row.key_id)
+    if key is None or key.secret_hash != request.secret_hash:
+        raise _taken()
+    if key.revoked_at is not None:
+        raise AuthError("The key that this machine has joined with was revoked.", hint=_AGAIN)
+    return row
+
+
+def _taken() -> ConflictError:
+    return ConflictError(
+        "Another machine has joined with this token: it is good once.",
+        hint=f"{_AGAIN} If that machine is none of yours, `tunefleet workers invitations` names its key to revoke.",
+    )
+
+
+def _found(connection: Connection, actor: Actor, invitation_id: str) -> InvitationRow:
+    row = invitations.by_id(connection, invitation_id, project=actor.project)
+    if row is None:
+        raise NotFoundError(f"There is no invitation {invitation_id}.", hint="`tunefleet workers invitations` lists.")
+    return row
+
+
+def _tags(row: InvitationRow) -> tuple[str, ...] | None:
+    return None if row.tags is None else tuple(json.loads(row.tags))
+
+
+def _state(row: InvitationRow, now: float) -> Literal["open", "used", "expired", "withdrawn"]:
+    if row.used_at is not None:
+        return "used"
+    if row.revoked_at is not None:
+        return "withdrawn"
+    return "expired" if row.expires_at <= now else "open"
+
+
+def _view(row: InvitationRow, now: float) -> InvitationView:
+    return InvitationView(
+        id=row.id, state=_state(row, now), worker_id=row.worker_id, tags=_tags(row), owner=row.owner,
+        created_by=row.created_by, created_at=moment(row.created_at), expires_at=moment(row.expires_at),
+        used_at=maybe_moment(row.used_at), key_id=row.key_id,
+    )  # fmt: skip

@@ -1,0 +1,477 @@
+"""What an exchange changes in the store, and what the store has to answer. Functions on a connection; no waiting."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.artifacts import BlobStore
+from tunefleet.db import Connection, wake
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import artifacts, attempts, controls, discards, events, journal, queue, tasks
+from tunefleet.db.repositories.attempts import OfferRow
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.rows import AttemptRow, TaskRow
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.orchestrator.access import gpu_metering
+from tunefleet.orchestrator.credential_filter import scrub
+from tunefleet.orchestrator.federation import task_federations
+from tunefleet.orchestrator.ids import attempt_of, attempt_token
+from tunefleet.orchestrator.observability.task_spans import attempt_traceparent
+from tunefleet.orchestrator.scheduling import gangs, worker_state
+from tunefleet.orchestrator.tasks import checkpoints, commands, resume, sharding_causes
+from tunefleet.orchestrator.tasks.transitions import Move, switch
+from tunefleet.orchestrator.tasks.verdicts import reason_of, settle
+from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.workers import registration
+from tunefleet.schemas.worker_link import (
+    Behind,
+    CommandOutcome,
+    Desired,
+    ExchangeReply,
+    ExchangeRequest,
+    Finish,
+    GangNode,
+    InputRef,
+    MergedTask,
+    Offer,
+    release_of,
+)
+
+_MAX_ERROR: Final = 4_000
+_MAX_DETAIL: Final = 64_000
+"""Characters that are kept of the end of what a job says of its failure; its log has all of it."""
+
+
+def _within(text: str, most: int) -> str:
+    return text if len(text) <= most else f"[{len(text) - most:,} characters were left out here] {text[-most:]}"
+
+
+def topic(worker_id: str) -> str:
+    """Return the topic that is notified when there is something for a worker."""
+    return f"worker:{worker_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a worker says, its tokens resolved to attempt ids.
+
+    Args:
+        holding: Token → attempt; null where the server never made the token.
+        accepts: The same, for accepts.
+        points: Attempt → where it waits for the other nodes of its gang.
+        finishes: Attempt → how it ended; the finishes with a token that the server never made are left out.
+        unknown: Tokens of those.
+        reached: Attempt → generation of the desired state.
+        discarded: Removed tasks whose folder it has deleted.
+        outcomes: What became of commands.
+        stalled: Attempt → for how many seconds its job has written nothing.
+        delivering: Attempt whose job is over → why its delivery is held up, scrubbed; empty if it is not.
+        fetching: Attempt → what it fetches before its job begins, and how far it is, scrubbed.
+        draining: Whether it was told to leave when it has finished, and knows.
+        leaves: Whether it has, and ends.
+    """
+
+    holding: Mapping[str, str | None]
+    accepts: Mapping[str, str | None]
+    finishes: Mapping[str, Finish]
+    unknown: tuple[str, ...]
+    reached: Mapping[str, int]
+    discarded: tuple[str, ...] = ()
+    outcomes: tuple[CommandOutcome, ...] = ()
+    stalled: Mapping[str, float] = field(default_factory=dict)
+    delivering: Mapping[str, str] = field(default_factory=dict)
+    fetching: Mapping[str, str] = field(default_factory=dict)
+    draining: bool = False
+    leaves: bool = False
+    points: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def anything(self) -> bool:
+        """Whether there is something to store."""
+        said = self.accepts or self.finishes or self.unknown or self.reached or self.discarded or self.outcomes
+        return bool(said) or self.leaves
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A reply, and how pressing it is.
+
+    Args:
+        reply: What the worker is told.
+        keys: The parts of it that are repeated until the worker acts on them.
+        urgent: Whether it acknowledges something: it is sent at once.
+        known: Slot class → how many attempts the worker knows that it has, those left out that only deliver.
+    """
+
+    reply: ExchangeReply
+    keys: set[str]
+    urgent: bool
+    known: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Acks:
+    accepted: tuple[str, ...] = ()
+    finished: tuple[str, ...] = ()
+    behind: tuple[Behind, ...] = ()
+
+
+def attempt_ids(secret: bytes, tokens: Iterable[str]) -> dict[str, str]:
+    """Return which attempts tokens name; tokens that the server never made are left out."""
+    found = {token: attempt_of(secret, token) for token in tokens}
+    return {token: attempt_id for token, attempt_id in found.items() if attempt_id is not None}
+
+
+def read(secret: bytes, request: ExchangeRequest) -> Said:
+    """Resolve the tokens of an exchange."""
+    finishes = {finish.token: attempt_of(secret, finish.token) for finish in request.finishes}
+    return Said(
+        holding={token: attempt_of(secret, token) for token in request.holding},
+        accepts={token: attempt_of(secret, token) for token in request.accepts},
+        finishes={id_: f for f in request.finishes if (id_ := finishes[f.token]) is not None},
+        unknown=tuple(token for token, id_ in finishes.items() if id_ is None),
+        reached={id_: r.generation for r in request.reached if (id_ := attempt_of(secret, r.token)) is not None},
+        discarded=request.discarded,
+        outcomes=request.outcomes,
+        stalled={id_: s for token, s in request.stalled.items() if (id_ := attempt_of(secret, token)) is not None},
+        delivering={
+            id_: scrub(why)
+            for token, why in request.delivering.items()
+            if (id_ := attempt_of(secret, token)) is not None
+        },
+        fetching={
+            id_: scrub(what)
+            for token, what in request.fetching.items()
+            if (id_ := attempt_of(secret, token)) is not None
+        },
+        draining=request.draining,
+        leaves=request.leaves,
+        points={
+            id_: point for token, point in request.points.items() if (id_ := attempt_of(secret, token)) is not None
+        },
+    )
+
+
+def apply(
+    connection: Connection,
+    *,
+    worker_id: str,
+    said: Said,
+    secret: bytes,
+    now: float,
+    returns: bool,
+    blobs: BlobStore,
+    patience_s: float,
+) -> Answer:
+    """Store what a worker says, and return what it is answered.
+
+    Accepts and finishes are idempotent by token, and a finish of an offer implies its accept. An attempt that is void
+    stays void: what its worker says of it changes nothing.
+
+    Args:
+        connection: Of the operation.
+        worker_id: Who speaks.
+        said: What it says.
+        secret: The server's, to name attempts.
+        now: Unix time.
+        returns: Whether it was given up and is back.
+        blobs: Where the files of uploads lie that are not needed any more.
+        patience_s: Silence after which a worker is given up.
+    """
+    if returns:
+        workers.set_status(connection, worker_id, "online")
+        queue.clear_cordons(connection, worker_id)
+        events.append(connection, [Event("worker.online", now, worker_id=worker_id)])
+    mine = attempts.open_of(connection, worker_id)
+    rows = attempts.tasks_of(connection, worker_id)
+    behind = _behind(connection, said, mine)
+    ended = {id_: finish for id_, finish in said.finishes.items() if id_ in mine and id_ not in behind}
+    accepts = {id_ for id_ in said.accepts.values() if id_}
+    mine.update((id_, mine[id_]._replace(gang_point=point)) for id_, point in said.points.items() if id_ in mine)
+    _accept(connection, [mine[id_] for id_ in mine if id_ in accepts or id_ in ended], mine, rows, now)
+    reached = {mine[id_].task_id: generation for id_, generation in said.reached.items() if id_ in mine}
+    tasks.set_reached(connection, reached.items())
+    rows.update((id_, rows[id_]._replace(reached=max(rows[id_].reached, reached[id_]))) for id_ in reached)
+    discards.done(connection, worker_id, said.discarded)
+    # Before the ends: a command that was carried out must not be failed by the end that it brought about.
+    commands.take_outcomes(connection, said.outcomes, worker_id, mine, rows, now)
+    commands.note_stalls(connection, said.stalled, mine, rows, now)
+    ended, waiting = gangs.take(connection, ended, mine, rows, now, patience_s)
+    for row in finish(connection, ended, mine, rows, now, blobs):
+        # Its job had the pause already when that was taken back.
+        if row.status == TaskStatus.PAUSED and row.desired == "run" and row.generation > row.reached:
+            resume.go_on(connection, row, now)
+    if said.leaves:
+        registration.leave(connection, worker_id, now)
+    taken = accepts & ({*ended} | {id_ for id_, row in mine.items() if row.state == "accepted"})
+    taken -= {id_ for id_ in taken if id_ in mine and mine[id_].gang_of is not None}
+    taken |= _finished_before(connection, accepts - taken, worker_id)
+    acks = _Acks(
+        accepted=tuple(token for token, id_ in said.accepts.items() if id_ in taken),
+        finished=(
+            *said.unknown,
+            *(f.token for id_, f in said.finishes.items() if id_ not in behind and id_ not in waiting),
+        ),
+        behind=tuple(behind.values()),
+    )
+    return answer(connection, worker_id=worker_id, said=said, secret=secret, acks=acks, mine=mine)
+
+
+def _finished_before(connection: Connection, ids: set[str], worker_id: str) -> set[str]:
+    """Return which attempts of a worker have been finished: their accept, said again, is acknowledged again."""
+    found = attempts.by_ids(connection, sorted(ids)).values()
+    return {row.id for row in found if row.worker_id == worker_id and row.state == "finished"}
+
+
+def _behind(connection: Connection, said: Said, mine: Mapping[str, AttemptRow]) -> dict[str, Behind]:
+    """Return the finishes that come before the end of their journal."""
+    late: dict[str, Behind] = {}
+    for id_, finish in said.finishes.items():
+        if not finish.cursors or id_ not in mine:
+            continue
+        stored = {row.launch: row.cursor for row in journal.launches_of(connection, mine[id_].task_id)}
+        for launch, end in finish.cursors.items():
+            if stored.get(launch, 0) < end:
+                late[id_] = Behind(token=finish.token, launch=launch, cursor=stored.get(launch, 0))
+                break
+    return late
+
+
+def _accept(
+    connection: Connection,
+    wanted: Sequence[AttemptRow],
+    mine: dict[str, AttemptRow],
+    rows: dict[str, TaskRow],
+    now: float,
+) -> None:
+    taken = [row._replace(state="accepted", accepted_at=now) for row in wanted if row.state == "offered"]
+    if not taken:
+        return
+    attempts.store(connection, taken)
+    mine.update((row.id, row) for row in taken)
+    # A gang begins when its last node has accepted; whoever that is, the task's attempt is that of the first.
+    begun = [row for row in taken if row.gang_of is None] + gangs.newly_complete(connection, taken)
+    changes = {"started_at": now, "queue_deadline": None, "error": None}
+    moves = [
+        Move(rows[row.task_id], TaskReason.STARTED, changes=changes, data={"attempt": row.number}) for row in begun
+    ]
+    rows.update((row.id, row) for row in switch(connection, moves, now))
+    resume.taken(connection, [row for row in begun if row.slot_class == "job"])
+    if queue.any_trouble(connection):
+        queue.delete_of_tasks(connection, [row.task_id for row in begun])
+        queue.clear_cordons(connection, taken[0].worker_id, kinds=sorted({row.kind for row in taken}))
+
+
+def finish(
+    connection: Connection,
+    finishes: Mapping[str, Finish],
+    mine: dict[str, AttemptRow],
+    rows: dict[str, TaskRow],
+    now: float,
+    blobs: BlobStore,
+) -> list[TaskRow]:
+    """End accepted attempts as their holders say, and decide what becomes of their tasks.
+
+    Args:
+        connection: Of the operation.
+        finishes: Attempt → how it ended.
+        mine: The attempts by id; those that end are taken out.
+        rows: Their tasks by id.
+        now: Unix time.
+        blobs: Where the files lie.
+
+    Returns:
+        The tasks as they are now.
+    """
+    if not finishes:
+        return []
+    ended, moves, outcomes = [], [], []
+    brought = _brought(connection, finishes, mine)
+    stopped = sharding_causes.of_asked(connection, [rows[mine[id_].task_id] for id_ in finishes])
+    for id_, finish in finishes.items():
+        attempt = mine.pop(id_)
+        task = rows[attempt.task_id]
+        error = None if finish.error is None else scrub(_within(finish.error, _MAX_ERROR))
+        reason = reason_of(finish.outcome, finish.reason)
+        move = settle(task, reason, now, error=error, stopped=stopped.get(task.seq))
+        told = str(move.data.get("after", move.reason.value))
+        ended.append(attempt._replace(state="finished", reason=told, error=error, finished_at=now))
+        move.data["attempt"] = attempt.number
+        moves.append(move)
+        detail = None if finish.detail is None else scrub(_within(finish.detail, _MAX_DETAIL))
+        computed = finish.outcome == "completed" or (reason is TaskReason.DELIVERY_FAILED and bool(finish.result))
+        whole = computed and move.reason is reason
+        result = brought.get(task.seq) or _envelope(task, attempt, finish, now) if whole else None
+        outcomes.append((task.seq, result, detail))
+    attempts.store(connection, ended)
+    gpu_metering.ended(connection, ended, rows)
+    gangs.release(connection, ended, rows, now)
+    released = [row.task_seq for row in ended if row.reason == TaskReason.RELEASED]
+    if released:
+        # A run that they shared has failed: each is judged by a run of its own.
+        tasks.run_alone(connection, released)
+    for row in ended:
+        paused = row.reason == TaskReason.PAUSED
+        commands.close(connection, [row], f"the task's run ended ({row.reason}).", now, paused=paused)
+    tasks.set_outcomes(connection, outcomes)
+    moved = switch(connection, moves, now)
+    done = [move.task.id for move in moves if move.reason is TaskReason.FINISHED and move.task.slot_class == "job"]
+    checkpoints.drop_of_completed(connection, blobs, done, now)
+    # A pin has become a reference, or is of no use any more.
+    artifacts.unpin(connection, [row.id for row in ended if row.slot_class == "job"])
+    wake(connection, "placement")
+    return moved
+
+
+def _brought(connection: Connection, finishes: Mapping[str, Finish], mine: Mapping[str, AttemptRow]) -> dict[int, str]:
+    """Return the envelopes, by the task's `seq`, that were stored before an end that brings no result of its own."""
+    empty = [mine[id_].task_seq for id_, end in finishes.items() if end.outcome == "completed" and not end.result]
+    return {seq: row.result for seq, row in tasks.documents(connection, empty).items() if row.result is not None}
+
+
+def _envelope(task: TaskRow, attempt: AttemptRow, finish: Finish, now: float) -> str:
+    metadata = {"attempt": attempt.number, "name": task.name, "kind": task.kind, "workflow_id": task.workflow_id}
+    envelope: dict[str, Any] = {
+        "task_id": task.id,
+        "worker_id": attempt.worker_id,
+        "metadata": metadata,
+        "received_at": moment(now).isoformat(),
+        "result": finish.result,
+    }
+    try:
+        return orjson.dumps(envelope).decode()
+    except orjson.JSONEncodeError:
+        return orjson.dumps({**envelope, "result": _in_64_bits(finish.result)}).decode()
+
+
+def _in_64_bits(value: Any) -> Any:
+    """Return a result whose whole numbers of more than 64 bits are texts, which keep every digit."""
+    if isinstance(value, dict):
+        return {key: _in_64_bits(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_in_64_bits(each) for each in value]
+    return str(value) if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64 else value
+
+
+def answer(
+    connection: Connection,
+    *,
+    worker_id: str,
+    said: Said,
+    secret: bytes,
+    acks: _Acks | None = None,
+    mine: Mapping[str, AttemptRow] | None = None,
+) -> Answer:
+    """Return what a worker is to be told now.
+
+    Args:
+        connection: To read with.
+        worker_id: The worker.
+        said: What it said.
+        secret: The server's, to name attempts.
+        acks: What is acknowledged.
+        mine: Its open attempts as they are now, if the caller has them.
+    """
+    acks = acks or _Acks()
+    mine = attempts.open_of(connection, worker_id) if mine is None else mine
+    offered = any(row.state == "offered" for row in mine.values())
+    running = any(row.state == "accepted" for row in mine.values())
+    settled = {*acks.finished, *(late.token for late in acks.behind)}
+    held = {**said.holding, **said.accepts}
+    said_yes = [mine[id_] for id_ in said.accepts.values() if id_ is not None and id_ in mine]
+    accepted = [row for row in said_yes if row.gang_of is not None]
+    meeting = gangs.complete(connection, accepted) if accepted else {}
+    points = {token: meeting[id_] for token, id_ in said.accepts.items() if id_ in meeting}
+    drop = tuple(token for token, id_ in held.items() if id_ not in mine and token not in settled)
+    reply = ExchangeReply(
+        offers=tuple(_offers(connection, attempts.offers(connection, worker_id), secret)) if offered else (),
+        accepted=(*acks.accepted, *points),
+        points=points,
+        finished=acks.finished,
+        behind=acks.behind,
+        drop=drop,
+        desired=tuple(_desired(attempts.desired(connection, worker_id), secret)) if running else (),
+        commands=tuple(commands.sendable(connection, worker_id, mine, secret)),
+        discard=tuple(discards.of_worker(connection, worker_id)),
+        drain=_drain(connection, worker_id, said),
+    )
+    keys = {
+        *(() if reply.drain is None else (f"drain:{reply.drain}",)),
+        *(f"offer:{offer.token}" for offer in reply.offers),
+        *(f"drop:{token}" for token in drop),
+        *(f"desired:{wish.token}:{wish.generation}" for wish in reply.desired),
+        *(f"command:{command.command_id}" for command in reply.commands),
+        *(f"discard:{task_id}" for task_id in reply.discard),
+    }
+    ends = [mine[id_] for id_ in said.finishes if id_ in mine and mine[id_].gang_of is not None]
+    urgent = bool(acks.accepted or acks.finished or acks.behind or points) or gangs.decided(connection, ends)
+    busy = set(held.values()) - said.delivering.keys()
+    known = Counter(row.slot_class for row in mine.values() if row.id in busy and row.merged_into is None)
+    return Answer(reply, keys, urgent, known)
+
+
+def _drain(connection: Connection, worker_id: str, said: Said) -> bool | None:
+    wanted = bool(controls.get(connection, worker_id).drains)
+    return None if said.leaves or wanted == said.draining else wanted
+
+
+def _offers(connection: Connection, rows: Sequence[OfferRow], secret: bytes) -> Iterable[Offer]:
+    resumes = resume.for_offers(connection, rows)
+    federated = task_federations.for_offers(connection, rows, secret)
+    gang_ids = sorted({row.gang_of for row in rows if row.gang_of is not None})
+    nodes = attempts.of_gangs(connection, gang_ids)
+    parts: dict[str, list[OfferRow]] = {}
+    for row in rows:
+        if row.merged_into is not None:
+            parts.setdefault(row.merged_into, []).append(row)
+    for row in rows:
+        if row.merged_into is not None:
+            continue
+        yield Offer.model_construct(
+            **_told(row, secret),
+            kind=row.kind,
+            slot_class="light" if row.slot_class == "light" else "job",
+            resume=resumes.get(row.task_id),
+            gpus=tuple(row.gpus.split(",")) if row.gpus else (),
+            federation=federated.get(row.task_id),
+            traceparent=attempt_traceparent(row.traceparent, row.attempt_id),
+            gang=_node(connection, row, nodes),
+            project=row.project,
+            merged=tuple(MergedTask.model_construct(**_told(part, secret)) for part in parts.get(row.attempt_id, ())),
+        )
+
+
+def _node(connection: Connection, row: OfferRow, nodes: Mapping[str, Sequence[AttemptRow]]) -> GangNode | None:
+    if row.gang_of is None:
+        return None
+    first = nodes[row.gang_of][0]
+    who = workers.get(connection, first.worker_id)
+    has = None if who is None else worker_state.capabilities(who.capabilities)
+    release = "" if has is None else release_of(has.version, has.torch_version)
+    return GangNode(id=row.gang_of, rank=row.node_rank or 0, nodes=len(nodes[row.gang_of]), release=release)
+
+
+def _told(row: OfferRow, secret: bytes) -> dict[str, Any]:
+    """Return what a worker is told of every attempt, be it one of its own or one that goes along."""
+    inputs: dict[str, dict[str, str]] = orjson.loads(row.inputs)
+    return {
+        "token": attempt_token(secret, row.attempt_id),
+        "task_id": row.task_id,
+        "workflow_id": row.workflow_id,
+        "attempt": row.number,
+        "name": row.name,
+        "spec": orjson.loads(row.spec),
+        "inputs": {pointer: InputRef(**ref) for pointer, ref in inputs.items()},
+    }
+
+
+def _desired(rows: Iterable[tuple[str, str, int]], secret: bytes) -> Iterable[Desired]:
+    for attempt_id, action, generation in rows:
+        yield Desired.model_validate(
+            {"token": attempt_token(secret, attempt_id), "action": action, "generation": generation}
+        )

@@ -1,0 +1,52 @@
+"""Messages of a link that are too large for what carries it: files by digest, for as long as an attempt lives."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+from tunefleet.artifacts import BlobStore, is_digest
+from tunefleet.errors import NotFoundError, TooLargeError
+from tunefleet.orchestrator.access import api_keys
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.storage import artifacts
+
+
+async def keep(core: Core, body: bytes, token: str) -> str:
+    """Store a message for who holds an attempt's token; returns its digest.
+
+    Raises:
+        AuthError: If the attempt is void meanwhile.
+    """
+    who = await api_keys.authenticate_attempt(core, token)
+    digest = hashlib.sha256(body).hexdigest()
+    await asyncio.to_thread(_write, core.blobs, digest, body)
+    await artifacts.stored(core, who, digest, len(body))
+    return digest
+
+
+async def fetch(core: Core, digest: str) -> bytes:
+    """Return a message that a worker has put.
+
+    Raises:
+        NotFoundError: If it is not here.
+        TooLargeError: If it is longer than a body may be.
+    """
+    return await asyncio.to_thread(_read, core.blobs, digest, core.settings.max_body_bytes)
+
+
+def _read(blobs: BlobStore, digest: str, max_bytes: int) -> bytes:
+    size = blobs.find(digest) if is_digest(digest) else None
+    if size is None:
+        raise NotFoundError(f"There is no message {digest[:64]}.")
+    if size > max_bytes:
+        raise TooLargeError(f"A message has {size:,} bytes; at most {max_bytes:,} are taken.")
+    return blobs.read(digest)
+
+
+def _write(blobs: BlobStore, digest: str, body: bytes) -> None:
+    if blobs.has(digest):
+        return
+    with blobs.append(digest, blobs.partial_size(digest), len(body)) as upload:
+        upload.write(body[upload.offset :])
+        upload.finish()

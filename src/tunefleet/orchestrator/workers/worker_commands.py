@@ -1,0 +1,85 @@
+"""What a worker itself is told to do: a few fixed verbs, each with its outcome."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import orjson
+
+from tunefleet.db import Connection
+from tunefleet.db.repositories import commands, events
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.rows import CommandRow
+from tunefleet.errors import ConflictError, InputError, NotFoundError
+from tunefleet.orchestrator.access.permissions import Actor, may_administer
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.ids import new_id
+from tunefleet.orchestrator.scheduling import cluster_state
+from tunefleet.orchestrator.tasks import commands as orders
+from tunefleet.orchestrator.views import command_view
+from tunefleet.orchestrator.workers.workers import owned
+from tunefleet.schemas.api import CommandRequest, CommandView
+from tunefleet.schemas.training import AgentVerb
+
+MAX_WAIT_S = 30.0
+
+
+async def ask(core: Core, actor: Actor, worker_id: str, request: CommandRequest) -> CommandView:
+    """Tell a worker to do something about itself.
+
+    Raises:
+        NotFoundError: If there is no such worker.
+        InputError: If there is no such verb.
+        ConflictError: If the worker does not answer, or the command id was used for something else.
+        ForbiddenError: If the actor is not an admin.
+    """
+    may_administer(actor)
+    if request.command not in set(AgentVerb):
+        raise InputError(f"There is no verb {request.command!r}.", hint=f"There is: {', '.join(AgentVerb)}.")
+    here = cluster_state.presences(core)
+
+    def operation(connection: Connection) -> CommandRow:
+        owned(connection, actor, worker_id)
+        known = None if request.command_id is None else commands.get(connection, request.command_id)
+        if known is not None:
+            if (known.worker_id, known.command, known.task_id) != (worker_id, request.command, None):
+                raise ConflictError(f"The command id {known.id} was used for something else.", hint="Use a new one.")
+            return known
+        if worker_id not in here.limits:
+            raise ConflictError(f"The worker {worker_id} does not answer.", hint="Do it on its machine.")
+        row = CommandRow(
+            request.command_id or new_id("cmd"), None, None, worker_id, request.command,
+            orjson.dumps(request.data).decode(), "pending", None, None, None, actor.owner, here.now, here.now,
+        )  # fmt: skip
+        commands.insert_one(connection, row)
+        told = {"command_id": row.id, "command": row.command}
+        events.append(connection, [Event("command.asked", here.now, worker_id=worker_id, data=told)])
+        return row
+
+    return command_view(await core.write(operation))
+
+
+async def get(core: Core, actor: Actor, worker_id: str, command_id: str, *, wait_s: float = 0.0) -> CommandView:
+    """Return what became of a verb, as soon as it is settled or the time is over.
+
+    Raises:
+        NotFoundError: If the worker was given no such command.
+    """
+    may_administer(actor)
+    ends_at = core.clock.monotonic() + min(max(wait_s, 0.0), MAX_WAIT_S)
+    topic = commands.topic(command_id)
+    while True:
+        seen = core.signals.version(topic)
+        row = await core.read(partial(_one, actor=actor, worker_id=worker_id, command_id=command_id))
+        left_s = ends_at - core.clock.monotonic()
+        if orders.done(row) or left_s <= 0 or core.signals.closed:
+            return command_view(row)
+        await core.signals.wait(topic, left_s, seen)
+
+
+def _one(connection: Connection, *, actor: Actor, worker_id: str, command_id: str) -> CommandRow:
+    owned(connection, actor, worker_id)
+    row = commands.get(connection, command_id)
+    if row is None or row.task_id is not None or row.worker_id != worker_id:
+        raise NotFoundError(f"The worker {worker_id} was given no command {command_id}.")
+    return row

@@ -1,0 +1,146 @@
+"""Workers: who is there, and forgetting one for good."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tunefleet.db import DEFAULT_PROJECT, Connection
+from tunefleet.db.fleet import workers
+from tunefleet.db.repositories import attempts, commands, controls
+from tunefleet.db.repositories import tasks as task_rows
+from tunefleet.db.repositories.controls import ControlRow
+from tunefleet.db.rows import WorkerRow
+from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.orchestrator.access.permissions import Actor, is_operator, may_administer, may_read
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.pagination import bounded
+from tunefleet.orchestrator.scheduling import cluster_state, worker_state
+from tunefleet.orchestrator.tasks import unreported_ends
+from tunefleet.orchestrator.views import maybe_moment, moment
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.fleet import WorkerView
+
+
+async def list_(
+    core: Core, actor: Actor, *, limit: int = 100, cursor: str | None = None, status: str | None = None
+) -> Page[WorkerView]:
+    """Return workers by id; a filter takes several values separated by commas."""
+    may_read(actor)
+    limit = bounded(limit)
+    rows, running, decided = await core.read(partial(_all, actor=actor))
+    shown = [row for row in rows if cursor is None or row.id > cursor]
+    views = [_view(core, row, running.get(row.id, ()), decided.get(row.id)) for row in shown]
+    if status is not None:
+        views = [view for view in views if view.status in status.split(",")]
+    return Page[WorkerView](items=tuple(views[:limit]), next_cursor=views[limit - 1].id if len(views) > limit else None)
+
+
+async def get(core: Core, actor: Actor, worker_id: str) -> WorkerView:
+    """Return a worker.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    may_read(actor)
+    row, held, decided = await core.read(partial(_one, actor=actor, worker_id=worker_id))
+    return _view(core, row, held, decided)
+
+
+async def remove(core: Core, actor: Actor, worker_id: str) -> None:
+    """Forget a worker that does not answer; what it held is placed anew.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If it answers.
+        ForbiddenError: If the actor is not an admin.
+    """
+    may_administer(actor)
+    here = cluster_state.presences(core)
+
+    def operation(connection: Connection) -> None:
+        row = owned(connection, actor, worker_id)
+        if row.status == "online" and worker_id in here.limits:
+            raise ConflictError(f"The worker {worker_id} is online.", hint="Stop it first.")
+        mine = attempts.open_of(connection, worker_id).values()
+        lost = TaskReason.WORKER_LOST
+        ended = [
+            (a, lost if a.state == "accepted" else TaskReason.NOT_ACCEPTED, "Its worker was removed.") for a in mine
+        ]
+        unreported_ends.end(connection, ended, here.now)
+        workers.remove(connection, worker_id)
+        commands.delete_of_worker(connection, worker_id)
+
+    await core.write(operation)
+    core.fleet.forget(worker_id)
+
+
+def visible(actor: Actor, project: str) -> bool:
+    """Whether somebody sees a worker whose key is of a project: those that serve all, and those of its own."""
+    return project in {DEFAULT_PROJECT, actor.project} or is_operator(actor)
+
+
+def owned(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:
+    """Return a worker that an admin may decide about: of its own project or, for who looks after all, any.
+
+    Raises:
+        NotFoundError: If there is none, or it is another project's.
+        ForbiddenError: If the actor is not an admin, or the worker serves all projects.
+    """
+    may_administer(actor)
+    row = _found(connection, actor, worker_id)
+    if row.project != actor.project and not is_operator(actor):
+        raise ForbiddenError(
+            f"The worker {worker_id} serves all projects.", hint=f"It takes an admin key of {DEFAULT_PROJECT}."
+        )
+    return row
+
+
+def _all(
+    connection: Connection, *, actor: Actor
+) -> tuple[list[WorkerRow], dict[str, list[str]], dict[str, ControlRow]]:
+    running: dict[str, list[str]] = {}
+    held = attempts.all_open(connection)
+    mine = task_rows.of_project(connection, actor.project, [attempt.task_seq for attempt in held])
+    for attempt in held:
+        if attempt.task_seq in mine:
+            running.setdefault(attempt.worker_id, []).append(attempt.task_id)
+    rows = [row for row in workers.all_rows(connection) if visible(actor, row.project)]
+    return rows, running, controls.all_rows(connection)
+
+
+def _one(connection: Connection, *, actor: Actor, worker_id: str) -> tuple[WorkerRow, list[str], ControlRow]:
+    row = _found(connection, actor, worker_id)
+    held = attempts.open_of(connection, worker_id).values()
+    mine = task_rows.of_project(connection, actor.project, [attempt.task_seq for attempt in held])
+    return row, [each.task_id for each in held if each.task_seq in mine], controls.get(connection, worker_id)
+
+
+def _found(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:
+    row = workers.get(connection, worker_id)
+    if row is None or not visible(actor, row.project):
+        raise NotFoundError(f"There is no worker {worker_id}.", hint="`tunefleet workers` lists them.")
+    return row
+
+
+def _view(core: Core, row: WorkerRow, held: list[str] | tuple[str, ...], decided: ControlRow | None) -> WorkerView:
+    status: str = row.status
+    if status == "online" and core.fleet.silence_s(row.id) >= core.settings.lost_after_s / 2:
+        status = "unreachable"
+    seen_at = core.fleet.seen_at.get(row.id, row.last_seen_at)
+    presence = core.fleet.presences.get(row.id)
+    return WorkerView.model_validate(
+        {
+            "id": row.id,
+            "status": status,
+            "owner": row.owner,
+            "capabilities": worker_state.capabilities(row.capabilities),
+            "running": tuple(held),
+            "registered_at": moment(row.registered_at),
+            "last_seen_at": maybe_moment(seen_at),
+            "cordoned": decided is not None and decided.cordoned_at is not None,
+            "draining": decided is not None and bool(decided.drains),
+            "elastic_disabled": decided is not None and decided.elastic_disabled_at is not None,
+            "load": presence.load if presence is not None else None,
+        }
+    )

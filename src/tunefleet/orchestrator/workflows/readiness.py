@@ -1,0 +1,233 @@
+"""What the end of tasks means for those that wait for them: ready, skipped, failed or cancelled.
+
+Decides moves and stores what a ready task needs; `moving` makes them, and asks again until nothing follows any more.
+Everything happens in the transaction that ended the first task, so no task is ever left behind.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.db import Connection, undone_if_failed
+from tunefleet.db.fleet import clusters
+from tunefleet.db.repositories import dependencies, tasks
+from tunefleet.db.repositories.dependencies import Upstream
+from tunefleet.db.repositories.task_transitions import Move
+from tunefleet.db.rows import DocumentRow, TaskRow
+from tunefleet.errors import InputError, NotFoundError, SpecError, StoreError
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.orchestrator.federation import task_federations
+from tunefleet.orchestrator.scheduling import coalescing
+from tunefleet.orchestrator.tasks import inputs, policies, retry_lookup
+from tunefleet.orchestrator.workflows import fan_out
+from tunefleet.spec import dump_task_spec, load_task_spec
+from tunefleet.spec.condition import ConditionSpec, unmet
+from tunefleet.spec.paths import named_tasks
+from tunefleet.spec.python_task import with_upstream
+from tunefleet.spec.references import references_of, resolve
+
+log = logging.getLogger(__name__)
+_NOT_FOR_WORKERS: Final = ("condition", "dependsOn")
+"""What the server itself heeds, before a worker sees the spec."""
+
+Envelopes = Mapping[str, Mapping[str, Any]]
+
+
+def consequences(connection: Connection, ended: Sequence[TaskRow], now: float) -> list[Move]:
+    """Return what follows at once from the end of tasks.
+
+    Args:
+        connection: Of the operation.
+        ended: Tasks that have just become final.
+        now: Unix time.
+
+    Returns:
+        At most one move for each task.
+    """
+    found = dependencies.touched(connection, [row.seq for row in ended])
+    moves = judge(connection, tasks.by_seqs(connection, found.dependents, lock=True), now)
+    moves += fan_out.after_parts(connection, found.parents, now)
+    if found.parts:
+        task_federations.end_with(connection, ended, now)
+    return moves + fan_out.after_wholes(connection, found.parts, now)
+
+
+def judge(connection: Connection, rows: Sequence[TaskRow], now: float) -> list[Move]:
+    """Return the moves of those pending tasks that need not wait any longer.
+
+    Args:
+        connection: Of the operation.
+        rows: Tasks, locked; those that are not pending are passed over.
+        now: Unix time.
+    """
+    waiting = [row for row in rows if row.status == TaskStatus.PENDING]
+    above = dependencies.upstreams(connection, [row.seq for row in waiting])
+    computed = retry_lookup.computed(connection, (each.task for every in above.values() for each in every))
+    skipped_over = passed(connection, (each.task for every in above.values() for each in every))
+    moves, ready = [], []
+    for row in waiting:
+        open_ = [
+            each for each in above[row.seq] if not _done(each.task, row, computed) and each.task.seq not in skipped_over
+        ]
+        bad = _blocked(row, open_)
+        if bad is not None:
+            moves.append(bad)
+        elif not open_:
+            ready.append(row)
+    seqs = {each.task.seq for row in ready for each in above[row.seq]} - skipped_over
+    documents = tasks.documents(connection, [*(row.seq for row in ready), *seqs])
+    envelopes = {seq: _envelope(documents[seq]) for seq in seqs}  # once, however many tasks read it
+    for row in ready:
+        results = {each.name: envelopes[each.task.seq] for each in above[row.seq] if each.task.seq not in skipped_over}
+        skipped = frozenset(each.name for each in above[row.seq] if each.task.seq in skipped_over)
+        moves.append(_begin_or_fail(connection, row, documents[row.seq], results, skipped, now))
+    return moves
+
+
+def passed(connection: Connection, rows: Iterable[TaskRow]) -> frozenset[int]:
+    """Return which tasks were skipped by a condition that lets what depends on them run all the same, by `seq`."""
+    skipped = {row.seq for row in rows if row.reason == TaskReason.CONDITION_UNMET}
+    specs = {seq: orjson.loads(each.spec) for seq, each in tasks.documents(connection, sorted(skipped)).items()}
+    return frozenset(seq for seq, spec in specs.items() if (spec.get("condition") or {}).get("on_skipped") == "run")
+
+
+def _done(task: TaskRow, row: TaskRow, computed: Collection[int]) -> bool:
+    """Whether a task has done what another one needs; one that failed to be delivered has, for who came afterwards."""
+    if task.seq not in computed or task.finished_at is None:
+        return task.status == TaskStatus.COMPLETED
+    return task.finished_at <= row.created_at and task.workflow_seq != row.workflow_seq
+
+
+def _envelope(document: DocumentRow) -> dict[str, Any]:
+    found: dict[str, Any] = orjson.loads(document.result) if document.result else {}
+    return found
+
+
+def _blocked(row: TaskRow, above: Sequence[Upstream]) -> Move | None:
+    """Return how a task ends that can never begin, because of one before it."""
+    first: dict[str, Upstream] = {}
+    for each in above:
+        first.setdefault(each.task.status, each)
+    for status, reason, verb in _ENDS:
+        cause = first.get(status)
+        if cause is not None:
+            return Move(row, reason, changes={"error": _told(cause, verb)}, data={"upstream": cause.task.id})
+    return None
+
+
+_ENDS: Final = (
+    (TaskStatus.FAILED, TaskReason.UPSTREAM_FAILED, "failed"),
+    (TaskStatus.CANCELLED, TaskReason.UPSTREAM_CANCELLED, "was cancelled"),
+    (TaskStatus.SKIPPED, TaskReason.UPSTREAM_SKIPPED, "was skipped"),
+)
+
+
+def _told(cause: Upstream, verb: str) -> str:
+    task = cause.task
+    if task.reason in {reason.value for _, reason, _ in _ENDS} and task.error:
+        return task.error  # it tells of the first one already
+    return f"{cause.name} ({task.id}) {verb}{f': {task.error}' if task.error else '.'}"
+
+
+def _begin_or_fail(
+    connection: Connection,
+    row: TaskRow,
+    document: DocumentRow,
+    results: Envelopes,
+    skipped: Collection[str],
+    now: float,
+) -> Move:
+    """Begin a task; what nobody foresaw fails that task alone, never the end of the one before it.
+
+    The end would be sent again and again, and the task before be computed again and again.
+    """
+    try:
+        with undone_if_failed(connection):
+            return _begin(connection, row, document, results, skipped, now)
+    except StoreError:
+        raise  # the store's trouble is nobody's input
+    except Exception as error:
+        log.exception("%s cannot begin with the results of the tasks before it.", row.id)
+        kind = type(error).__name__
+        return _bad_input(row, f"The server cannot make its spec of the results of the tasks before it ({kind}).")
+
+
+def _begin(
+    connection: Connection,
+    row: TaskRow,
+    document: DocumentRow,
+    results: Envelopes,
+    skipped: Collection[str],
+    now: float,
+) -> Move:
+    """Return the move of a task whose upstreams are all completed, or skipped in a way that lets it run."""
+    raw: dict[str, Any] = orjson.loads(document.spec)
+    try:
+        told = _skipped(raw, results, skipped)
+        if told is not None:
+            return Move(row, TaskReason.CONDITION_UNMET, changes={"error": told}, data={"message": told})
+        written = {key: value for key, value in raw.items() if key not in _NOT_FOR_WORKERS}
+        _refuse_skipped(written, skipped)
+        spec = load_task_spec(with_upstream(resolve(written, results), results))
+        whole = dump_task_spec(spec)
+        named = inputs.named(connection, row.project, row.name, whole)
+    except SpecError as error:
+        said = "; ".join(f"{fault.path}: {fault.message}" for fault in error.faults)
+        return _bad_input(row, f"With the results of the tasks before it, the spec is not valid: {said}.")
+    except (InputError, NotFoundError) as error:
+        return _bad_input(row, str(error))
+    need = policies.need_of(spec, row.id)
+    policies.store(connection, need)
+    if spec.engine is not None:
+        clusters.name_engines(connection, [(row, spec.engine.type)])
+    refs = orjson.loads(document.inputs) | orjson.loads(inputs.dump(named))
+    # Each run of an engine has workers of its own: nobody else's task goes along.
+    merge_key = coalescing.key_of(row.owner, row.project, whole, refs) if spec.engine is None else None
+    ready = row._replace(**policies.columns(spec, need, now, row.created_at), merge_key=merge_key)
+    tasks.resolve(connection, ready, spec=orjson.dumps(whole).decode(), inputs=orjson.dumps(refs).decode())
+    read = {each.artifact_id for each in named.values()} | inputs.left_by(connection, row.project, named_tasks(whole))
+    tasks.use_artifacts(connection, [(row.id, artifact_id) for artifact_id in read])
+    parts = fan_out.count(connection, whole, need, row.project, now)
+    if parts > 1:
+        return fan_out.split(connection, ready, whole, orjson.dumps(refs).decode(), parts, now)
+    changes = {"queued_at": now, "queue_deadline": policies.queue_deadline(spec, now), "error": None}
+    return Move(ready, TaskReason.READY, changes=changes)
+
+
+def _bad_input(row: TaskRow, error: str) -> Move:
+    return Move(row, TaskReason.BAD_INPUT, changes={"error": error})
+
+
+def _refuse_skipped(written: Mapping[str, Any], skipped: Collection[str]) -> None:
+    """Refuse a spec that needs a result of a task that was skipped.
+
+    Raises:
+        InputError: Names the field.
+    """
+    for where, found in references_of(written, skipped) if skipped else ():
+        if found.node in skipped:
+            raise InputError(
+                f"spec.{where}: {found.text} has no value: {found.node} was skipped.", hint=_skipping(found.node)
+            )
+    for each in (written.get("inputs") or ()) if written.get("taskType") == "python" else ():
+        name = each.get("stage") if isinstance(each, Mapping) else each
+        if name in skipped:
+            raise InputError(f"spec.inputs names {name}, which was skipped.", hint=_skipping(str(name)))
+
+
+def _skipping(name: str) -> str:
+    return f"Write `on_skipped: skip` in the condition of {name}, and this task is skipped as well."
+
+
+def _skipped(raw: Mapping[str, Any], results: Envelopes, skipped: Collection[str]) -> str | None:
+    """Return why a task's condition is not met, in words; None if it shall run."""
+    if raw.get("condition") is None:
+        return None
+    condition = ConditionSpec.model_validate(raw["condition"])
+    if condition.node in skipped:
+        return f"Its condition is not met: {condition.node} was skipped."
+    return unmet(condition, results.get(condition.node, {}))

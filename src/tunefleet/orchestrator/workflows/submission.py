@@ -1,0 +1,293 @@
+"""From a document to rows: parse, resolve inputs, store workflow and tasks in one operation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+from tunefleet.db import Connection
+from tunefleet.db.fleet import clusters
+from tunefleet.db.repositories import dependencies, events, tasks, traces, workflows
+from tunefleet.db.repositories.dependencies import EdgeRow
+from tunefleet.db.repositories.events import Event
+from tunefleet.db.repositories.task_transitions import New, enter
+from tunefleet.db.rows import TaskRow, WorkflowRow
+from tunefleet.errors import ConflictError, Fault, SpecError
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.observability import context
+from tunefleet.observability.traceparent import Place
+from tunefleet.orchestrator.access import quotas
+from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.clusters import providers as engines
+from tunefleet.orchestrator.clusters.providers import Engines
+from tunefleet.orchestrator.federation import fleet_capacity
+from tunefleet.orchestrator.ids import new_id
+from tunefleet.orchestrator.notifications import subscriptions
+from tunefleet.orchestrator.observability import trace_links
+from tunefleet.orchestrator.scheduling import coalescing
+from tunefleet.orchestrator.tasks import inputs, policies, retry_lookup, transitions
+from tunefleet.orchestrator.tasks.inputs import Input
+from tunefleet.orchestrator.workflows import upstreams
+from tunefleet.orchestrator.workflows.upstreams import Waiting
+from tunefleet.placement import Requirement, WorkerState, explain, is_able
+from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, asked_shards, dump_task_spec
+from tunefleet.spec.at_submit import new_faults
+from tunefleet.spec.paths import NamedTask, named_tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A parsed document, and what goes with it.
+
+    Args:
+        actor: Whose it is.
+        workflow: The parsed document.
+        document: Its text.
+        inputs: Task name → pointer → artifact digest.
+        strict: Refuse a task that no registered worker could ever run.
+        idempotency_key: A repeated submit with this key returns the first one's workflow.
+        parent_task_id: The task that this one repeats.
+        done: Stage name → task of an earlier workflow that has completed it; it is not run again.
+        repeats: Stage name → task of an earlier workflow that it repeats.
+        retry_of: The workflow that it is a retry of.
+        again: Whether that may have been retried well already.
+        mails: Whether this server sends mail to whom a document names.
+        engines: Whom this server asks for nodes.
+        parent: The span of whoever submits; null if they told none.
+        remarks: What the tasks may not mean as it is written.
+    """
+
+    actor: Actor
+    workflow: Workflow
+    document: str
+    inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    strict: bool = False
+    idempotency_key: str | None = None
+    parent_task_id: str | None = None
+    done: Mapping[str, TaskRow] = field(default_factory=dict)
+    repeats: Mapping[str, str] = field(default_factory=dict)
+    retry_of: str | None = None
+    again: bool = False
+    mails: bool = True
+    engines: Engines = field(default_factory=Engines)
+    parent: Place | None = field(default_factory=context.parent)
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[TaskNode, ...]:
+        """The tasks that are to be run."""
+        return tuple(node for node in self.workflow.tasks if node.name not in self.done)
+
+    @property
+    def request_hash(self) -> str:
+        """What a repeated submit must have in common with the first."""
+        return hashlib.sha256(orjson.dumps([self.document, self.inputs], option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A task on its way into the store, and what is known of its spec and its needs."""
+
+    task_id: str
+    node: TaskNode
+    spec: BaseTaskSpec
+    need: Requirement
+    written: Mapping[str, Any]
+    named: Sequence[NamedTask]
+
+    @cached_property
+    def body(self) -> bytes:
+        """Its spec as it is stored."""
+        return orjson.dumps(self.written)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is not ready as it is: it depends on others, loads what they leave, or is to be spread."""
+        return bool(self.node.depends_on or self.node.external or self.named or asked_shards(self.written) != 1)
+
+
+def store(connection: Connection, submission: Submission, now: float, fleet: Sequence[WorkerState]) -> str:
+    """Store a workflow with its tasks and events, and return its id.
+
+    Args:
+        connection: Of the operation.
+        submission: What to store.
+        now: Unix time.
+        fleet: All registered workers.
+
+    Raises:
+        ConflictError: If the idempotency key was used for another document, or a retry of the same runs or went well.
+        NotFoundError: If an input is not known to the server.
+        SpecError: If the submit is strict and a task could never run, or a task that one depends on, or whose files
+            it loads, is not there or has ended otherwise than well.
+        QuotaError: If the project would keep more than it may.
+    """
+    first = _first_with_key(connection, submission)
+    if first is not None:
+        return first.id
+    if submission.retry_of is not None and not submission.again:
+        retry_lookup.refuse_second(connection, submission.retry_of)
+    workflow_id = new_id("wf")
+    planned = [_plan(node) for node in submission.nodes]
+    _refuse_strangers(connection, submission, planned)
+    _refuse_unable(submission, planned)
+    warnings = _warnings(submission, planned, fleet)
+    row = _workflow_row(submission, workflow_id, now)
+    size_bytes = len(submission.document.encode()) + sum(len(each.body) for each in planned)
+    quotas.refuse_storing(connection, submission.actor.project, size_bytes)
+    seq = workflows.insert_one(
+        connection, row, document=submission.document, warnings=orjson.dumps(warnings).decode(), size_bytes=size_bytes
+    )
+    if submission.retry_of is not None:
+        workflows.set_retried(connection, submission.retry_of, workflow_id)
+    told = {"name": row["name"]}
+    event = Event("workflow.submitted", now, None, workflow_id, seq, data=told, project=submission.actor.project)
+    events.append(connection, [event])
+    _store_tasks(connection, submission, (workflow_id, seq), planned, now)
+    return workflow_id
+
+
+def _first_with_key(connection: Connection, submission: Submission) -> WorkflowRow | None:
+    key, actor = submission.idempotency_key, submission.actor
+    if key is None:
+        return None
+    first = workflows.by_idempotency_key(connection, project=actor.project, owner=actor.owner, key=key)
+    if first is not None and first.request_hash != submission.request_hash:
+        raise ConflictError(
+            f"The idempotency key {key!r} was used for another document ({first.id}).", hint="Use a new key."
+        )
+    return first
+
+
+def _warnings(submission: Submission, planned: Sequence[_Planned], fleet: Sequence[WorkerState]) -> list[str]:
+    # Only where nobody could ever run it is it put into words: others wait, at most.
+    asked = {each.need for each in planned if each.spec.engine is None}
+    hopeless = {need for need in asked if not is_able(need, fleet)}
+    told = {need: explain(need, fleet) for need in hopeless}
+    stuck = [(each.node, told[each.need]) for each in planned if each.need in hopeless]
+    if stuck and submission.strict:
+        faults = [node.fault("resources", f"no worker could run the task {node.name}: {why}") for node, why in stuck]
+        raise SpecError(faults, filename=submission.workflow.name)
+    small = [
+        (each.node, short)
+        for each in planned
+        if (short := fleet_capacity.shortage(each.written, each.need, fleet)) is not None
+    ]
+    if submission.strict and any(few for _, (_, few) in small):
+        faults = [node.fault("federation", f"the task {node.name} is {why}") for node, (why, few) in small if few]
+        raise SpecError(faults, filename=submission.workflow.name)
+    stuck += [(node, why) for node, (why, _) in small]
+    return (
+        [f"The task {node.name} is {why}" for node, why in stuck]
+        + list(submission.remarks)
+        + [
+            f"{name} is not run again: its result is on the server (`tunefleet artifacts deliver {row.id}` sends it)."
+            for name, row in submission.done.items()
+            if row.status != TaskStatus.COMPLETED
+        ]
+    )
+
+
+def _refuse_strangers(connection: Connection, submission: Submission, planned: Sequence[_Planned]) -> None:
+    """Refuse to tell somebody who cannot be told; a task that is repeated is not held up by that."""
+    if submission.parent_task_id is not None or submission.repeats:
+        return
+    actor = submission.actor
+    who = subscriptions.Who(actor.project, actor.owner, submission.mails)
+    faults = subscriptions.faults(connection, who, ((each.node, each.spec.notify) for each in planned))
+    if faults:
+        raise SpecError(faults, filename=submission.workflow.name)
+
+
+def _refuse_unable(submission: Submission, planned: Sequence[_Planned]) -> None:
+    """Refuse a task whose engine this server cannot ask for nodes, and what no new task may say."""
+    told = [(each.node, each.spec) for each in planned]
+    faults = engines.faults(submission.engines, told) + new_faults(told)
+    if faults:
+        raise SpecError(faults, filename=submission.workflow.name)
+
+
+def _workflow_row(submission: Submission, workflow_id: str, now: float) -> dict[str, Any]:
+    actor, workflow = submission.actor, submission.workflow
+    return {
+        "id": workflow_id, "project": actor.project, "name": workflow.name or workflow.tasks[0].name,
+        "owner": actor.owner, "status": "running", "open_tasks": len(submission.nodes), "failed_tasks": 0,
+        "cancelled_tasks": 0, "created_at": now,
+        "idempotency_key": submission.idempotency_key, "request_hash": submission.request_hash,
+    }  # fmt: skip
+
+
+def _plan(node: TaskNode) -> _Planned:
+    task_id = new_id("task")
+    if node.spec is not None:
+        spec: BaseTaskSpec = node.spec
+        need, written = policies.need_of(node.spec, task_id), dump_task_spec(node.spec)
+    else:
+        written = dict(node.raw)
+        spec, need = policies.so_far(written)
+    if node.condition is not None:
+        written["condition"] = node.condition.model_dump(mode="json", by_alias=True)
+    return _Planned(task_id, node, spec, need, written, named_tasks(written))
+
+
+def _store_tasks(
+    connection: Connection, submission: Submission, workflow: tuple[str, int], planned: Sequence[_Planned], now: float
+) -> None:
+    new, used = [], []
+    for each in planned:
+        found = _inputs(connection, submission, each)
+        values = _task_values(submission, each, workflow, now)
+        if not each.waits and each.spec.engine is None:
+            refs = orjson.loads(inputs.dump(found))
+            values["merge_key"] = coalescing.key_of(values["owner"], values["project"], each.written, refs)
+        new.append(New(values, each.body.decode(), inputs.dump(found), each.waits))
+        left = inputs.left_by(connection, values["project"], each.named)
+        used += [(values["id"], artifact_id) for artifact_id in left | {one.artifact_id for one in found.values()}]
+    for need in {each.need.key: each.need for each in planned}.values():
+        policies.store(connection, need)
+    rows = enter(connection, new, now)
+    named = ((row, each.spec.engine) for row, each in zip(rows, planned, strict=True))
+    clusters.name_engines(connection, [(row, engine.type) for row, engine in named if engine is not None])
+    if submission.parent is not None:
+        traces.add(connection, [trace_links.below(row.id, submission.parent) for row in rows])
+    else:
+        trace_links.inherit(connection, {row.id: row.parent_task_id for row in rows if row.parent_task_id is not None})
+    tasks.use_artifacts(connection, used)
+    subscriptions.store(connection, ((row, each.spec.notify) for row, each in zip(rows, planned, strict=True)))
+    waiting = [row for row, each in zip(rows, planned, strict=True) if each.waits]
+    if waiting:
+        dependencies.insert_all(connection, _edges(connection, submission, planned, rows))
+        transitions.begin(connection, waiting, now)
+
+
+def _inputs(connection: Connection, submission: Submission, each: _Planned) -> dict[str, Input]:
+    project, name = submission.actor.project, each.node.name
+    found = inputs.given(connection, project, name, submission.inputs.get(name, {}))
+    return found | inputs.named(connection, project, name, each.written, but=found)
+
+
+def _task_values(submission: Submission, each: _Planned, workflow: tuple[str, int], now: float) -> dict[str, Any]:
+    return {
+        "id": each.task_id, "project": submission.actor.project, "workflow_id": workflow[0],
+        "workflow_seq": workflow[1], "name": each.node.name, "kind": each.need.kind,
+        "owner": submission.actor.owner, "created_at": now,
+        "queue_deadline": None if each.waits else policies.queue_deadline(each.spec, now),
+        "parent_task_id": submission.repeats.get(each.node.name, submission.parent_task_id),
+        **policies.columns(each.spec, each.need, now),
+    }  # fmt: skip
+
+
+def _edges(
+    connection: Connection, submission: Submission, planned: Sequence[_Planned], rows: Sequence[TaskRow]
+) -> list[EdgeRow]:
+    faults: list[Fault] = []
+    waiting = [Waiting(row, each.node, each.named) for row, each in zip(rows, planned, strict=True)]
+    found = upstreams.edges_of(connection, submission.actor.project, waiting, submission.done, faults)
+    if faults:
+        raise SpecError(faults, filename=submission.workflow.name)
+    return found

@@ -1,0 +1,160 @@
+"""What a submitted task waits for: tasks of its document, tasks submitted before, and those whose files it loads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from tunefleet.db import Connection
+from tunefleet.db.repositories import tasks
+from tunefleet.db.repositories.dependencies import EdgeRow
+from tunefleet.db.rows import TaskRow
+from tunefleet.errors import Fault
+from tunefleet.lifecycle.task import FINAL, TaskStatus
+from tunefleet.orchestrator.tasks import inputs, retry_lookup
+from tunefleet.orchestrator.workflows import readiness
+from tunefleet.spec import TaskNode
+from tunefleet.spec.edges import TASK_ID_PREFIX, Edge
+from tunefleet.spec.paths import NamedTask, named_tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A task that is being stored.
+
+    Args:
+        row: The task.
+        node: What its document says of it.
+        named: The tasks whose files it loads.
+    """
+
+    row: TaskRow
+    node: TaskNode
+    named: Sequence[NamedTask]
+
+
+def edges_of(
+    connection: Connection, project: str, waiting: Sequence[Waiting], done: Mapping[str, TaskRow], faults: list[Fault]
+) -> list[EdgeRow]:
+    """Return whom tasks wait for.
+
+    A task whose files are loaded is waited for as one in `dependsOn` is, and needed as long: it cannot be removed
+    before who loads them has ended.
+
+    Args:
+        connection: Of the operation.
+        project: Whose tasks.
+        waiting: All tasks of the submit.
+        done: Stage name → task of an earlier workflow that stands for the stage.
+        faults: Gets what names no task that could be waited for.
+    """
+    ids = {id_ for each in waiting for id_ in (*each.node.external, *(named.task_id for named in each.named))}
+    # Locked: one that ends at this moment ends before this submit, or knows of it.
+    others = tasks.by_ids(connection, sorted(ids | {row.id for row in done.values()}), lock=True)
+    faults += [Fault("spec", f"{name} was removed") for name, row in done.items() if row.id not in others]
+    here = {each.node.name: each.row for each in waiting} | dict(done)
+    known = _known(connection, project, others)
+    found: list[EdgeRow] = []
+    for each in waiting:
+        above = [(name, here[name]) for name in each.node.depends_on]
+        above += [(row.id, row) for row in _external(each.node, known, faults)]
+        above += [(row.id, row) for row in _named(connection, each.node, each.named, known, faults)]
+        first: dict[int, EdgeRow] = {}
+        for name, row in above:
+            first.setdefault(row.seq, EdgeRow(each.row.seq, row.seq, row.id, name))
+        found += first.values()
+    return found
+
+
+def faults_of(connection: Connection, project: str, nodes: Sequence[TaskNode]) -> list[Fault]:
+    """Return what is wrong with the tasks of earlier submits that a document names; nothing is stored or locked.
+
+    Args:
+        connection: Of the operation.
+        project: Whose tasks.
+        nodes: The tasks of the document.
+    """
+    loads = [named_tasks(node.raw) for node in nodes]
+    ids = {id_ for node in nodes for id_ in node.external} | {each.task_id for named in loads for each in named}
+    known = _known(connection, project, tasks.by_ids(connection, sorted(ids)))
+    faults: list[Fault] = []
+    for node, named in zip(nodes, loads, strict=True):
+        _external(node, known, faults)
+        _named(connection, node, named, known, faults)
+    return faults
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Tasks of earlier submits, by id.
+
+    Args:
+        rows: The tasks.
+        computed: Which of them have failed only to be delivered, by `seq`.
+        passed: Which of them were skipped, and let run what depends on them, by `seq`.
+    """
+
+    rows: Mapping[str, TaskRow]
+    computed: Collection[int]
+    passed: Collection[int]
+
+    def wrong(self, id_: str) -> str | None:
+        """Return why nobody can wait for a task, or take what it has left."""
+        row = self.rows.get(id_)
+        if row is None:
+            return "and there is no task with that id"
+        status = TaskStatus(row.status)
+        if status in FINAL and status != TaskStatus.COMPLETED and row.seq not in self.computed:
+            return f"which is {row.status} already"
+        return None
+
+
+def _known(connection: Connection, project: str, others: Mapping[str, TaskRow]) -> _Known:
+    rows = {id_: row for id_, row in others.items() if row.project == project}
+    return _Known(rows, retry_lookup.computed(connection, rows.values()), readiness.passed(connection, rows.values()))
+
+
+def _external(node: TaskNode, known: _Known, faults: list[Fault]) -> list[TaskRow]:
+    found = []
+    for edge in node.strangers:
+        wrong = known.wrong(edge.upstream)
+        row = known.rows.get(edge.upstream)
+        if wrong is None or (row is not None and row.seq in known.passed):
+            found.append(known.rows[edge.upstream])
+        else:
+            faults.append(edge.fault(f"{_says(edge)} {edge.upstream}, {wrong}", _hint(edge.upstream, known.rows)))
+    return found
+
+
+def _named(
+    connection: Connection, node: TaskNode, loads: Sequence[NamedTask], known: _Known, faults: list[Fault]
+) -> list[TaskRow]:
+    found = []
+    for named in loads:
+        other = known.rows.get(named.task_id)
+        wrong = known.wrong(named.task_id)
+        if other is not None and wrong is None:
+            found.append(other)
+        elif named.alone and not _may_be_there(connection, named, other):
+            message = f"{node.name} loads what {named.task_id} has left, {wrong}"
+            faults.append(node.fault(named.pointer, message, _hint(named.task_id, known.rows)))
+    return found
+
+
+def _says(edge: Edge) -> str:
+    if edge.why == "reference":
+        return f"{edge.said} of {edge.task} needs"
+    return f"the condition of {edge.task} asks for" if edge.why == "condition" else f"{edge.task} depends on"
+
+
+def _hint(id_: str, others: Mapping[str, TaskRow]) -> str:
+    if id_ in others:
+        return f"`tunefleet retry {id_}` runs it again, as a task with a new id"
+    return "`tunefleet ls --all` lists the ids; write them whole"
+
+
+def _may_be_there(connection: Connection, named: NamedTask, task: TaskRow | None) -> bool:
+    """Whether files may be found where a task is named that nobody can wait for."""
+    if task is None:  # the folder of a task of another system, on a worker or a shared mount
+        return not named.task_id.startswith(TASK_ID_PREFIX)
+    return bool(inputs.left_by(connection, task.project, [named]))

@@ -1,0 +1,266 @@
+"""Workflows: submit, look, cancel, remove."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tunefleet.db import Connection
+from tunefleet.db.repositories import journal, tasks, workflows
+from tunefleet.db.rows import TaskRow, WorkflowRow
+from tunefleet.errors import ConflictError, Fault, NotFoundError, SpecError
+from tunefleet.orchestrator import redaction
+from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.ids import MEANT_AT_MOST, several
+from tunefleet.orchestrator.pagination import before, bounded, split
+from tunefleet.orchestrator.scheduling import cluster_state
+from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.storage import removal
+from tunefleet.orchestrator.tasks import cancellation, policies, relations, retry_lookup
+from tunefleet.orchestrator.tasks import retry as repeating
+from tunefleet.orchestrator.views import task_view, workflow_detail, workflow_view
+from tunefleet.orchestrator.workflows import submission
+from tunefleet.orchestrator.workflows.submission import Submission
+from tunefleet.placement import WorkerState
+from tunefleet.schemas.api import (
+    FaultView,
+    Page,
+    RetryRequest,
+    SubmitRequest,
+    ValidateReply,
+    WorkflowDetail,
+    WorkflowView,
+)
+from tunefleet.spec import Workflow, parse_workflow
+from tunefleet.spec.at_submit import new_faults, remarks
+
+
+async def submit(
+    core: Core, actor: Actor, request: SubmitRequest, *, idempotency_key: str | None = None
+) -> WorkflowDetail:
+    """Validate a document and store it with its tasks; all of it or nothing.
+
+    Args:
+        core: The server.
+        actor: Who submits; the workflow is theirs.
+        request: Document and inputs.
+        idempotency_key: A repeated submit with this key returns the first answer.
+
+    Raises:
+        SpecError: If the document is wrong; every fault is listed.
+        NotFoundError: If an input was not uploaded.
+        ConflictError: If the key was used for another document.
+        ForbiddenError: If the actor may not submit.
+    """
+    may_submit(actor)
+    workflow, said = await asyncio.to_thread(_parsed, request)
+    wanted = Submission(
+        actor,
+        workflow,
+        request.document,
+        request.inputs,
+        request.strict,
+        idempotency_key=idempotency_key,
+        mails=core.settings.smtp_url is not None,
+        remarks=said,
+    )
+    return await store(core, wanted)
+
+
+def _parsed(request: SubmitRequest) -> tuple[Workflow, tuple[str, ...]]:
+    workflow = parse_workflow(request.document, filename=request.filename)
+    redaction.text(request.document)
+    return workflow, tuple(remarks((node, policies.known(node)) for node in workflow.tasks))
+
+
+async def store(
+    core: Core, wanted: Submission, *, then: Callable[[Connection, list[TaskRow], float], None] | None = None
+) -> WorkflowDetail:
+    """Store a parsed document and return it.
+
+    Args:
+        core: The server.
+        wanted: The document, and what goes with it.
+        then: Done with the new tasks in the same operation, with the time.
+    """
+    here = cluster_state.presences(core)
+    wanted = replace(wanted, engines=core.engines)
+
+    def operation(connection: Connection) -> WorkflowDetail:
+        fleet = cluster_state.serving(cluster_state.states(connection, here), wanted.actor.project)
+        workflow_id = submission.store(connection, wanted, here.now, fleet)
+        row = workflows.by_ids(connection, [workflow_id])[workflow_id]
+        if then is not None:
+            then(connection, tasks.of_workflows(connection, [row.seq])[row.seq], here.now)
+        return _detail(connection, row, here, fleet)
+
+    return await core.write(operation)
+
+
+def validate(document: str, filename: str | None = None) -> ValidateReply:
+    """Say what is wrong with a document, without storing it."""
+    try:
+        workflow = parse_workflow(document, filename=filename)
+    except SpecError as error:
+        return ValidateReply(ok=False, faults=fault_views(error.faults))
+    listed = [(node, policies.known(node)) for node in workflow.tasks]
+    if faults := new_faults(listed):
+        return ValidateReply(ok=False, faults=fault_views(faults))
+    return ValidateReply(ok=True, tasks=tuple(node.name for node in workflow.tasks), warnings=tuple(remarks(listed)))
+
+
+def fault_views(faults: Sequence[Fault]) -> tuple[FaultView, ...]:
+    """Return what is wrong with a document, for the API."""
+    return tuple(FaultView(path=f.path, message=f.message, line=f.line, column=f.column, hint=f.hint) for f in faults)
+
+
+async def get(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
+    """Return a workflow by its id or a unique beginning of it.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If several ids begin so.
+    """
+    may_read(actor)
+    here = cluster_state.presences(core)
+    return await core.read(lambda connection: _detail(connection, find(connection, actor, workflow_id), here))
+
+
+async def list_(
+    core: Core,
+    actor: Actor,
+    *,
+    limit: int = 50,
+    cursor: str | None = None,
+    status: str | None = None,
+    owner: str | None = None,
+    name: str | None = None,
+) -> Page[WorkflowView]:
+    """Return workflows, newest first; a filter takes several values separated by commas."""
+    may_read(actor)
+    limit, here = bounded(limit), cluster_state.presences(core)
+    filters = {"status": status, "owner": owner, "name": name}
+    last = before(cursor)
+
+    def operation(connection: Connection) -> Page[WorkflowView]:
+        rows, next_cursor = split(
+            workflows.page(connection, project=actor.project, limit=limit + 1, before=last, filters=filters), limit
+        )
+        return Page[WorkflowView](items=tuple(_views(connection, rows, here)), next_cursor=next_cursor)
+
+    return await core.read(operation)
+
+
+async def cancel(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
+    """Cancel every task of a workflow that is not final.
+
+    Raises:
+        NotFoundError: If there is no such workflow.
+        ConflictError: If all its tasks are final.
+        ForbiddenError: If it belongs to somebody else.
+    """
+    here = cluster_state.presences(core)
+
+    def operation(connection: Connection) -> WorkflowDetail:
+        row = find(connection, actor, workflow_id)
+        may_change(actor, row.owner, row.id)
+        if row.status != "running":
+            raise ConflictError(f"The workflow {row.id} is {row.status} already.")
+        found = tasks.of_workflows(connection, [row.seq])[row.seq]
+        cancellation.cancel(connection, [task for task in found if task.finished_at is None], here)
+        return _detail(connection, workflows.by_ids(connection, [row.id])[row.id], here)
+
+    return await core.write(operation)
+
+
+async def retry(core: Core, actor: Actor, workflow_id: str, wanted: RetryRequest | None = None) -> WorkflowDetail:
+    """Run again the tasks of a final workflow that have not completed, as a new workflow.
+
+    What has completed, or failed only to be delivered, is not run again: its results are used as they are.
+
+    Raises:
+        NotFoundError: If there is no such workflow, or an input was removed.
+        SpecError: If the changed document is wrong.
+        ConflictError: If it has not ended, all its tasks have completed, a retry of it runs or has completed, or a
+            change is about what is not run again.
+        ForbiddenError: If the actor may not submit.
+    """
+    may_submit(actor)
+    row = await core.read(lambda connection: find(connection, actor, workflow_id))
+    if row.status == "running":
+        raise ConflictError(f"The workflow {row.id} has not ended.", hint=f"`tunefleet cancel {row.id}` ends it.")
+    return await store(core, await repeating.workflow(core, actor, row, wanted or RetryRequest()))
+
+
+async def remove(core: Core, actor: Actor, workflow_id: str) -> None:
+    """Remove a final workflow with all that its tasks made.
+
+    Raises:
+        NotFoundError: If there is no such workflow.
+        ConflictError: If it has not ended, or a task of another workflow still needs one of its tasks.
+        ForbiddenError: If it belongs to somebody else.
+    """
+
+    def operation(connection: Connection) -> None:
+        row = find(connection, actor, workflow_id)
+        may_change(actor, row.owner, row.id)
+        if row.status == "running":
+            raise ConflictError(f"The workflow {row.id} has not ended.", hint=f"`tunefleet cancel {row.id}` ends it.")
+        removal.refuse_needed(connection, tasks.of_workflows(connection, [row.seq])[row.seq])
+        removal.remove_workflows(connection, [row.seq], core.clock.wall())
+
+    await core.write(operation)
+
+
+def find(connection: Connection, actor: Actor, workflow_id: str) -> WorkflowRow:
+    """Return a workflow by its id or a unique beginning of it.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If several ids begin so.
+    """
+    exact = workflows.by_ids(connection, [workflow_id]).get(workflow_id)
+    if exact is not None and exact.project == actor.project:
+        return exact
+    prefix = workflow_id if workflow_id.startswith("wf-") else f"wf-{workflow_id}"
+    found = workflows.by_prefix(connection, prefix, project=actor.project, limit=MEANT_AT_MOST + 1)
+    if len(found) > 1:
+        raise several("workflows", workflow_id, [(row.id, row.name) for row in found])
+    if not found:
+        raise NotFoundError(f"There is no workflow {workflow_id}.", hint="`tunefleet ls` lists them.")
+    return found[0]
+
+
+def _detail(
+    connection: Connection, row: WorkflowRow, here: Presences, fleet: Sequence[WorkerState] | None = None
+) -> WorkflowDetail:
+    return workflow_detail(_views(connection, [row], here, fleet)[0], workflows.document(connection, row.seq))
+
+
+def _views(
+    connection: Connection,
+    rows: Sequence[WorkflowRow],
+    here: Presences,
+    fleet: Sequence[WorkerState] | None = None,
+) -> list[WorkflowView]:
+    seqs = [row.seq for row in rows]
+    found, warnings = tasks.of_workflows(connection, seqs), workflows.warnings(connection, seqs)
+    every = [task for each in found.values() for task in each]
+    why = cluster_state.reasons(connection, here, every, fleet)
+    launches = journal.launches_of_all(connection, [task.id for task in every if task.status == "running"])
+    about = relations.of(connection, every)
+    newer = retry_lookup.newest(connection, rows)
+    return [
+        workflow_view(
+            row,
+            warnings[row.seq],
+            [
+                task_view(task, why=why.get(task.id), launches=launches.get(task.id, ()), related=about)
+                for task in found[row.seq]
+            ],
+            newer.get(row.id),
+        )
+        for row in rows
+    ]
