@@ -13,7 +13,7 @@ from tunefleet.errors import DataError, ModelError
 from tunefleet.runtime.environment import job_environment
 from tunefleet.settings import WorkerSettings, inherited_environment, load
 from tunefleet.spec import InferenceTaskSpec, load_task_spec
-from tunefleet.workloads.common import hub_files as programs_hub
+from tunefleet.workloads.common import hub_files
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,16 +44,16 @@ def hub(served: Served) -> Hub:
 def test_a_gated_model_names_its_licence_page_and_the_variable(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     page = "https://huggingface.co/meta/gated"
     with pytest.raises(ModelError, match=f"is gated.*licence at {page} and set HF_TOKEN on the worker"):
-        programs_hub.resolve("meta/gated", "model")
+        hub_files.resolve("meta/gated", "model")
     monkeypatch.setenv("HF_TOKEN", "of-somebody-who-has-not-accepted")
     with pytest.raises(ModelError, match=f"licence at {page} with the account of the worker's HF_TOKEN"):
-        programs_hub.resolve("meta/gated", "model")
+        hub_files.resolve("meta/gated", "model")
     monkeypatch.setenv("HF_TOKEN", "reader")
-    assert programs_hub.resolve("meta/gated", "model") == "meta/gated"
+    assert hub_files.resolve("meta/gated", "model").path == "meta/gated"
     with pytest.raises(ModelError, match=r"or it is private.*HF_TOKEN"):
-        programs_hub.resolve("meta/secret", "model")
+        hub_files.resolve("meta/secret", "model")
     with pytest.raises(DataError, match="no dataset 'meta/none'"):
-        programs_hub.resolve("meta/none", "dataset")
+        hub_files.resolve("meta/none", "dataset")
 
 
 def test_the_token_of_a_worker_reaches_its_jobs_even_from_its_file(

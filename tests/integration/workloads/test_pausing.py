@@ -146,7 +146,7 @@ def test_an_evaluation_is_paused_between_batches_and_measures_no_row_twice(
 @pytest.mark.parametrize(
     ("program", "spec"),
     [
-        ("embed", {"taskType": "embedding", "model": {"source": {"identifier": "./nowhere"}}}),
+        ("embedding", {"taskType": "embedding", "model": {"source": {"identifier": "./nowhere"}}}),
         ("rag:index", {"taskType": "rag_index", "qdrant": {"collection": "n"}, "embedding": {"model": "./nowhere"}}),
     ],
 )
