@@ -89,7 +89,13 @@ async def identify_participant(request: Request) -> participants.Who:
         participant = await token_access.authenticate(core_of(request), secret)
         noted(request, participant)
         return participant
-    who = await _identify(request, secret)
+    try:
+        who = await _identify(request, secret)
+    except AuthError as error:
+        if secret is None:
+            raise
+        hint = "Check it. `tunefleet federation token ID` prints the federation's token to its owner."
+        raise AuthError(error.message, hint=hint) from None
     if not isinstance(who, Actor):
         raise ForbiddenError("The token of an attempt is good for its own results and files only.")
     return who

@@ -67,6 +67,13 @@ def test_a_token_reaches_its_federation_and_nothing_else(running: Running, admin
             assert "message" in httpx.get(f"{where}/{mine['id']}", headers=headers_of("basic user", wrong)).json()
 
 
+def test_who_sends_no_token_at_all_is_told_where_the_federations_is(running: Running, admin: httpx.Client) -> None:
+    made = create(admin)
+    with running.client(headers=headers_of("basic password", "not-a-token")) as stranger:
+        reply = stranger.get(f"/federations/{made['id']}")
+    assert (reply.status_code, "tunefleet federation token ID" in reply.json()["hint"]) == (401, True)
+
+
 def test_a_worker_with_a_token_of_its_own_is_one_worker_whatever_it_calls_itself(
     running: Running, admin: httpx.Client, tmp_path: Path
 ) -> None:
