@@ -42,7 +42,7 @@ from peers.environment import FLOWER, ROOT, interpreter, version_of
 from tunefleet.federation import CONFIG, TENSORS, AdapterFile, Update, update_in, write_tensors
 from tunefleet.federation.fidelity import product_error
 from tunefleet.federation.quantize import write_int8
-from tunefleet.federation.writing import AdapterWriter
+from tunefleet.federation.safetensors_writer import AdapterWriter
 
 FLOWER_BUDGET = 0.25
 MEMORY_BUDGET_MB = 100.0
@@ -54,7 +54,7 @@ OURS = """
 import json, shutil, sys, time
 from pathlib import Path
 from tunefleet.federation import aggregate, update_in
-from tunefleet.spec.federating import StrategySpec
+from tunefleet.spec.federation_options import StrategySpec
 
 def peak():
     return next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))

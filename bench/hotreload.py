@@ -43,7 +43,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 from tunefleet import FederatedCallback
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client.routes_federations import create_federation
-from tunefleet.spec.federating import FederationSpec
+from tunefleet.spec.federation_options import FederationSpec
 from tunefleet.workloads.federated import hot_reload
 from tunefleet.workloads.federated.live_adapter import LiveAdapter
 from tunefleet.workloads.federated.weight_reload import blend

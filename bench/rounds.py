@@ -35,7 +35,7 @@ from peers.environment import FLOWER, NVFLARE, ROOT, interpreter, version_of
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.client.routes_federations import cancel_federation, create_federation, get_version
-from tunefleet.spec.federating import FederationSpec
+from tunefleet.spec.federation_options import FederationSpec
 
 WARM_UP = 3
 Found = dict[str, Any]

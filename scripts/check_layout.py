@@ -26,7 +26,8 @@ ALSO: Final = ("scripts", "bench", "tests")
 COMMON_STEMS: Final = frozenset({"__init__", "__main__", "base", "models", "run", "service", "status", "views"})
 """Names that say what a file is in whatever package it lies."""
 NOUNS_IN_ING: Final = frozenset({
-    "autoscaling", "batching", "chunking", "clipping", "coalescing", "detokenization", "embedding", "listing",
+    "autoscaling", "batching", "chunking", "clipping", "coalescing", "detokenization", "embedding", "formatting",
+    "listing",
     "logging", "merging", "packing", "pooling", "publishing", "routing", "sampling", "scheduling", "settings",
     "sharding", "streaming", "testing", "tracing", "training",
 })  # fmt: skip
@@ -40,7 +41,7 @@ KNOWN: Final[dict[str, int]] = {
     "files that are too short": 81,
     "files that are too long": 0,
     "functions that are too long": 0,
-    "names that are no things": 80,
+    "names that are no things": 0,
     "stems that repeat": 24,
     "modules in circles": 0,
 }

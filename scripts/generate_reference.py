@@ -22,9 +22,9 @@ from tunefleet.spec.explain import walk_blocks
 from tunefleet.spec.pipeline import GraphSpec, NodeSpec, PipelineSpec
 from tunefleet.spec.placeholders import MAX_PLACEHOLDER
 from tunefleet.spec.refused import REFUSED, REFUSED_KINDS
-from tunefleet.spec.shown import MAX_FAULTS
 from tunefleet.spec.tasks import TASK_KINDS
 from tunefleet.spec.text import MAX_VALUES
+from tunefleet.spec.value_preview import MAX_FAULTS
 from tunefleet.spec.workflow import Document
 
 ROOT = Path(__file__).resolve().parent.parent

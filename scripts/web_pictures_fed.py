@@ -14,7 +14,7 @@ from tunefleet.client.federated import FederatedClient
 from tunefleet.errors import AdapterRefused
 from tunefleet.schemas.federated import Losses
 from tunefleet.spec.campaign import CampaignSpec
-from tunefleet.spec.federating import FederationSpec
+from tunefleet.spec.federation_options import FederationSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S: Final = 900.0

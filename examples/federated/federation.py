@@ -15,7 +15,7 @@ from tunefleet import FederatedClient
 from tunefleet.federation import LayerReport, aggregate, update_in
 from tunefleet.federation.fidelity import product_error
 from tunefleet.schemas.federated import VersionDetail
-from tunefleet.spec.federating import FederationSpec, StrategySpec
+from tunefleet.spec.federation_options import FederationSpec, StrategySpec
 
 AVERAGE_S = 600.0
 

@@ -17,7 +17,7 @@ from tunefleet.client import Client
 from tunefleet.client.federated import FederatedClient
 from tunefleet.errors import AdapterRefused
 from tunefleet.schemas.federated import FederationCreated, Losses
-from tunefleet.spec.federating import FederationSpec
+from tunefleet.spec.federation_options import FederationSpec
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 

@@ -18,7 +18,7 @@ import pytest
 from tests.documents.reader import Reader, Scene
 from tests.fakes.authority import Authority
 from tunefleet.cli import check_machine, checks
-from tunefleet.cli.finding import Finding
+from tunefleet.cli.check_result import Finding
 
 pytestmark = pytest.mark.timeout(300)
 

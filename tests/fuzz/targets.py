@@ -18,7 +18,7 @@ from tunefleet.agent.journal import JournalReader
 from tunefleet.artifacts import UnpackLimits, unpack
 from tunefleet.errors import AdapterRefused, ArtifactError, SpecError, TooLargeError, TunefleetError
 from tunefleet.federation import AdapterFile
-from tunefleet.runtime.log_shipping import _whole_lines
+from tunefleet.runtime.log_shipper import _whole_lines
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec import local_paths, parse_workflow, secrets_of
 from tunefleet.spec.campaign_file import dump_campaign_spec, load_campaign_spec, parse_campaigns

@@ -11,10 +11,10 @@ import pytest
 import uvicorn
 from starlette.responses import PlainTextResponse
 
-from tunefleet import heads
+from tunefleet import http_heads
 from tunefleet.agent.main import _Server as AgentServer
 from tunefleet.api.uvicorn_protocol import Protocol
-from tunefleet.heads import BoundedHeads
+from tunefleet.http_heads import BoundedHeads
 
 LINES = 200
 """Connections of the slow at once; a server that kept them would run out of descriptors with a few more."""
@@ -58,8 +58,8 @@ def ended(line: socket.socket) -> bytes:
     ids=["nothing", "half a line", "half a head", "blank lines", "a second one, half", "blank lines behind one"],
 )
 def test_who_never_says_a_whole_request_is_sent_away(port: int, monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
-    monkeypatch.setattr(heads, "_HEAD_S", 0.05)
-    monkeypatch.setattr(heads, "_LAST_CALL_S", 0.05)
+    monkeypatch.setattr(http_heads, "_HEAD_S", 0.05)
+    monkeypatch.setattr(http_heads, "_LAST_CALL_S", 0.05)
     with socket.create_connection(("127.0.0.1", port)) as line:
         line.sendall(said)
         if said.startswith(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n\r\n"):
@@ -69,8 +69,8 @@ def test_who_never_says_a_whole_request_is_sent_away(port: int, monkeypatch: pyt
 
 
 def test_a_head_that_trickles_in_does_not_gain_time(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "_HEAD_S", 0.2)
-    monkeypatch.setattr(heads, "_LAST_CALL_S", 0.05)
+    monkeypatch.setattr(http_heads, "_HEAD_S", 0.2)
+    monkeypatch.setattr(http_heads, "_LAST_CALL_S", 0.05)
     with socket.create_connection(("127.0.0.1", port)) as line:
         line.sendall(b"GET / HTTP/1.1\r\n")
         deadline = time.monotonic() + 60
@@ -108,7 +108,7 @@ def test_a_head_without_end_is_refused_before_it_is_kept(port: int) -> None:
             pass
         assert sent < 32 << 20, "it is read on and on"
     with socket.create_connection(("127.0.0.1", port)) as line:
-        line.sendall(b"GET / HTTP/1.1\r\nHost: here\r\nX-Long: " + b"a" * (heads.MAX_HEAD_BYTES + 1))
+        line.sendall(b"GET / HTTP/1.1\r\nHost: here\r\nX-Long: " + b"a" * (http_heads.MAX_HEAD_BYTES + 1))
         assert ended(line).startswith(b"HTTP/1.1 431 ")
 
 
@@ -136,7 +136,7 @@ def answer(line: socket.socket) -> bytes:
 
 
 def test_what_is_left_of_a_body_that_was_answered_early_is_no_head(port: int) -> None:
-    body = b"x" * (4 * heads.MAX_HEAD_BYTES)
+    body = b"x" * (4 * http_heads.MAX_HEAD_BYTES)
     with socket.create_connection(("127.0.0.1", port)) as line:
         line.sendall(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n\r\n" % len(body))
         assert answer(line).startswith(b"HTTP/1.1 200")
@@ -146,8 +146,8 @@ def test_what_is_left_of_a_body_that_was_answered_early_is_no_head(port: int) ->
 
 
 def test_what_is_left_of_a_body_does_not_keep_a_line_for_ever(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "_HEAD_S", 0.05)
-    monkeypatch.setattr(heads, "_LAST_CALL_S", 0.05)
+    monkeypatch.setattr(http_heads, "_HEAD_S", 0.05)
+    monkeypatch.setattr(http_heads, "_LAST_CALL_S", 0.05)
     with socket.create_connection(("127.0.0.1", port)) as line:
         line.sendall(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 100\r\n\r\n")
         assert answer(line).startswith(b"HTTP/1.1 200")

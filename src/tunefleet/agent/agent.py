@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 from tunefleet.agent import admission, views
-from tunefleet.agent.book import JobBook
 from tunefleet.agent.gpus import Gpus
+from tunefleet.agent.job_queue import JobBook
 from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.translate import Defaults
 from tunefleet.runtime.monitor.system import SystemReader

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tunefleet.agent import places
+from tunefleet.agent import path_resolution
 from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.translate import Defaults, translate
 from tunefleet.errors import Fault, ForbiddenError, SpecError
@@ -74,9 +74,9 @@ def _record(
     defaults: Defaults,
     **more: Any,
 ) -> AgentRecord:
-    rows = places.dataset(dataset_path, settings.datasets_dir)
+    rows = path_resolution.dataset(dataset_path, settings.datasets_dir)
     asked = _block(config, "model").get("name")
-    model = places.model(asked, settings.models_dir) if isinstance(asked, str) and asked else None
+    model = path_resolution.model(asked, settings.models_dir) if isinstance(asked, str) and asked else None
     meant = translate(config, rows.source, defaults, model=model, splits=rows.splits)
     return AgentRecord(
         job_id=_checked_id(job_id),
@@ -112,7 +112,7 @@ def _checkpoint(path: str | None, checkpoints_dir: Path) -> str | None:
         return None
     field = "config.training.checkpoint_resume"
     try:
-        found = places.local(path, checkpoints_dir, "CHECKPOINTS_DIR")
+        found = path_resolution.local(path, checkpoints_dir, "CHECKPOINTS_DIR")
     except ForbiddenError as error:
         raise SpecError([Fault(field, str(error))], filename="the config") from None
     if found is None or not _CHECKPOINT.fullmatch(found.name) or not (found / "manifest.json").is_file():

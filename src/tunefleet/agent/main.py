@@ -17,10 +17,10 @@ from filelock import FileLock, Timeout
 import tunefleet
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.app import create_app
-from tunefleet.agent.book import JobBook
+from tunefleet.agent.bind_address import bind, check, is_loopback
 from tunefleet.agent.gpus import Gpus
 from tunefleet.agent.identity import agent_id
-from tunefleet.agent.listening import bind, check, is_loopback
+from tunefleet.agent.job_queue import JobBook
 from tunefleet.agent.orders import Orders
 from tunefleet.agent.poller import Poller, client_for
 from tunefleet.agent.progress import ProgressLines
@@ -32,7 +32,7 @@ from tunefleet.client.backend import JobClient
 from tunefleet.client.download import Downloader
 from tunefleet.errors import MachineError
 from tunefleet.executors import registry
-from tunefleet.heads import BoundedHeads
+from tunefleet.http_heads import BoundedHeads
 from tunefleet.observability.spans import open_spans
 from tunefleet.runtime import Supervisor
 from tunefleet.runtime.environment import BRIEF_SPIN, core_count

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from tunefleet.agent.book import JobBook
 from tunefleet.agent.job import AgentJob
+from tunefleet.agent.job_queue import JobBook
 from tunefleet.errors import ConflictError, InputError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.training import AgentCommand, AgentOutcome, AgentVerb, JobState

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.client.backend import JobClient
-from tunefleet.client.stopping import Stop
+from tunefleet.client.interrupt import Stop
 from tunefleet.executors.registry import Registry
 from tunefleet.observability.spans import Spans
 from tunefleet.runtime import Supervisor

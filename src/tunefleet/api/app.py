@@ -38,7 +38,7 @@ from tunefleet.api.routers import (
     projects,
     reports,
     results,
-    steering,
+    task_control,
     tasks,
     training,
     training_agents,
@@ -98,7 +98,7 @@ def create_app(core: Core) -> FastAPI:
     app.state.lifetime = lifetime
     link.install(app, API_PREFIX)
     # Routes are looked through in this order: what is asked most often comes first.
-    work = (workflows, listing, tasks, steering, chat, reports, events, artifacts, datasets, blobs, results)
+    work = (workflows, listing, tasks, task_control, chat, reports, events, artifacts, datasets, blobs, results)
     registry = (models, notifications, keys, projects, invitations, info, upkeep)
     for module in (link, federations, *work, workers, campaigns, *registry):
         module.router.install(app, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])

@@ -17,7 +17,7 @@ from tunefleet.schemas import chat, federated, federated_chunks, live, training,
 from tunefleet.schemas.api import PROBLEM_PREFIX, Problem, SubmitRequest
 from tunefleet.schemas.campaign_apply import CampaignApply
 from tunefleet.schemas.worker_link import ExchangeRequest, JournalBatch, RegisterRequest
-from tunefleet.spec.federating import FederationSpec
+from tunefleet.spec.federation_options import FederationSpec
 
 TAGS: Final = [
     {"name": "workflows", "description": "What a user submits."},

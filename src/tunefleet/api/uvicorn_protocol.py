@@ -15,7 +15,7 @@ from typing import Final, cast
 from uvicorn._types import ASGIReceiveEvent
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from tunefleet.heads import BoundedHeads
+from tunefleet.http_heads import BoundedHeads
 
 _HANDED_OVER_BYTES: Final = 1 << 20
 _WAITING_BYTES: Final = 2 << 20

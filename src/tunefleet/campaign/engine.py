@@ -9,8 +9,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
-from tunefleet.campaign import providers, uploading
-from tunefleet.campaign.cancelling import cancel, cancel_earlier
+from tunefleet.campaign import object_store, providers
 from tunefleet.campaign.contract import (
     CycleFailed,
     Later,
@@ -22,7 +21,8 @@ from tunefleet.campaign.contract import (
     Step,
     StepContext,
 )
-from tunefleet.campaign.room import said_full
+from tunefleet.campaign.order_cancellation import cancel, cancel_earlier
+from tunefleet.campaign.scratch_folder import said_full
 from tunefleet.campaign.steps import all_steps
 from tunefleet.client import AsyncClient
 from tunefleet.errors import ForbiddenError, InputError, SpecError, TunefleetError
@@ -145,7 +145,7 @@ class Engine:
             await cancel_earlier(context)
             if order is not None:
                 await cancel(context, {"key": state.order_key, "ticket": order["ticket"], "at": order["at"]})
-            await uploading.clear(context, last=True)
+            await object_store.clear(context, last=True)
 
     async def _step(self, state: CycleState, client: AsyncClient, provider: Provider) -> CycleState | None:
         """Do the next step; null if the campaign was let go of."""
@@ -161,7 +161,7 @@ class Engine:
             hopeless = OrderFailed if state.step is StepName.WAIT else _HOPELESS
             fatal = state.step in _BEFORE_MODELS and isinstance(error, hopeless)
             if fatal and StepName.DATA in state.outcomes:
-                await uploading.clear(self._context(state, client, provider))
+                await object_store.clear(self._context(state, client, provider))
             why = needs_you(state.name, error.verb, str(error)) if isinstance(error, NeedsYou) else str(error)
             await book.failed(state, why, fatal=fatal, hold=isinstance(error, Misconfigured))
             return None

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from tunefleet.campaign import room
+from tunefleet.campaign import scratch_folder
 from tunefleet.campaign.engine import Engine
 from tunefleet.campaign.reporter import Reporter
 from tunefleet.client import AsyncClient
@@ -53,7 +53,7 @@ class CampaignKeeper:
     async def run_once(self) -> None:
         """Start what is due, then wait until something else may be."""
         if not self._begun:
-            await room.clear(self._book.folder)
+            await scratch_folder.clear(self._book.folder)
             await self._book.begin()
             self._begun = True
         signals = self._core.signals

@@ -10,7 +10,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from tunefleet.campaign import progress, uploading
+from tunefleet.campaign import object_store, progress
 from tunefleet.campaign.contract import StepContext
 from tunefleet.spec.campaign_data import CampaignDatasetSpec
 
@@ -33,7 +33,7 @@ async def fetched(context: StepContext) -> dict[int, str]:
 async def _digest(context: StepContext, dataset: CampaignDatasetSpec) -> str:
     bucket, _, key = (dataset.s3 or "").removeprefix("s3://").partition("/")
     who = f"{dataset.s3} is in an object store"
-    store = await asyncio.to_thread(uploading.open_store, context.settings, who, bucket)
+    store = await asyncio.to_thread(object_store.open_store, context.settings, who, bucket)
     try:
         version = await asyncio.to_thread(store.version, key)
         name = f"campaign-source-{hashlib.sha256(f'{dataset.s3} {version}'.encode()).hexdigest()[:24]}"

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from tunefleet.campaign import places
+from tunefleet.campaign import publish_targets
 from tunefleet.campaign.contract import Base, CycleFailed, Misconfigured, NeedsYou, StepContext
-from tunefleet.campaign.hub import HUB, repo_of
-from tunefleet.campaign.uploading import LINK_S
+from tunefleet.campaign.hub_models import HUB, repo_of
+from tunefleet.campaign.object_store import LINK_S
 from tunefleet.integrations.publishing.hub import is_public
 from tunefleet.settings import CampaignSettings, PublishSettings, load
 from tunefleet.spec.campaign import GRADIENTS, CampaignSpec
@@ -39,8 +39,8 @@ def faults(name: str, spec: CampaignSpec, settings: CampaignSettings, provider: 
         repo_of(Base(repo=spec.model_repo, digest=spec.inputs.get("model_repo")), _NAME)
     except CycleFailed as error:
         found.append((error.message, "Name a model of the hub as model_repo, or write provider: local."))
-    to = places.place(name, spec, settings, provider)
-    if not to.startswith(HUB) and not places.on_runpod(spec, settings):
+    to = publish_targets.place(name, spec, settings, provider)
+    if not to.startswith(HUB) and not publish_targets.on_runpod(spec, settings):
         found.append((
             f"{_NAME} begins a task with a model of the hub, and publish.to is {to}: no promoted model gets there.",
             "Set HF_USERNAME and HF_TOKEN, or write publish.to: hf://ORG/NAME-{cycle}.",
@@ -57,7 +57,7 @@ def faults(name: str, spec: CampaignSpec, settings: CampaignSettings, provider: 
 
 def doubts(name: str, spec: CampaignSpec, settings: CampaignSettings, provider: str) -> list[str]:
     """Return what will keep a campaign from going on after its first promoted model; arguments as of `faults`."""
-    to = places.place(name, spec, settings, provider)
+    to = publish_targets.place(name, spec, settings, provider)
     if provider != GRADIENTS or not to.startswith(HUB) or not spec.publish.private:
         return []
     return [

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from tunefleet.cli import delivering, words
+from tunefleet.cli import deliver as delivering
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Artifact, complete_task
@@ -102,7 +103,7 @@ def deliver(
     if as_json:
         print_json(asdict(sent))
     else:
-        say(f"Sent the result of {sent.task_id} and {words.plural(len(sent.files), 'file')} to {sent.url}.")
+        say(f"Sent the result of {sent.task_id} and {formatting.plural(len(sent.files), 'file')} to {sent.url}.")
 
 
 for _function, _name in ((ls, "ls"), (get, "get"), (deliver, "deliver")):

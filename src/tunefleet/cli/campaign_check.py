@@ -93,7 +93,7 @@ def _outlook(
     known: CampaignDetail | None,
     why_not: str | None,
 ) -> Outlook:
-    from tunefleet.campaign import places, providers, terms
+    from tunefleet.campaign import providers, publish_targets, terms
     from tunefleet.campaign.intervals import interval_of
     from tunefleet.client.campaign_files import named_files
 
@@ -101,7 +101,7 @@ def _outlook(
     provider, why = providers.chosen(spec, settings)
     providers.find(provider)
     made.facts["provider"] = f"{provider} ({why})"
-    made.facts["publish"] = places.place(name, spec, settings, provider)
+    made.facts["publish"] = publish_targets.place(name, spec, settings, provider)
     made.faults = [f"{message} {hint}" for message, hint in terms.faults(name, spec, settings, provider)]
     made.doubts = terms.doubts(name, spec, settings, provider)
     _trackers(spec, made, here=why_not is not None)

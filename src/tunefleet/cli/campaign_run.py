@@ -13,9 +13,9 @@ from tunefleet.cli import campaign_view as view
 from tunefleet.cli.campaign_board import Board, board
 from tunefleet.cli.campaign_config import CONFIG, Config, read
 from tunefleet.cli.console import Json, err
+from tunefleet.cli.formatting import plural
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.session import connect
-from tunefleet.cli.words import plural
 from tunefleet.client import Client
 from tunefleet.errors import AuthError, UnreachableError
 from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus

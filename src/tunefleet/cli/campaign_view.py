@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import cut, facts, plain, table
 from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus, CycleStatus
 from tunefleet.lifecycle.model import Stage
@@ -51,7 +51,7 @@ def campaign_table(found: Sequence[CampaignView]) -> Table:
             "–" if each.cycle is None else str(each.cycle.number),
             cut(doing(each)),
             "–" if each.promoted is None else f"version {each.promoted}",
-            words.number(each.spent) if each.spent else "–",
+            formatting.number(each.spent) if each.spent else "–",
             each.base_model,
         )
     return made
@@ -78,7 +78,7 @@ def _cycle_does(cycle: CycleView, now: datetime | None) -> str:
     left = None if cycle.retry_at is None else _left(cycle.retry_at, now)
     again = "" if left is None else f"; again in {left}"
     if cycle.error is not None:
-        failed = f"{cycle.step.value} failed {words.plural(cycle.tries, 'time')}{again}"
+        failed = f"{cycle.step.value} failed {formatting.plural(cycle.tries, 'time')}{again}"
         return f"{cycle.error} ({failed})" if cycle.error.startswith(NEEDS_YOU) else f"{failed}: {cycle.error}"
     told = ", ".join(text for text in (cycle.waiting, cycle.activity and activity_text(cycle.activity)) if text)
     checked = f"; next check in {left}" if cycle.waiting and left is not None else ""
@@ -97,13 +97,13 @@ def amount_text(found: ActivityView) -> str:
     if found.unit is None:
         return ""
     if found.unit == "bytes":
-        return words.size(found.done) + (f" of {words.size(found.total)}" if found.total else "")
+        return formatting.size(found.done) + (f" of {formatting.size(found.total)}" if found.total else "")
     return f"{found.done:,}" + (f" of {found.total:,}" if found.total else "") + f" {found.unit}"
 
 
 def _left(moment: datetime, now: datetime | None) -> str | None:
     seconds = (moment - (now or datetime.now(UTC))).total_seconds()
-    return words.duration(seconds) if seconds > 0 else None
+    return formatting.duration(seconds) if seconds > 0 else None
 
 
 def detail(found: CampaignDetail) -> Iterator[RenderableType]:
@@ -121,7 +121,7 @@ def detail(found: CampaignDetail) -> Iterator[RenderableType]:
             ("spent", f"{found.spent:g}{f' of {most:g}' if most is not None else ''}"),
             ("failures", f"{found.failures} cycles in a row" if found.failures else None),
             ("owner", found.owner),
-            ("created", f"{words.age(found.created_at)} ago"),
+            ("created", f"{formatting.age(found.created_at)} ago"),
         ]
     )
     if found.cycle_list:
@@ -139,7 +139,7 @@ def _tracked(found: TrackingView) -> str:
         return f"{found.tracker}: {plain(found.place or '')}"
     if found.error is None:
         return f"{found.tracker}: is being told"
-    return f"{found.tracker}: not told yet, after {words.plural(found.tries, 'attempt')}: {plain(found.error)}"
+    return f"{found.tracker}: not told yet, after {formatting.plural(found.tries, 'attempt')}: {plain(found.error)}"
 
 
 def cycle_table(found: Sequence[CycleView], *, looks: bool = True) -> Table:
@@ -161,9 +161,9 @@ def cycle_table(found: Sequence[CycleView], *, looks: bool = True) -> Table:
             Text(each.status.value, style=_CYCLE_STYLES[each.status]),
             each.step.value,
             "–" if each.version is None else f"version {each.version}",
-            words.number(each.cost) if each.cost else "–",
-            f"{words.age(each.opened_at)} ago",
-            words.duration(took),
+            formatting.number(each.cost) if each.cost else "–",
+            f"{formatting.age(each.opened_at)} ago",
+            formatting.duration(took),
             cut(each.error or (each.waiting if looks else None) or ""),
         )
     return made
@@ -216,7 +216,7 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return words.number(value)
+        return formatting.number(value)
     text = str(value)
     is_digest = len(text) == 64 and all(letter in "0123456789abcdef" for letter in text)
     return text[:_DIGEST_DIGITS] if is_digest else text
@@ -241,8 +241,8 @@ def model_table(found: Sequence[ModelVersionView]) -> Table:
             Text(each.stage.value, style=_STAGE_STYLES[each.stage]),
             each.form,
             str(each.cycle),
-            f"{words.age(each.created_at)} ago",
-            "–" if each.promoted_at is None else f"{words.age(each.promoted_at)} ago",
+            f"{formatting.age(each.created_at)} ago",
+            "–" if each.promoted_at is None else f"{formatting.age(each.promoted_at)} ago",
             cut(each.reason or ""),
         )
     return made
@@ -262,8 +262,8 @@ def model_detail(found: ModelVersionView) -> Iterator[RenderableType]:
             ("cycle", str(found.cycle)),
             *((f"{name}", _of(value)) for name, value in found.lineage.items()),
             ("owner", found.owner),
-            ("made", f"{words.age(found.created_at)} ago"),
-            ("promoted", None if found.promoted_at is None else f"{words.age(found.promoted_at)} ago"),
+            ("made", f"{formatting.age(found.created_at)} ago"),
+            ("promoted", None if found.promoted_at is None else f"{formatting.age(found.promoted_at)} ago"),
         ]
     )
     measured = [(name, _of(value)) for name, value in found.evaluation.items()]

@@ -10,8 +10,8 @@ from typing import Final
 
 from tunefleet.artifacts import disk_free
 from tunefleet.certificate import opened
-from tunefleet.cli import words
-from tunefleet.cli.finding import Finding, bad, good, warning
+from tunefleet.cli import formatting
+from tunefleet.cli.check_result import Finding, bad, good, warning
 from tunefleet.cli.session import chosen_url
 from tunefleet.client import Client
 from tunefleet.client.clock import ahead_s
@@ -45,7 +45,7 @@ def shared_memory() -> Finding | None:
         return None
     size = os.statvfs(SHARED_MEMORY)
     total, free = size.f_frsize * size.f_blocks, disk_free(SHARED_MEMORY)
-    found = f"{words.size(free)} free of {words.size(total)} at {SHARED_MEMORY}"
+    found = f"{formatting.size(free)} free of {formatting.size(total)} at {SHARED_MEMORY}"
     if free >= _LEAST_SHARED:
         return good("Shared memory", found)
     if total < _LEAST_SHARED:
@@ -96,7 +96,7 @@ def certificate() -> Finding | None:
     if facts.expires_at is None:
         return good("Certificate", told)
     left = facts.expires_at - time.time()
-    told = f"{told}, good for {words.duration(left)} more"
+    told = f"{told}, good for {formatting.duration(left)} more"
     if left < _SOON_S:
         return warning("Certificate", told, "Renew it; a server that runs reads it again by itself.")
     return good("Certificate", told)
@@ -115,5 +115,7 @@ def clock() -> Finding | None:
     if abs(ahead) < _SKEW_S:
         return good("Clock", "as the server's")
     side = "ahead of" if ahead > 0 else "behind"
-    told = f"this machine is {words.duration(abs(ahead))} {side} {url}: times of logs and metrics are wrong by that"
+    told = (
+        f"this machine is {formatting.duration(abs(ahead))} {side} {url}: times of logs and metrics are wrong by that"
+    )
     return warning("Clock", told, "Set both clocks, as with NTP (`timedatectl set-ntp true`).")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.schemas.server_info import PeersView
 
 _MISSED_S: Final = 10.0
@@ -23,7 +23,7 @@ def place(view: PeersView) -> Place | None:
     if not view.shared:
         return None
     leader = next((each for each in view.servers if each.leads and each.silent_s <= _MISSED_S), None)
-    count = words.plural(len(view.servers), "server")
+    count = formatting.plural(len(view.servers), "server")
     if leader is None:
         return Place(f"of {count} none leads", "See `tunefleet servers`, and the logs of those that do not answer.")
     if leader.this:

@@ -6,7 +6,7 @@ import logging
 import tempfile
 from pathlib import Path
 
-from tunefleet.cli.finding import Finding, bad, good
+from tunefleet.cli.check_result import Finding, bad, good
 from tunefleet.errors import TunefleetError
 from tunefleet.settings import ServerSettings, load
 

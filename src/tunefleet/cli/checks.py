@@ -17,12 +17,12 @@ import psutil
 
 from tunefleet import extras
 from tunefleet.artifacts import disk_free
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.check_clusters import ray, slurm
 from tunefleet.cli.check_machine import certificate, clock, home, proxy, redis, shared_memory
 from tunefleet.cli.check_peers import place
+from tunefleet.cli.check_result import Finding, bad, good, warning
 from tunefleet.cli.check_store import artifact_store
-from tunefleet.cli.finding import Finding, bad, good, warning
 from tunefleet.cli.session import chosen_url
 from tunefleet.client import Client
 from tunefleet.db.engine.sqlite import fault_of
@@ -90,7 +90,9 @@ def gpu() -> Finding:
     usable = int(answer[-1]) if answer and answer[-1].isdigit() else 0
     build = answer[0] if len(answer) == 2 else None
     if usable:
-        return good("GPU", f"{'; '.join(cards) or words.plural(usable, 'GPU')}; torch uses {usable} (runtime {build})")
+        return good(
+            "GPU", f"{'; '.join(cards) or formatting.plural(usable, 'GPU')}; torch uses {usable} (runtime {build})"
+        )
     if cards and build is None:
         return warning(
             "GPU", f"{'; '.join(cards)}, but torch is the CPU build", "Reinstall torch without the CPU index."
@@ -117,7 +119,7 @@ def _ask(command: list[str]) -> str | None:
 def memory() -> Finding:
     """Check what is free."""
     now = psutil.virtual_memory()
-    found = f"{words.size(now.available)} free of {words.size(now.total)}"
+    found = f"{formatting.size(now.available)} free of {formatting.size(now.total)}"
     if now.available < _LEAST_MEMORY:
         return warning("Memory", found, "End something large: the training libraries alone take about 1 GiB.")
     return good("Memory", found)
@@ -127,7 +129,7 @@ def disk() -> Finding:
     """Check what is free where the data lies."""
     folder = load(ServerSettings).data_dir
     free = disk_free(folder)
-    found = f"{words.size(free)} free at {folder}"
+    found = f"{formatting.size(free)} free at {folder}"
     if free < _LEAST_DISK:
         return warning("Disk", found, "Make room (`tunefleet prune`), or choose another folder with --data.")
     return good("Disk", found)

@@ -20,7 +20,7 @@ from tunefleet.cli.which import one_task
 from tunefleet.client import Client
 from tunefleet.errors import InputError, NotFoundError
 from tunefleet.schemas.api import TaskDetail
-from tunefleet.spec.evaluating import ITEMS_FOLDER
+from tunefleet.spec.evaluate_task import ITEMS_FOLDER
 
 _STYLES = {"better": "green", "worse": "red", "none": "dim"}
 _WORDS = {"better": "better", "worse": "worse", "none": "no difference shown"}

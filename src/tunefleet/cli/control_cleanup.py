@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, err, out, print_json, say
 from tunefleet.cli.control_jobs import endpoints_dir
 from tunefleet.cli.lazy import examples
@@ -34,7 +34,7 @@ def cleanup(
             (err() if force else out()).print(line, soft_wrap=True)
     if dead:
         confirm(
-            f"Remove the files of {words.plural(len(dead), 'dead job')}? (--force does not ask)",
+            f"Remove the files of {formatting.plural(len(dead), 'dead job')}? (--force does not ask)",
             yes=force,
             option="--force",
         )
@@ -50,7 +50,7 @@ def cleanup(
         say("No dead jobs.")
     elif named or not dead:
         more = len(removed) - len(named)
-        say(f"Removed {words.plural(len(named), 'dead job')}" + (f", {more} empty." if more else "."))
+        say(f"Removed {formatting.plural(len(named), 'dead job')}" + (f", {more} empty." if more else "."))
 
 
 def _lines(dead: list[Leftover]) -> list[Text]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import err, out, say
 from tunefleet.runtime.control import FoundJob
 from tunefleet.schemas.control import CommandState, ControlReply
@@ -68,7 +68,10 @@ def print_list(rows: list[dict[str, Any]]) -> None:
     dead = sum(row["live"] is False for row in rows)
     if dead:
         say()
-        say(f"{words.plural(dead, 'dead job')}. Remove what they left with `tunefleet control cleanup`.", style="dim")
+        say(
+            f"{formatting.plural(dead, 'dead job')}. Remove what they left with `tunefleet control cleanup`.",
+            style="dim",
+        )
     if any(row["live"] is None for row in rows):
         say("? Runs on another machine, which alone can tell whether it lives.", style="dim")
 

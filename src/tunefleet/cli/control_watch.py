@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, out, print_json, say, status_text
 from tunefleet.cli.control_jobs import JobId, Remote, Token, steer
 from tunefleet.cli.control_view import ending
@@ -117,4 +117,4 @@ def _values(seen: dict[str, Any]) -> list[tuple[str, str]]:
     values = seen.get("values") or {}
     first = [name for name in ("loss", "eval_loss", "learning_rate", "grad_norm", "epoch") if name in values]
     rest = [name for name in values if name not in first]
-    return [(name, words.number(values[name])) for name in [*first, *rest][:8]]
+    return [(name, formatting.number(values[name])) for name in [*first, *rest][:8]]

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from rich.text import Text
 
 from tunefleet.cli.console import err, print_json, say
-from tunefleet.cli.growing import Answer, follow
+from tunefleet.cli.streaming_output import Answer, follow
 from tunefleet.client import Client
 from tunefleet.errors import InputError, TunefleetError
 from tunefleet.schemas.chat import ChatMessage, ChatRequest

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, facts, print_json, say, table
+from tunefleet.cli.data_try import try_
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Artifact, Yes, confirm
 from tunefleet.cli.session import connect
 from tunefleet.cli.show import artifact_table
 from tunefleet.cli.transfers import transfer_bar
-from tunefleet.cli.trying import try_
 
 app = typer.Typer(help="Push datasets and models to the server by name.", no_args_is_help=True)
 _FILES_SHOWN = 50
@@ -38,10 +38,10 @@ def push(
     if as_json:
         print_json(pushed)
         return
-    files = words.plural(pushed.file_count, "file")
+    files = formatting.plural(pushed.file_count, "file")
     say(
         Text.assemble(
-            "Pushed ", (pushed.name, "head"), f": {files}, {words.size(pushed.size_bytes)}, ", (pushed.id, "id")
+            "Pushed ", (pushed.name, "head"), f": {files}, {formatting.size(pushed.size_bytes)}, ", (pushed.id, "id")
         )
     )
     if pushed.kind == "dataset":
@@ -76,9 +76,9 @@ def show(artifact: Artifact, *, as_json: Json = False) -> None:
         facts(
             [
                 ("digest", detail.digest),
-                ("size", f"{words.size(detail.size_bytes)} in {words.plural(detail.file_count, 'file')}"),
+                ("size", f"{formatting.size(detail.size_bytes)} in {formatting.plural(detail.file_count, 'file')}"),
                 ("owner", detail.owner),
-                ("pushed", f"{words.age(detail.created_at)} ago"),
+                ("pushed", f"{formatting.age(detail.created_at)} ago"),
                 ("task", detail.task_id),
             ]
         )
@@ -86,7 +86,7 @@ def show(artifact: Artifact, *, as_json: Json = False) -> None:
     say()
     listing = table("file", "size", "sha256", right=("size",))
     for entry in detail.files[:_FILES_SHOWN]:
-        listing.add_row(entry.path, words.size(entry.size_bytes), entry.digest[:12])
+        listing.add_row(entry.path, formatting.size(entry.size_bytes), entry.digest[:12])
     say(listing)
     if len(detail.files) > _FILES_SHOWN:
         say(f"and {len(detail.files) - _FILES_SHOWN} more; --json lists all.", style="dim")
@@ -97,7 +97,7 @@ def rm(artifact: Artifact, *, yes: Yes = False, as_json: Json = False) -> None:
     """Remove an artifact; tasks that use it keep what they have."""
     with connect() as client:
         detail = client.data.get(artifact)
-        confirm(f"Remove {detail.name} ({detail.id}, {words.size(detail.size_bytes)})?", yes=yes)
+        confirm(f"Remove {detail.name} ({detail.id}, {formatting.size(detail.size_bytes)})?", yes=yes)
         client.data.remove(detail.id)
     if as_json:
         print_json({"removed": [detail.id]})

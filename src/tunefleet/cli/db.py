@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, err, facts, print_json, say
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import add, examples
@@ -110,8 +110,8 @@ def backup(
         print_json(_summary(manifest, file))
         return
     say(
-        f"{file}: {words.plural(manifest.rows, 'row')} of {words.plural(len(manifest.tables), 'table')}"
-        f" ({words.size(file.stat().st_size)}), from {manifest.engine} at revision {manifest.revision}."
+        f"{file}: {formatting.plural(manifest.rows, 'row')} of {formatting.plural(len(manifest.tables), 'table')}"
+        f" ({formatting.size(file.stat().st_size)}), from {manifest.engine} at revision {manifest.revision}."
     )
     say(_NOT_IN_IT.format(where=_files(folder)))
 
@@ -139,7 +139,7 @@ def restore(
     if as_json:
         print_json(_summary(manifest, file))
         return
-    say(f"Restored {words.plural(manifest.rows, 'row')} of {manifest.made_at}, from {manifest.engine}.")
+    say(f"Restored {formatting.plural(manifest.rows, 'row')} of {manifest.made_at}, from {manifest.engine}.")
     say(_NOT_IN_IT.format(where=_files(folder)))
 
 
@@ -164,7 +164,7 @@ def _lines(found: Standing) -> list[tuple[str, str | None]]:
         return [("database", found.address), ("", "It is not there yet; the server's first start makes it.")]
     state = "as this version wants it" if found.current else f"this version wants {found.newest}: tunefleet db migrate"
     revision = f"{found.revision}, {state}" if found.revision else "no tables yet; the server's first start makes them"
-    held = f"{words.plural(found.rows, 'row')} in {words.plural(found.tables, 'table')}"
+    held = f"{formatting.plural(found.rows, 'row')} in {formatting.plural(found.tables, 'table')}"
     return [("database", found.address), ("engine", found.engine), ("revision", revision), ("holds", held)]
 
 

@@ -13,9 +13,9 @@ from typing import Annotated
 import typer
 
 from tunefleet.cli.console import Json, print_json, say
-from tunefleet.cli.dumping import Part, parts
+from tunefleet.cli.dump_collectors import Part, parts
+from tunefleet.cli.dump_redaction import Quiet
 from tunefleet.cli.lazy import examples
-from tunefleet.cli.quieting import Quiet
 from tunefleet.errors import MachineError
 
 _PRIVATE = 0o600

@@ -19,7 +19,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tunefleet.cli import live, smollm2, words
+from tunefleet.cli import formatting, live, smollm2
 from tunefleet.cli.console import Json, err, out, print_json, say
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.fleet import LocalFleet
@@ -101,7 +101,7 @@ def demo(
         print_json({"task": ended.model_dump(mode="json"), "adapter": str(adapter.resolve()), "seconds": took_s})
         return
     _show_result(ended, adapter, base)
-    say(Text.assemble("\n", ("Done", "good"), f" in {words.duration(took_s)}. Nothing is left running."))
+    say(Text.assemble("\n", ("Done", "good"), f" in {formatting.duration(took_s)}. Nothing is left running."))
     say("Next: `tunefleet up`, then `tunefleet submit FILE --follow` in another terminal.", style="dim")
 
 
@@ -245,7 +245,9 @@ def _relative(path: Path) -> Path:
 
 def _show_adapter(adapter: Path, base: str) -> None:
     size = sum(file.stat().st_size for file in adapter.rglob("*") if file.is_file())
-    say(Text.assemble("The adapter lies in ", (str(adapter), "head"), f" ({words.size(size)}). Load it with PEFT:"))
+    say(
+        Text.assemble("The adapter lies in ", (str(adapter), "head"), f" ({formatting.size(size)}). Load it with PEFT:")
+    )
     lines = (
         "from peft import PeftModel",
         "from transformers import AutoModelForCausalLM",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import typer
 from rich.text import Text
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
+from tunefleet.cli.check_result import Finding
 from tunefleet.cli.checks import findings
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.exitcodes import ExitCode
-from tunefleet.cli.finding import Finding
 from tunefleet.cli.lazy import examples
 
 _MARKS = {"good": ("✓", "good"), "warning": ("!", "warn"), "bad": ("✗", "bad")}
@@ -50,8 +50,8 @@ def _conclude(found: list[Finding]) -> None:
     warned = sum(finding.state == "warning" for finding in found)
     say()
     if wrong:
-        say(f"{words.plural(wrong, 'thing')} to mend.", style="bad")
+        say(f"{formatting.plural(wrong, 'thing')} to mend.", style="bad")
     elif warned:
-        say(f"Tunefleet can work here, with {words.plural(warned, 'warning')}.", style="warn")
+        say(f"Tunefleet can work here, with {formatting.plural(warned, 'warning')}.", style="warn")
     else:
         say("All is well.", style="good")

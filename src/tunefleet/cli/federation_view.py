@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import cut, facts, status_text, table
 from tunefleet.schemas.federated import (
     FederationDetail,
@@ -46,7 +46,7 @@ def federation_table(found: Sequence[FederationView]) -> Table:
             str(each.members),
             str(each.version),
             cut(each.task_id or "–", "id"),
-            f"{words.age(each.created_at)} ago",
+            f"{formatting.age(each.created_at)} ago",
         )
     return made
 
@@ -66,11 +66,11 @@ def detail(found: FederationDetail) -> Iterator[RenderableType]:
             ("base model", found.base_model),
             ("strategy", found.strategy),
             ("a round needs", quorum),
-            ("deadline", words.duration(spec.get("deadline_s"))),
+            ("deadline", formatting.duration(spec.get("deadline_s"))),
             ("newest version", str(found.version) if found.version else "none yet"),
             ("round", f"{found.round} of {spec['rounds']}" if spec.get("rounds") else str(found.round or "–")),
             ("owner", found.owner),
-            ("created", f"{words.age(found.created_at)} ago"),
+            ("created", f"{formatting.age(found.created_at)} ago"),
         ]
     )
     if found.member_list:
@@ -93,11 +93,11 @@ def _members(found: Sequence[MemberView]) -> Table:
         made.add_row(
             cut(each.worker, "id"),
             str(each.updates),
-            words.number(each.num_examples),
-            words.number(each.step),
-            words.number(each.round),
-            words.number(each.loss),
-            f"{words.age(each.seen_at)} ago",
+            formatting.number(each.num_examples),
+            formatting.number(each.step),
+            formatting.number(each.round),
+            formatting.number(each.loss),
+            f"{formatting.age(each.seen_at)} ago",
         )
     return made
 
@@ -110,8 +110,8 @@ def _rounds(found: Sequence[RoundView]) -> Table:
             str(each.number),
             Text(each.status, style=_ROUND_STYLES.get(each.status, "busy")),
             f"{len(each.uploaded)}{expected}",
-            words.number(each.version),
-            f"{words.age(each.opened_at)} ago",
+            formatting.number(each.version),
+            f"{formatting.age(each.opened_at)} ago",
             cut(each.why or ""),
         )
     return made
@@ -126,12 +126,12 @@ def version_table(found: Sequence[VersionView]) -> Table:
     for each in found:
         made.add_row(
             str(each.version),
-            words.number(each.round),
+            formatting.number(each.round),
             cut(", ".join(each.contributors) if each.equals is None else f"version {each.equals} again"),
-            words.number(each.num_examples),
-            words.number(each.loss),
-            words.size(each.size_bytes),
-            f"{words.age(each.created_at)} ago",
+            formatting.number(each.num_examples),
+            formatting.number(each.loss),
+            formatting.size(each.size_bytes),
+            f"{formatting.age(each.created_at)} ago",
             Text(each.artifact_id, style="id"),
         )
     return made
@@ -139,7 +139,7 @@ def version_table(found: Sequence[VersionView]) -> Table:
 
 def _size(found: VersionDetail) -> str:
     packed = found.archive_size_bytes
-    return words.size(found.size_bytes) + ("" if packed is None else f", as archive {words.size(packed)}")
+    return formatting.size(found.size_bytes) + ("" if packed is None else f", as archive {formatting.size(packed)}")
 
 
 def version_detail(found: VersionDetail) -> Iterator[RenderableType]:
@@ -150,13 +150,13 @@ def version_detail(found: VersionDetail) -> Iterator[RenderableType]:
             ("round", None if found.round is None else str(found.round)),
             ("equals", None if found.equals is None else f"version {found.equals}"),
             ("strategy", found.strategy),
-            ("step", words.number(found.step)),
-            ("examples", words.number(found.num_examples)),
+            ("step", formatting.number(found.step)),
+            ("examples", formatting.number(found.num_examples)),
             ("loss", losses(found.losses)),
             ("size", _size(found)),
             ("sha256", found.sha256),
-            ("made", f"{words.age(found.created_at)} ago"),
-            *((name.replace("_", " "), words.number(value)) for name, value in _figures(found)),
+            ("made", f"{formatting.age(found.created_at)} ago"),
+            *((name.replace("_", " "), formatting.number(value)) for name, value in _figures(found)),
         ]
     )
     if found.contributions:
@@ -166,7 +166,7 @@ def version_detail(found: VersionDetail) -> Iterator[RenderableType]:
         yield ""
         made = table("refused", "update", "reason", right=("update",), wide="reason")
         for each in found.refused:
-            made.add_row(each.worker, words.number(each.update), cut(each.reason))
+            made.add_row(each.worker, formatting.number(each.update), cut(each.reason))
         yield made
     yield Text(f"Fetch it: tunefleet artifacts get {found.artifact_id}", style="dim")
 
@@ -187,10 +187,10 @@ def _contributions(found: VersionDetail) -> Table:
         made.add_row(
             cut(each.worker, "id"),
             f"{each.weight:.3f}",
-            words.number(each.num_examples),
-            words.number(each.step),
+            formatting.number(each.num_examples),
+            formatting.number(each.step),
             "–" if each.base_version is None else f"v{each.base_version}",
-            words.number(each.norm),
+            formatting.number(each.norm),
             losses(each.losses) or "–",
         )
     return made
@@ -201,5 +201,5 @@ def losses(found: Losses) -> str | None:
     if found.before is None and found.after is None:
         return None
     if found.before is None:
-        return words.number(found.after)
-    return f"{words.number(found.before)} → {words.number(found.after)}"
+        return formatting.number(found.after)
+    return f"{formatting.number(found.before)} → {formatting.number(found.after)}"

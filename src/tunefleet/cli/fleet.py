@@ -24,7 +24,8 @@ import psutil
 from filelock import FileLock, Timeout
 
 from tunefleet.certificate import opened
-from tunefleet.cli import given, here
+from tunefleet.cli import child_environment
+from tunefleet.cli import local_address as here
 from tunefleet.cli.process import Child
 from tunefleet.cli.saved import SavedServer
 from tunefleet.client import Client, trust
@@ -233,7 +234,7 @@ class LocalFleet:
         arguments = ["--data", str(self.data), "--host", self.host, "--port", str(self.port)]
         arguments += ["--adopt-files"] if self._adopt_files else []
         log = self.logs / "server.log"
-        environment = given.to_server(self._settings, self._extra)
+        environment = child_environment.to_server(self._settings, self._extra)
         program = "tunefleet.api.process"
         server = Child("server", "tunefleet.api", arguments, environment=environment, log=log, program=program)
         self._children.append(server)
@@ -248,7 +249,7 @@ class LocalFleet:
     def _worker(self, index: int) -> Child:
         name = "worker" if index == 0 else f"worker-{index + 1}"
         arguments = ["--server", self.url, "--results-dir", str(self.results_dir(index))]
-        environment = given.to_worker(
+        environment = child_environment.to_worker(
             self._settings, self._extra, key=self._key("worker"), number=index + 1, of=self._workers
         )
         return Child(name, "tunefleet.worker", arguments, environment=environment, log=self.logs / f"{name}.log")

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, out, print_json, say, status_text
 from tunefleet.cli.lanes import Row, draw
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import Set, parse_sets
 from tunefleet.cli.session import connect
-from tunefleet.client.submitting import override, read_document
+from tunefleet.client.submission import override, read_document
 from tunefleet.spec import TaskNode, Workflow, format_memory, parse_memory, parse_workflow
 from tunefleet.spec.cycles import layers
 from tunefleet.spec.references import References, references_of
@@ -42,8 +42,8 @@ def graph(
     if as_json:
         print_json({"name": workflow.name, "tasks": [_plain(t, steps, references, statuses) for t in workflow.tasks]})
         return
-    count = words.plural(len(workflow.tasks), "task")
-    say(Text.assemble((workflow.name, "head"), f": {count}, {words.plural(max(steps.values()), 'step')}"))
+    count = formatting.plural(len(workflow.tasks), "task")
+    say(Text.assemble((workflow.name, "head"), f": {count}, {formatting.plural(max(steps.values()), 'step')}"))
     say()
     for line in _drawn(workflow.tasks, references, statuses):
         say(line)

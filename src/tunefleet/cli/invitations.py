@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Yes, confirm, parse_duration
@@ -58,7 +58,7 @@ def invitations(*, as_json: Json = False) -> None:
             each.worker_id or "any",
             "any" if each.tags is None else ", ".join(each.tags) or "none",
             each.owner,
-            f"{each.created_by}, {words.age(each.created_at)} ago",
+            f"{each.created_by}, {formatting.age(each.created_at)} ago",
             f"{each.expires_at:%Y-%m-%d %H:%M}",
             each.key_id or "–",
         )

@@ -13,7 +13,7 @@ from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.lazy import examples
 from tunefleet.client import trust
 from tunefleet.settings import ProcessSettings, load, load_worker
-from tunefleet.worker import joining
+from tunefleet.worker import enrollment
 
 
 @examples(
@@ -56,7 +56,7 @@ def join(
     wishes |= {"TUNEFLEET_CA_FILE": str(settings.ca_file.expanduser().absolute())} if settings.ca_file else {}
     wishes |= {"TUNEFLEET_ALLOW_CODE": "true"} if allow_code else {}
     trust.use(settings.ca_file)
-    joined = joining.join(settings, url, token, wishes, replace=replace)
+    joined = enrollment.join(settings, url, token, wishes, replace=replace)
     if as_json:
         print_json({"url": joined.url, "file": str(joined.file), **joined.reply.model_dump()})
     else:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 from rich.text import Text
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Yes, confirm
@@ -39,8 +39,8 @@ def ls(*, as_json: Json = False) -> None:
             key.role,
             key.owner,
             key.project,
-            f"{words.age(key.created_at)} ago",
-            f"{words.age(key.last_used_at)} ago" if key.last_used_at else "never",
+            f"{formatting.age(key.created_at)} ago",
+            f"{formatting.age(key.last_used_at)} ago" if key.last_used_at else "never",
             Text("revoked", style="bad") if key.revoked_at else Text("good", style="good"),
         )
     say(listing)

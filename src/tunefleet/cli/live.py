@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tunefleet.cli import chart, words
+from tunefleet.cli import chart, formatting
 from tunefleet.cli.console import err, out, status_text
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.tasks import run_time
@@ -112,7 +112,7 @@ def screen(watched: Watched, *, width: int, height: int, interrupt: str = "") ->
     parts += [Text(), _figures(watched), Text()]
     parts += [event_line(event) for event in list(watched.events)[-_EVENTS_SHOWN:]]
     if watched.silent_since is not None:
-        silent = words.duration(time.monotonic() - watched.silent_since)
+        silent = formatting.duration(time.monotonic() - watched.silent_since)
         parts.append(Text(f"The server has not answered for {silent}; the task goes on.", style="warn"))
     elif not watched.final:
         parts.append(Text(interrupt, style="dim"))
@@ -142,7 +142,7 @@ def _bar(watched: Watched, width: int) -> RenderableType:
     for ratio in (None, 1, None):
         grid.add_column(no_wrap=True, ratio=ratio)
     share = f"{done}/{progress.max_steps}  {100 * done / progress.max_steps:.0f} %"
-    left = f"  {words.duration(progress.eta_s)} left" if progress.eta_s is not None and not watched.final else ""
+    left = f"  {formatting.duration(progress.eta_s)} left" if progress.eta_s is not None and not watched.final else ""
     phase = task.status if watched.final else progress.phase
     grid.add_row(Text(phase), ProgressBar(total=progress.max_steps, completed=done), Text(share + left))
     grid.width = width
@@ -184,15 +184,15 @@ def _values(watched: Watched) -> list[tuple[str, str]]:
     for name, label in _FIGURES:
         value = watched.latest(name)
         if value is not None:
-            found.append((label, words.number(value)))
+            found.append((label, formatting.number(value)))
     if progress is not None:
         if progress.step_time_s is not None:
-            found.append(("step", words.step_time(progress.step_time_s)))
+            found.append(("step", formatting.step_time(progress.step_time_s)))
         if progress.tokens_per_s is not None:
-            found.append(("tokens/s", words.number(round(progress.tokens_per_s))))
+            found.append(("tokens/s", formatting.number(round(progress.tokens_per_s))))
         memory = progress.gpu_bytes or progress.rss_bytes
         if memory is not None:
-            found.append(("GPU memory" if progress.gpu_bytes else "memory", words.size(memory)))
+            found.append(("GPU memory" if progress.gpu_bytes else "memory", formatting.size(memory)))
     return found
 
 
@@ -218,7 +218,7 @@ def standing(watched: Watched) -> str:
     if not watched.final or task.status == TaskStatus.COMPLETED:
         parts += [f" {name} {value}" for name, value in _values(watched)]
     if progress is not None and progress.eta_s is not None and not watched.final:
-        parts.append(f" {words.duration(progress.eta_s)} left")
+        parts.append(f" {formatting.duration(progress.eta_s)} left")
     return " ".join(parts)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tunefleet.cli import chart, words
+from tunefleet.cli import chart, formatting
 from tunefleet.cli.console import Json, out, print_json, say, table
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import TaskId
@@ -69,13 +69,17 @@ def _plot(view: MetricsView, names: list[str]) -> None:
             (point.step, value) for point in view.points if (value := chart.numbers(point.values, wanted)) is not None
         ]
         drawn = chart.curve(points, title=wanted, width=min(out().width, 100), height=_CHART_ROWS)
-        say(drawn if drawn.plain else Text(f"{wanted}: one point, {words.number(points[0][1])}" if points else wanted))
+        say(
+            drawn
+            if drawn.plain
+            else Text(f"{wanted}: one point, {formatting.number(points[0][1])}" if points else wanted)
+        )
 
 
 def _print_table(view: MetricsView, names: list[str]) -> None:
     listing = table("step", *names, right=("step", *names))
     for point in view.points:
-        listing.add_row(str(point.step), *(words.number(point.values.get(wanted)) for wanted in names))
+        listing.add_row(str(point.step), *(formatting.number(point.values.get(wanted)) for wanted in names))
     say(listing)
     if view.total > len(view.points):
         say(f"{len(view.points)} of {view.total} points; --max-points 0 shows all.", style="dim")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 from rich.text import Text
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, cut, print_json, say, table
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import add, examples
@@ -156,7 +156,7 @@ def log(
     listing = table("when", "what", "channel", "to", "state", "tries", "error", right=("tries",), wide="error")
     for told in found:
         listing.add_row(
-            f"{words.age(told.created_at)} ago",
+            f"{formatting.age(told.created_at)} ago",
             told.title,
             Text(told.channel, style="id") if told.channel else Text(_from(told), style="dim"),
             told.to,

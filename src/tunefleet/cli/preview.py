@@ -17,12 +17,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tunefleet import extras
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, facts, out, print_json, say
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.session import connect
 from tunefleet.cli.transfers import transfer_bar
-from tunefleet.client.submitting import read_document
+from tunefleet.client.submission import read_document
 from tunefleet.errors import AuthError, InputError, MachineError, UnreachableError
 from tunefleet.spec import BaseTaskSpec, TrainingTaskSpec, parse_workflow
 
@@ -147,7 +147,7 @@ def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType | Non
     for note in found["notes"]:
         yield "note", Text(note, style="warn")
     if found["measured_rows"] < found["total_rows"]:
-        yield "measured", words.plural(found["measured_rows"], "row")
+        yield "measured", formatting.plural(found["measured_rows"], "row")
 
 
 def _histogram(histogram: Mapping[str, Any], limit: int) -> Iterator[Text]:

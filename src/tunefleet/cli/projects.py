@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.text import Text
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Yes, confirm
@@ -56,7 +56,7 @@ def ls(*, as_json: Json = False) -> None:
             _of(str(each.uses.running), each.max_running),
             str(each.uses.waiting),
             _of(f"{each.uses.gpu_hours:.1f}", each.gpu_hours),
-            _of(words.size(each.uses.storage_bytes), None if each.storage_bytes is None else _size(each)),
+            _of(formatting.size(each.uses.storage_bytes), None if each.storage_bytes is None else _size(each)),
             Text("archived", style="bad") if each.archived_at else Text("open", style="good"),
         )
     say(listing)
@@ -136,7 +136,7 @@ def _told(found: ProjectView, *, as_json: bool) -> None:
     listing.add_row("tasks running", str(found.uses.running), _quota(found.max_running))
     listing.add_row("GPU hours this month", f"{found.uses.gpu_hours:.1f}", _quota(found.gpu_hours))
     kept = "any" if found.storage_bytes is None else _size(found)
-    listing.add_row("files and documents", words.size(found.uses.storage_bytes), kept)
+    listing.add_row("files and documents", formatting.size(found.uses.storage_bytes), kept)
     about = f" ({found.description})" if found.description else ""
     state = "archived" if found.archived_at else f"{found.uses.waiting} tasks wait"
     say(f"{found.name}{about}: weight {found.weight:g}, {state}")
@@ -170,7 +170,7 @@ def _bytes(text: str) -> int:
 
 
 def _size(found: ProjectView) -> str:
-    return words.size(found.storage_bytes or 0)
+    return formatting.size(found.storage_bytes or 0)
 
 
 def _of(used: str, quota: object) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import Yes, confirm, parse_duration
@@ -42,6 +42,6 @@ def prune(
 
 def _amount(reply: PruneReply) -> str:
     return (
-        f"{words.plural(len(reply.workflows), 'workflow')}, {words.plural(len(reply.artifacts), 'artifact')}"
-        f" ({words.size(reply.freed_bytes)})"
+        f"{formatting.plural(len(reply.workflows), 'workflow')}, {formatting.plural(len(reply.artifacts), 'artifact')}"
+        f" ({formatting.size(reply.freed_bytes)})"
     )

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.export import Force, Gguf, GgufType, Merged, Task, Verify, form_of, obtain
 from tunefleet.cli.lazy import examples
@@ -65,7 +65,7 @@ def push(
         print_json({"to": to, "url": where, "task_id": product.task.id, "digest": product.artifact.digest,
                     "files": names, "card_written": carded})  # fmt: skip
     else:
-        say(f"Published {product.artifact.name} of {product.task.id}, {words.plural(len(names), 'file')}: {where}")
+        say(f"Published {product.artifact.name} of {product.task.id}, {formatting.plural(len(names), 'file')}: {where}")
 
 
 def _card(client: Client, product: products.Product, folder: Path) -> bool:

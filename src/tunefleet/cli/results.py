@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.console import RenderableType
 from rich.text import Text
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.schemas.api import TaskDetail
 
 Row = tuple[str, RenderableType | None]
@@ -52,15 +52,15 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> list[Row]:
         elif not isinstance(value, (int, float)):
             found.append((name, None if value is None else Text(str(value))))
         else:
-            found.append((name, words.number(value)))
+            found.append((name, formatting.number(value)))
     return found
 
 
 def _measure(values: Mapping[str, Any]) -> Text:
     """Return a metric with its interval, as evaluations have them."""
-    found = words.number(values["value"]) if values["value"] is not None else "not known"
+    found = formatting.number(values["value"]) if values["value"] is not None else "not known"
     if values["low"] is not None and values["high"] is not None:
-        found += f"  ({words.number(values['low'])} – {words.number(values['high'])})"
+        found += f"  ({formatting.number(values['low'])} – {formatting.number(values['high'])})"
     return Text(f"{found}  n {values['n']:,}" if values.get("n") else found)
 
 
@@ -87,7 +87,7 @@ def _entry(values: Mapping[str, Any]) -> str:
         elif isinstance(value, bool):
             said.append(f"{name} {'yes' if value else 'no'}")
         elif isinstance(value, (int, float)):
-            said.append(f"{name} {words.number(value)}")
+            said.append(f"{name} {formatting.number(value)}")
         elif isinstance(value, str) and value:
             said.append(f"{name} {value}")
     return " · ".join(said)

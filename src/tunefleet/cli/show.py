@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from tunefleet.cli import causes, results, stages, words
+from tunefleet.cli import causes, formatting, results, stages
 from tunefleet.cli.console import Json, cut, facts, print_json, say, status_text, table
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import TaskOrWorkflow, is_workflow
@@ -122,10 +122,10 @@ def memory_estimate(events: Sequence[EventView]) -> str | None:
         return None
     parts = ("weights", "gradients", "optimizer", "activations", "logits")
     known = [(part, figures.get(f"{part}_bytes")) for part in parts]
-    listed = ", ".join(f"{part} {words.size(count)}" for part, count in known if isinstance(count, int) and count)
+    listed = ", ".join(f"{part} {formatting.size(count)}" for part, count in known if isinstance(count, int) and count)
     free = figures.get("available_bytes")
-    there = f" of {words.size(free)} free on the {figures.get('device')}" if isinstance(free, int) else ""
-    return f"about {words.size(figures['total_bytes'])}{there} ({listed})"
+    there = f" of {formatting.size(free)} free on the {figures.get('device')}" if isinstance(free, int) else ""
+    return f"about {formatting.size(figures['total_bytes'])}{there} ({listed})"
 
 
 def _facts(task: TaskDetail, siblings: Sequence[TaskView]) -> list[tuple[str, RenderableType | None]]:
@@ -146,11 +146,11 @@ def _facts(task: TaskDetail, siblings: Sequence[TaskView]) -> list[tuple[str, Re
         ("retry of", task.parent_task_id),
         ("owner", task.owner),
         ("workers" if on else "worker", ", ".join(on) or task.worker_id),
-        ("submitted", f"{task.created_at:%Y-%m-%d %H:%M:%S} UTC, {words.age(task.created_at)} ago"),
+        ("submitted", f"{task.created_at:%Y-%m-%d %H:%M:%S} UTC, {formatting.age(task.created_at)} ago"),
         ("run time", _run_time(task)),
         ("progress", f"{progress.phase} {progress_text(task)}" if running and progress else None),
-        ("step time", words.step_time(progress.step_time_s) if running and progress else None),
-        ("time left", words.duration(progress.eta_s) if running and progress and progress.eta_s else None),
+        ("step time", formatting.step_time(progress.step_time_s) if running and progress else None),
+        ("time left", formatting.duration(progress.eta_s) if running and progress and progress.eta_s else None),
     ]
 
 
@@ -185,8 +185,8 @@ def artifact_table(artifacts: tuple[ArtifactView, ...]) -> RenderableType:
             made.name,
             made.kind,
             str(made.file_count),
-            words.size(made.size_bytes),
-            words.age(made.created_at),
+            formatting.size(made.size_bytes),
+            formatting.age(made.created_at),
             Text(made.id, style="id"),
         )
     return listing

@@ -16,7 +16,7 @@ from tunefleet.cli.lazy import examples
 
 if TYPE_CHECKING:
     from tunefleet.cli.simulate_site import Site
-    from tunefleet.simulation.driving import Progress
+    from tunefleet.simulation.load_run import Progress
     from tunefleet.simulation.plan import Plan
     from tunefleet.simulation.report import Report
 
@@ -80,7 +80,8 @@ def simulate(
     """
     from tunefleet.cli import simulate_view
     from tunefleet.cli.simulate_site import Site
-    from tunefleet.simulation import curves, drawing, plan
+    from tunefleet.simulation import curves, plan
+    from tunefleet.simulation import plot as drawing
 
     if plot is not None:
         drawing.check(plot)

@@ -17,7 +17,7 @@ from tunefleet.client import Client
 from tunefleet.client.connection import Connection, resolve
 from tunefleet.errors import ForbiddenError, InputError
 from tunefleet.settings import ServerSettings, WorkerSettings, load
-from tunefleet.simulation.driving import Load, Progress
+from tunefleet.simulation.load_run import Load, Progress
 from tunefleet.simulation.plan import Meeting, Plan
 from tunefleet.simulation.redis_process import program, redis_server
 from tunefleet.simulation.sampling import Machine

@@ -13,7 +13,7 @@ from rich.text import Text
 from tunefleet.cli import chart
 from tunefleet.cli.console import err, facts, out, table
 from tunefleet.simulation.curves import Curve, Series
-from tunefleet.simulation.driving import Progress
+from tunefleet.simulation.load_run import Progress
 from tunefleet.simulation.plan import Plan
 from tunefleet.simulation.report import Report, Spread
 

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.text import Text
 
-from tunefleet.cli import causes, words
+from tunefleet.cli import causes, formatting
 from tunefleet.cli.console import err, out, say, status_text, table
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.order import in_order, telling
@@ -81,7 +81,7 @@ def stage_table(
 
 def _where(task: TaskView, on: set[str] | None) -> Text:
     """Return who has or had a task; of one that is spread over parts, how many."""
-    return Text(words.plural(len(on), "worker"), style="dim") if on else Text(task.worker_id or "")
+    return Text(formatting.plural(len(on), "worker"), style="dim") if on else Text(task.worker_id or "")
 
 
 def screen(workflow: WorkflowView, *, height: int | None = None) -> RenderableType:
@@ -105,7 +105,9 @@ def screen(workflow: WorkflowView, *, height: int | None = None) -> RenderableTy
         stage_table(workflow.tasks, told=told, room=room),
     ]
     if room is not None and count > room:
-        parts.append(Text(f"And {words.plural(count - room, 'task')} more: tunefleet show {workflow.id}", style="dim"))
+        parts.append(
+            Text(f"And {formatting.plural(count - room, 'task')} more: tunefleet show {workflow.id}", style="dim")
+        )
     for task in held[:room]:
         parts += [Text(), Text.assemble((task.name, "head"), " is computed, and delivers:")]
         parts.append(Padding(Text((task.why or "").removeprefix(DELIVERING)), (0, 0, 0, 2)))
@@ -123,10 +125,10 @@ def _summary(workflow: WorkflowView) -> str:
     counts = ", ".join(f"{statuses.count(status)} {status}" for status in _IN_SUMMARY if status in statuses)
     ends = [task.finished_at for task in workflow.tasks if task.finished_at is not None]
     if not ends or len(ends) < len(workflow.tasks):
-        return f"{counts}; {words.duration((datetime.now(UTC) - workflow.created_at).total_seconds())} so far"
+        return f"{counts}; {formatting.duration((datetime.now(UTC) - workflow.created_at).total_seconds())} so far"
     again = sum(max(0, task.attempts - 1) for task in workflow.tasks)
-    retried = f" with {words.plural(again, 'further attempt')}" if again else ""
-    return f"{counts}; it took {words.duration((max(ends) - workflow.created_at).total_seconds())}{retried}"
+    retried = f" with {formatting.plural(again, 'further attempt')}" if again else ""
+    return f"{counts}; it took {formatting.duration((max(ends) - workflow.created_at).total_seconds())}{retried}"
 
 
 def _next(workflow: WorkflowView, failed: TaskView | None) -> str:

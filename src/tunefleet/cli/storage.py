@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.session import connect
@@ -35,9 +35,9 @@ def storage(*, as_json: Json = False) -> None:
         return
     listing = table("what", "files", "size", "", right=("files", "size"))
     for use in view.uses:
-        listing.add_row(use.kind, str(use.files), words.size(use.size_bytes), _WHAT[use.kind])
+        listing.add_row(use.kind, str(use.files), formatting.size(use.size_bytes), _WHAT[use.kind])
     say(listing)
     say(
-        f"{words.size(view.total_bytes)} in all; {words.size(view.disk_free_bytes)} of"
-        f" {words.size(view.disk_total_bytes)} on the disk are free."
+        f"{formatting.size(view.total_bytes)} in all; {formatting.size(view.disk_free_bytes)} of"
+        f" {formatting.size(view.disk_total_bytes)} on the disk are free."
     )

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.text import Text
 
-from tunefleet.cli import live, stages, words
+from tunefleet.cli import formatting, live, stages
 from tunefleet.cli.console import Json, err, out, print_json, say, show_warnings
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import Set, TaskOrWorkflow, is_workflow, parse_sets
@@ -20,7 +20,7 @@ from tunefleet.cli.tasks import run_time
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.cli.why import show_dry_run
 from tunefleet.client import Client, Run
-from tunefleet.client.submitting import override, read_document
+from tunefleet.client.submission import override, read_document
 from tunefleet.errors import Fault, SpecError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import TaskDetail, WorkflowDetail
@@ -134,7 +134,7 @@ def _announce(run: Run, *, listed: bool) -> None:
 
 
 def _announce_stages(workflow: WorkflowDetail, *, listed: bool) -> None:
-    count = words.plural(len(workflow.tasks), "task")
+    count = formatting.plural(len(workflow.tasks), "task")
     say(Text.assemble("Submitted ", (workflow.name, "head"), " as ", (workflow.id, "id"), f" with {count}."))
     if listed:
         say(stages.stage_table(workflow.tasks))
@@ -165,7 +165,7 @@ def _summary(client: Client, task: TaskDetail) -> None:
     if task.status == TaskStatus.FAILED:
         live.failure_screen(out(), client, task)
         return
-    say(Text.assemble((task.name, "head"), f" {task.status} after {run_time(task) or words.duration(0.0)}."))
+    say(Text.assemble((task.name, "head"), f" {task.status} after {run_time(task) or formatting.duration(0.0)}."))
     say(f"See it: tunefleet show {task.id}", style="dim")
     say(f"Fetch:  tunefleet artifacts ls {task.id}", style="dim")
 

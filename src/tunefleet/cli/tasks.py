@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, cut, out, print_json, say, status_text, table
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import (
@@ -119,7 +119,7 @@ def _workflows(
             Text(flow.id, style="id"),
             cut(flow.name),
             status_text(flow.status),
-            words.age(flow.created_at),
+            formatting.age(flow.created_at),
             cut(_counts(flow)),
         )
     say(listing)
@@ -154,7 +154,7 @@ def _row(task: TaskView, *, roomy: bool) -> tuple[Text | str, ...]:
 
 def _time_text(task: TaskView) -> str:
     """Return how long a task has run, or waited; of one that ended without a run nothing."""
-    waited = "" if TaskStatus(task.status).final else words.duration(_since(task.created_at))
+    waited = "" if TaskStatus(task.status).final else formatting.duration(_since(task.created_at))
     return run_time(task) or waited
 
 
@@ -170,11 +170,13 @@ def progress_text(task: TaskView) -> str:
 def run_time(task: TaskView) -> str:
     """Return how long a task has run, in all its attempts, without pauses and queue; empty if it never ran."""
     if task.status == TaskStatus.RUNNING and task.started_at is not None:
-        return words.duration(task.ran_s + _since(task.started_at))
+        return formatting.duration(task.ran_s + _since(task.started_at))
     if task.ran_s or task.started_at is None:
-        return words.duration(task.ran_s) if task.ran_s else ""
+        return formatting.duration(task.ran_s) if task.ran_s else ""
     # One that was spread over several workers has no attempt of its own.
-    return words.duration(_since(task.started_at) - (_since(task.finished_at) if task.finished_at is not None else 0.0))
+    return formatting.duration(
+        _since(task.started_at) - (_since(task.finished_at) if task.finished_at is not None else 0.0)
+    )
 
 
 def _since(at: datetime) -> float:
@@ -255,4 +257,4 @@ def rm(tasks: TaskIds, *, yes: Yes = False, as_json: Json = False) -> None:
     if as_json:
         print_json({"removed": [task.id for task in found]})
     else:
-        say(f"Removed {words.plural(len(found), 'task')}.")
+        say(f"Removed {formatting.plural(len(found), 'task')}.")

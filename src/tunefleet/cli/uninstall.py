@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from filelock import FileLock, Timeout
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import Yes, confirm
@@ -57,7 +57,7 @@ def uninstall(
     if going:
         for item in going:
             _refuse_if_used(item)
-        confirm(f"Remove {words.plural(len(going), 'thing')}?", yes=yes)
+        confirm(f"Remove {formatting.plural(len(going), 'thing')}?", yes=yes)
         from tunefleet.runtime.warm import engine_registry
 
         engine_registry.end_idle()
@@ -97,7 +97,7 @@ def _show(found: list[Remains], going: list[Remains]) -> None:
     listing = table("path", "what", "size", "", right=("size",))
     for item in found:
         fate = "removed" if item in going else "stays; --data removes it"
-        listing.add_row(str(item.path), item.what, words.size(item.size_bytes), fate)
+        listing.add_row(str(item.path), item.what, formatting.size(item.size_bytes), fate)
     say(listing)
 
 

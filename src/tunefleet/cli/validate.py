@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, print_json, say, show_warnings
 from tunefleet.cli.exitcodes import ExitCode, exit_code_of
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import Set, parse_sets
-from tunefleet.client.submitting import check_local_files, override, read_document
+from tunefleet.client.submission import check_local_files, override, read_document
 from tunefleet.errors import InputError, SpecError
 from tunefleet.schemas.api import FaultView, ValidateReply
 from tunefleet.spec.at_submit import new_faults, remarks
@@ -56,6 +56,6 @@ def validate(
         print_json(ValidateReply(ok=True, tasks=names, warnings=tuple(warnings)))
         return
     show_warnings(warnings)
-    say(f"{file} is valid: {words.plural(len(workflow.tasks), 'task')}.", style="good")
+    say(f"{file} is valid: {formatting.plural(len(workflow.tasks), 'task')}.", style="good")
     if files:
         say(f"Uploads: {', '.join(map(str, files))}", style="dim")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, err, print_json, say
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples
@@ -63,12 +63,12 @@ def verify_store(
     else:
         for each in bad:
             say(f"{each['state']}  {each['digest']}  of {', '.join(each['artifacts']) or 'no artifact'}", style="bad")
-        verdict = f"{words.plural(len(bad), 'file')} of them damaged or lost." if bad else "all of them are whole."
-        say(f"{words.plural(read, 'stored file')} read: {verdict}")
+        verdict = f"{formatting.plural(len(bad), 'file')} of them damaged or lost." if bad else "all of them are whole."
+        say(f"{formatting.plural(read, 'stored file')} read: {verdict}")
         if unknown:
-            size = words.size(sum(unknown.values()))
+            size = formatting.size(sum(unknown.values()))
             done = "deleted" if delete_unknown else "kept; --delete-unknown deletes them"
-            say(f"{words.plural(len(unknown), 'file')} that the database does not know ({size}): {done}.")
+            say(f"{formatting.plural(len(unknown), 'file')} that the database does not know ({size}): {done}.")
     if bad:
         raise typer.Exit(ExitCode.FAILED)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from rich.text import Text
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, cut, print_json, say, show_warnings, status_text, table
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples
@@ -43,7 +43,7 @@ def why(task: TaskId, *, as_json: Json = False) -> None:
     for upstream_id, name in view.waits_for:
         say(Text.assemble("It waits for ", (name, "head"), " (", (upstream_id, "id"), ")."))
     if view.ahead:
-        say(f"{words.plural(view.ahead, 'task')} {'goes' if view.ahead == 1 else 'go'} before it.")
+        say(f"{formatting.plural(view.ahead, 'task')} {'goes' if view.ahead == 1 else 'go'} before it.")
     for attempt in view.attempts:
         say(attempt, style="dim")
     if view.workers:
@@ -66,7 +66,7 @@ def _workers(verdicts: Sequence[WorkerVerdict]) -> None:
         )
     say(listing)
     if len(verdicts) > _SHOWN:
-        say(f"And {words.plural(len(verdicts) - _SHOWN, 'worker')} more: see all with --json.", style="dim")
+        say(f"And {formatting.plural(len(verdicts) - _SHOWN, 'worker')} more: see all with --json.", style="dim")
     gone = [each.worker_id for each in verdicts if each.reason == _GONE]
     if gone:
         named = gone[0] if len(gone) == 1 else "one that does not answer"

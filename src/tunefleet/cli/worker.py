@@ -16,8 +16,8 @@ from tunefleet.cli.session import chosen_url
 from tunefleet.integrations.clusters.factory import Engine
 from tunefleet.settings import load_worker
 from tunefleet.worker.__main__ import log_to_stderr
+from tunefleet.worker.ephemeral import Once
 from tunefleet.worker.main import run
-from tunefleet.worker.once import Once
 
 
 @examples(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 from rich.text import Text
 
-from tunefleet.cli import invitations, words, worker_verbs
+from tunefleet.cli import formatting, invitations, worker_verbs
 from tunefleet.cli.console import Json, cut, facts, print_json, say, status_text, table
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import WorkerId, Yes, confirm
@@ -47,9 +47,9 @@ def ls(*, as_json: Json = False) -> None:
             cut(_gpus(worker) or "–"),
             str(has.cpu_count),
             f"{load.load_1m:.1f}" if load is not None and load.load_1m is not None else "–",
-            f"{words.size((load or has).memory_free_bytes)} free",
-            f"{words.size((load or has).disk_free_bytes)} free",
-            f"{words.age(worker.last_seen_at)} ago" if worker.last_seen_at else "–",
+            f"{formatting.size((load or has).memory_free_bytes)} free",
+            f"{formatting.size((load or has).disk_free_bytes)} free",
+            f"{formatting.age(worker.last_seen_at)} ago" if worker.last_seen_at else "–",
         )
     say(listing)
 
@@ -75,8 +75,8 @@ def _gpus(worker: WorkerView) -> str:
 def _gpu_words(gpu: Gpu, load: GpuLoad | None) -> str:
     who = load.in_use_by if load is not None else gpu.in_use_by
     free = load.memory_free_bytes if load is not None else None
-    parts = [gpu.name, words.size(gpu.memory_total_bytes)]
-    parts += [f"{words.size(free)} free"] if free is not None else []
+    parts = [gpu.name, formatting.size(gpu.memory_total_bytes)]
+    parts += [f"{formatting.size(free)} free"] if free is not None else []
     parts += [f"{load.utilisation_percent:.0f} % busy"] if load and load.utilisation_percent is not None else []
     return ", ".join(parts) + (f"; not claimed: in use by {who}" if who else "")
 
@@ -108,9 +108,10 @@ def show(worker: WorkerId, *, as_json: Json = False) -> None:
                 ("cpu", str(has.cpu_count)),
                 (
                     "memory",
-                    f"{words.size((load or has).memory_free_bytes)} free of {words.size(has.memory_total_bytes)}",
+                    f"{formatting.size((load or has).memory_free_bytes)} free "
+                    f"of {formatting.size(has.memory_total_bytes)}",
                 ),
-                ("disk", f"{words.size((load or has).disk_free_bytes)} free"),
+                ("disk", f"{formatting.size((load or has).disk_free_bytes)} free"),
                 ("load", _load_words(load)),
                 ("costs", f"{has.cost_per_hour:g} an hour" if has.cost_per_hour != 1.0 else None),
                 ("tags", ", ".join(has.tags)),
@@ -135,7 +136,7 @@ def rm(worker: WorkerId, *, yes: Yes = False, as_json: Json = False) -> None:
     """Forget a worker that is gone."""
     with connect() as client:
         view = client.workers.get(one_worker(client, worker))
-        confirm(f"Forget worker {view.id}, seen {words.age(view.last_seen_at)} ago?", yes=yes)
+        confirm(f"Forget worker {view.id}, seen {formatting.age(view.last_seen_at)} ago?", yes=yes)
         client.workers.remove(view.id)
     if as_json:
         print_json({"removed": [view.id]})

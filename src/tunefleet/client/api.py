@@ -107,7 +107,7 @@ class Client(ServerVerbs, Blocking):
             SpecError: If the document is wrong; every fault is listed.
             InputError: If a file that it names is not there.
         """
-        from tunefleet.client.submitting import submit
+        from tunefleet.client.submission import submit
 
         flow = submit(
             source, overrides=overrides, idempotency_key=idempotency_key, strict=strict, on_progress=on_progress
@@ -176,7 +176,7 @@ class AsyncClient(ServerVerbs, Awaited):
         on_progress: transfer.OnProgress = transfer.ignore_progress,
     ) -> resources.AsyncRun:
         """Submit a document; see `Client.submit`."""
-        from tunefleet.client.submitting import submit
+        from tunefleet.client.submission import submit
 
         flow = submit(
             source, overrides=overrides, idempotency_key=idempotency_key, strict=strict, on_progress=on_progress

@@ -13,7 +13,7 @@ from typing import Any
 from tunefleet.client import routes, routes_chat, transfer
 from tunefleet.client.connection import Connection, normalise
 from tunefleet.client.direct import DirectSender
-from tunefleet.client.reaching import StoreReach
+from tunefleet.client.direct_store_access import StoreReach
 from tunefleet.client.throttle import Throttle
 from tunefleet.client.transport import Policy, Transport
 from tunefleet.schemas.api import ArtifactView

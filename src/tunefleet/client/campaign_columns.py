@@ -11,7 +11,7 @@ from tunefleet.analysis.dataset.values import kind_of
 from tunefleet.client.local_data import first_rows
 from tunefleet.errors import DataError
 from tunefleet.spec.campaign_data import INSTRUCTION_FIELDS
-from tunefleet.spec.words import nearest
+from tunefleet.spec.suggestions import nearest
 
 if TYPE_CHECKING:
     from tunefleet.spec.campaign_data import CampaignDatasetSpec

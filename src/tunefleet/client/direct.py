@@ -17,7 +17,7 @@ import httpx
 from tunefleet.artifacts import LocalFile
 from tunefleet.client import elsewhere, routes, routes_direct
 from tunefleet.client.call import Call
-from tunefleet.client.reaching import StoreReach, Unreached
+from tunefleet.client.direct_store_access import StoreReach, Unreached
 from tunefleet.client.throttle import Throttle
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, UnreachableError
 from tunefleet.schemas.direct import DirectLink, DirectLinks, DirectOffer, DirectPlan

@@ -20,9 +20,9 @@ import httpx
 from filelock import FileLock
 
 from tunefleet.artifacts import hash_file
+from tunefleet.client.interrupt import Stop
 from tunefleet.client.limit import Limit
-from tunefleet.client.reach import Reach, shown, silence_s
-from tunefleet.client.stopping import Stop
+from tunefleet.client.ssrf_guard import Reach, shown, silence_s
 from tunefleet.client.throttle import Throttle
 from tunefleet.client.transfer import OnProgress, Progress, ignore_progress
 from tunefleet.errors import ArtifactError, ForbiddenError, InputError, TooLargeError, UnreachableError

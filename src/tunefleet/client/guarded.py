@@ -8,7 +8,7 @@ from typing import Final
 import httpx
 
 from tunefleet.client.limit import Limit, cut
-from tunefleet.client.reach import Reach
+from tunefleet.client.ssrf_guard import Reach
 from tunefleet.errors import ForbiddenError, InputError, TunefleetError, UnreachableError
 
 __all__ = ["Guarded", "failure"]

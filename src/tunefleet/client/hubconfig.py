@@ -8,7 +8,7 @@ from typing import Any, Final
 import httpx
 import orjson
 
-from tunefleet.client.reach import Reach, shown
+from tunefleet.client.ssrf_guard import Reach, shown
 from tunefleet.errors import UnreachableError
 
 _PATIENCE: Final = httpx.Timeout(4.0, connect=2.0)

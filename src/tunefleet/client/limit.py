@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from tunefleet.client.stopping import Stop, Trace
+from tunefleet.client.interrupt import Stop, Trace
 from tunefleet.errors import UnreachableError
 
 __all__ = ["PIECE_BYTES", "Limit", "cut"]

@@ -13,8 +13,8 @@ from typing import Final
 
 import httpx
 
-from tunefleet.client.reach import Reach, shown
-from tunefleet.client.stopping import Stop
+from tunefleet.client.interrupt import Stop
+from tunefleet.client.ssrf_guard import Reach, shown
 from tunefleet.client.throttle import Throttle
 from tunefleet.errors import InputError, TooLargeError, UnreachableError
 from tunefleet.schemas.compat_results import ENVELOPE_NAME, ResultEnvelope

@@ -10,8 +10,8 @@ from tunefleet.client import (
     routes,
     routes_campaigns,
     routes_chat,
+    routes_enrollment,
     routes_federations,
-    routes_joining,
     routes_notify,
     routes_projects,
     transfer,
@@ -110,9 +110,9 @@ class WorkerVerbs:
     uncordon = Verb(routes.uncordon_worker)
     drain = Verb(routes.drain_worker)
     elastic = Verb(routes.set_elastic)
-    invite = Verb(routes_joining.invite)
-    invitations = Verb(routes_joining.list_invitations)
-    withdraw = Verb(routes_joining.withdraw)
+    invite = Verb(routes_enrollment.invite)
+    invitations = Verb(routes_enrollment.list_invitations)
+    withdraw = Verb(routes_enrollment.withdraw)
     remove = Verb(routes.remove_worker)
 
 

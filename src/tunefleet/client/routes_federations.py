@@ -27,7 +27,7 @@ from tunefleet.schemas.federated import (
 from tunefleet.schemas.federated_tokens import FederationToken, TokenReplace
 
 if TYPE_CHECKING:
-    from tunefleet.spec.federating import FederationSpec
+    from tunefleet.spec.federation_options import FederationSpec
 
 _LONGEST_S = 15.0
 """What an answer may take beside the time that it is held."""

@@ -13,7 +13,7 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx
 
-from tunefleet.client.reach import Reach
+from tunefleet.client.ssrf_guard import Reach
 from tunefleet.errors import UnreachableError
 
 _TIMEOUT: Final = httpx.Timeout(15.0, connect=10.0)

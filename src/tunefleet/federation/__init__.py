@@ -15,9 +15,9 @@ from tunefleet.federation.adapter import CONFIG, TENSORS, AdapterConfig, Adapter
 from tunefleet.federation.by_products import RESIDUAL
 from tunefleet.federation.contract import Checked, Contract, check, check_asked, contract_of
 from tunefleet.federation.report import LayerReport, Report
+from tunefleet.federation.safetensors_writer import write_tensors
 from tunefleet.federation.strategy import aggregate, refit
 from tunefleet.federation.update import Update, update_in
-from tunefleet.federation.writing import write_tensors
 
 __all__ = [
     "CONFIG",

@@ -6,12 +6,12 @@ from contextlib import ExitStack
 
 from tunefleet.errors import InputError
 from tunefleet.federation.adapter import TENSORS, AdapterConfig
+from tunefleet.federation.averaging_job import Making
 from tunefleet.federation.coordinates import combine_ordered, middle, trimmed
+from tunefleet.federation.fedopt import ServerOptimizer
 from tunefleet.federation.linear import Recipe, combine, copy_frozen, recipe
-from tunefleet.federation.making import Making
-from tunefleet.federation.optimizing import ServerOptimizer
+from tunefleet.federation.safetensors_writer import AdapterWriter
 from tunefleet.federation.sources import Source, check_ranks, comparable
-from tunefleet.federation.writing import AdapterWriter
 
 
 def mean(made: Making) -> AdapterConfig:

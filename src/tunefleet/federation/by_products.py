@@ -9,13 +9,13 @@ from typing import Final
 
 from tunefleet.errors import AdapterRefused, InputError
 from tunefleet.federation.adapter import CONFIG, TENSORS, AdapterConfig
+from tunefleet.federation.averaging_job import Making
 from tunefleet.federation.distances import squared_norms_and_distances
 from tunefleet.federation.exact import Terms, side_by_side, to_rank
 from tunefleet.federation.krum import chosen, scores
 from tunefleet.federation.linear import Recipe, combine, copy_frozen, recipe
-from tunefleet.federation.making import Making
+from tunefleet.federation.safetensors_writer import AdapterWriter
 from tunefleet.federation.sources import Source
-from tunefleet.federation.writing import AdapterWriter
 
 RESIDUAL: Final = "residual"
 """Folder, inside the outcome's, of what an adapter of one rank leaves out."""

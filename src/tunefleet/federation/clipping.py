@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 
 from tunefleet.federation.blocks import BLOCK, spans
+from tunefleet.federation.buffers import Room
 from tunefleet.federation.distances import squared_norms_and_distances
 from tunefleet.federation.floats import Wide
-from tunefleet.federation.room import Room
 from tunefleet.federation.sources import Source
 from tunefleet.federation.stacks import Piece, Stack
 

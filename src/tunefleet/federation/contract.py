@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict
 
 from tunefleet.errors import AdapterRefused
 from tunefleet.federation.adapter import AdapterConfig, AdapterFile
+from tunefleet.federation.buffers import Room
 from tunefleet.federation.layers import Parts, parts_of
-from tunefleet.federation.room import Room
 from tunefleet.federation.scan import check_finite, product_norm, tensor_digest, values_digest
-from tunefleet.spec.federating import FederationSpec
+from tunefleet.spec.federation_options import FederationSpec
 
 
 class Contract(BaseModel):

@@ -18,8 +18,8 @@ import numpy as np
 from tunefleet.federation.blocks import BLOCK, THREADS, Span, in_threads, spans
 from tunefleet.federation.floats import Array
 from tunefleet.federation.linear import Recipe
+from tunefleet.federation.safetensors_writer import AdapterWriter
 from tunefleet.federation.sources import Ingredient
-from tunefleet.federation.writing import AdapterWriter
 
 _MAX_BYTES: Final = 16 << 20
 """Of all updates' pieces together, on all threads."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tunefleet.federation.blocks import BLOCK, spans
+from tunefleet.federation.buffers import Room
 from tunefleet.federation.floats import Wide
-from tunefleet.federation.room import Room
 from tunefleet.federation.sources import Source
 from tunefleet.federation.stacks import stack_of
 

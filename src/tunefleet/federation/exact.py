@@ -22,14 +22,14 @@ import numpy as np
 
 from tunefleet.federation.adapter import AdapterConfig
 from tunefleet.federation.blocks import THREADS
+from tunefleet.federation.buffers import Room
 from tunefleet.federation.floats import Array, Wide
 from tunefleet.federation.layers import Layer
 from tunefleet.federation.report import LayerReport
-from tunefleet.federation.room import Room
+from tunefleet.federation.safetensors_writer import AdapterWriter
 from tunefleet.federation.sources import Source
 from tunefleet.federation.stacks import Stack, stack_of
 from tunefleet.federation.truncate import Truncated, truncate
-from tunefleet.federation.writing import AdapterWriter
 
 _SMALL: Final = 512
 """Sum of ranks up to which two layers are worked on at once; beyond it memory counts for more than seconds."""

@@ -10,12 +10,12 @@ from typing import Final
 import numpy as np
 
 from tunefleet.errors import InputError
+from tunefleet.federation.buffers import Room
 from tunefleet.federation.report import LayerReport, Report
-from tunefleet.federation.room import Room
 from tunefleet.federation.sources import opened
 from tunefleet.federation.stacks import stack_of
 from tunefleet.federation.update import Update, update_in
-from tunefleet.spec.federating import StrategyName, StrategySpec
+from tunefleet.spec.federation_options import StrategyName, StrategySpec
 
 _MEANS_OF_FACTORS: Final[frozenset[StrategyName]] = frozenset({"fedavg", "fedprox"})
 """Strategies that are meant as an average and say it with factors; the others mean to be something else."""

@@ -15,8 +15,8 @@ import numpy as np
 from tunefleet.errors import AdapterRefused
 from tunefleet.federation.blocks import BLOCK, Span, in_threads, mix, spans
 from tunefleet.federation.floats import Array
+from tunefleet.federation.safetensors_writer import AdapterWriter
 from tunefleet.federation.sources import Ingredient, Source, comparable
-from tunefleet.federation.writing import AdapterWriter
 
 Recipe = Mapping[str, Sequence[Ingredient]]
 """By name of a tensor of the outcome: what is added up to it."""

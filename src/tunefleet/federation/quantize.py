@@ -22,7 +22,7 @@ from tunefleet.errors import AdapterRefused
 from tunefleet.federation.adapter import AdapterFile
 from tunefleet.federation.floats import Array
 from tunefleet.federation.header import QUANTIZED, TensorInfo
-from tunefleet.federation.writing import METADATA, AdapterWriter
+from tunefleet.federation.safetensors_writer import METADATA, AdapterWriter
 
 UPLOAD_DTYPE: Final = "tunefleet.upload_dtype"
 """The word in the header that says how the values are packed."""

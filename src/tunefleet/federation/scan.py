@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from tunefleet.errors import AdapterRefused
 from tunefleet.federation.adapter import AdapterFile
+from tunefleet.federation.buffers import Room
 from tunefleet.federation.floats import STORED, Wide, widen
 from tunefleet.federation.header import FLOATS, TensorInfo, write_header
 from tunefleet.federation.layers import Layer
-from tunefleet.federation.room import Room
-from tunefleet.federation.writing import METADATA
+from tunefleet.federation.safetensors_writer import METADATA
 
 _BLOCK: Final = 1 << 18
 """Values that are looked at together: a megabyte of float32."""

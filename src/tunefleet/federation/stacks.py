@@ -15,9 +15,9 @@ import numpy as np
 
 from tunefleet.errors import AdapterRefused, InputError
 from tunefleet.federation.adapter import AdapterFile
+from tunefleet.federation.buffers import Room
 from tunefleet.federation.floats import Array, Wide
 from tunefleet.federation.layers import Layer
-from tunefleet.federation.room import Room
 from tunefleet.federation.sources import Source
 
 _MAX_BYTES: Final = 16 << 20

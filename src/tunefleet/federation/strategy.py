@@ -9,13 +9,13 @@ from typing import Final
 
 from tunefleet.federation import by_factors, by_products
 from tunefleet.federation.adapter import CONFIG, TENSORS, AdapterConfig
+from tunefleet.federation.averaging_job import Making
 from tunefleet.federation.exact import Terms
 from tunefleet.federation.linear import recipe
-from tunefleet.federation.making import Making
 from tunefleet.federation.report import Report
 from tunefleet.federation.sources import opened
 from tunefleet.federation.update import Update
-from tunefleet.spec.federating import StrategyName, StrategySpec
+from tunefleet.spec.federation_options import StrategyName, StrategySpec
 
 _RULES: Final[Mapping[StrategyName, Callable[[Making], AdapterConfig]]] = {
     "fedavg": by_factors.mean,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tunefleet.runtime.exit_classification import JobEnd
     from tunefleet.runtime.handle import JobHandle
-    from tunefleet.runtime.log_shipping import JournalShipper, Sink
+    from tunefleet.runtime.log_shipper import JournalShipper, Sink
     from tunefleet.runtime.supervisor import Supervisor, new_launch_id
 
 __all__ = ["JobEnd", "JobHandle", "JournalShipper", "Sink", "Supervisor", "new_launch_id"]
@@ -20,8 +20,8 @@ __all__ = ["JobEnd", "JobHandle", "JournalShipper", "Sink", "Supervisor", "new_l
 _HOMES = {
     "JobEnd": "exit_classification",
     "JobHandle": "handle",
-    "JournalShipper": "log_shipping",
-    "Sink": "log_shipping",
+    "JournalShipper": "log_shipper",
+    "Sink": "log_shipper",
     "Supervisor": "supervisor",
     "new_launch_id": "supervisor",
 }

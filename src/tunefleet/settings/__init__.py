@@ -31,10 +31,10 @@ from tunefleet.settings.environment import (
     without_credentials,
     without_dotenv,
 )
-from tunefleet.settings.loading import load, load_agent, load_worker
+from tunefleet.settings.loader import load, load_agent, load_worker
 from tunefleet.settings.publish import PublishSettings
 from tunefleet.settings.server import ServerSettings
-from tunefleet.settings.tracking import TrackingSettings
+from tunefleet.settings.trackers import TrackingSettings
 from tunefleet.settings.worker import (
     ApiSettings,
     CacheSettings,

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from tunefleet.spec.cross_field_checks import Faults
 from tunefleet.spec.generation import RewardModelSpec
 from tunefleet.spec.preference import (
     DpoTrainingSpec,
@@ -24,7 +25,6 @@ from tunefleet.spec.rewards import (
     Reward,
     RlooTrainingSpec,
 )
-from tunefleet.spec.together import Faults
 from tunefleet.spec.trainings import AdaptableTaskSpec, FederableTaskSpec
 
 _HELD_OUT = "add data.eval with a split, a path or a fraction"

@@ -15,9 +15,9 @@ from tunefleet.spec.nodes import TaskNode
 from tunefleet.spec.placeholders import rooted
 from tunefleet.spec.references import texts_with
 from tunefleet.spec.result_keys import fault_of
-from tunefleet.spec.shown import cut, show
 from tunefleet.spec.text import dotted
 from tunefleet.spec.trainings import ModelTrainingSpec
+from tunefleet.spec.value_preview import cut, show
 
 _BRACES: Final = re.compile(r"\{\{[ \t]{0,20}([^{}\s][^{}\r\n]{0,399})\}\}")
 """Bounded everywhere, so that no text takes longer than its length."""

@@ -9,12 +9,12 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from tunefleet.spec.base import Block, NotBool, Timeout, many_wrong
+from tunefleet.spec.cross_field_checks import Faults, output_faults
 from tunefleet.spec.engine import Engine, engine_faults
 from tunefleet.spec.notify import NotifySpec
 from tunefleet.spec.output import OutputSpec
 from tunefleet.spec.policy import LimitsSpec, ParallelSpec, RetrySpec, ShardSpec
 from tunefleet.spec.resources import ResourcesSpec
-from tunefleet.spec.together import Faults, output_faults
 
 ALWAYS_LEFT: Final = ("responses.json", "results.json", "logs")
 """What every task leaves: its result, under both names, and its log."""

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator
 
 from tunefleet.spec.base import Text, wrong
-from tunefleet.spec.words import nearest
+from tunefleet.spec.suggestions import nearest
 
 BUILTIN_PREFIX: Final = "builtin:"
 """It is resolved on the worker, and never travels."""

@@ -28,10 +28,10 @@ from tunefleet.spec.base import (
 )
 from tunefleet.spec.builtin import ModelName
 from tunefleet.spec.campaign_data import CampaignDatasetSpec, CampaignDedupeSpec
+from tunefleet.spec.cross_field_checks import Faults
 from tunefleet.spec.model import TransformersSpec
 from tunefleet.spec.notify import NotifySpec
 from tunefleet.spec.resources import ResourcesSpec
-from tunefleet.spec.together import Faults
 from tunefleet.spec.training import LoraTrainingSpec
 
 TaskType = Literal["InstructText", "InstructTextWithFixedDatasets", "Chat"]

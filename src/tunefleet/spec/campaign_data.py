@@ -10,9 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from tunefleet.spec.base import Block, NotBool, PositiveInt, Revision, Text, is_url, many_wrong, wrong
 from tunefleet.spec.builtin import ABuiltinDataset
+from tunefleet.spec.cross_field_checks import Faults
 from tunefleet.spec.data_steps import NearSpec
 from tunefleet.spec.rows import RowsPlace
-from tunefleet.spec.together import Faults
 
 _S3: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/\S+")
 _PLACES: Final = ("name", "path", "s3")

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from tunefleet.errors import Fault, SpecError
 from tunefleet.spec.campaign import CampaignSpec
 from tunefleet.spec.explain import explain, fault_at
-from tunefleet.spec.shown import first_faults
 from tunefleet.spec.text import Path, Source, read_text
+from tunefleet.spec.value_preview import first_faults
 
 _LOOKS: Final = 4
 """Blocks are right or wrong before what holds them."""

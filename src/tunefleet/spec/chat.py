@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from tunefleet.spec.base import NotBool
+from tunefleet.spec.cross_field_checks import Faults
 from tunefleet.spec.generation import InferenceSpec
-from tunefleet.spec.prompting import AnsweringTaskSpec
-from tunefleet.spec.together import Faults
+from tunefleet.spec.item_tasks import AnsweringTaskSpec
 
 
 class ChatTaskSpec(AnsweringTaskSpec):

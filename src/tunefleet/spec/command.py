@@ -10,9 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from tunefleet.spec.base import Block, RelativePath, Text, as_list, is_url, many_wrong, wrong
 from tunefleet.spec.base_task import ALWAYS_LEFT, BaseTaskSpec
+from tunefleet.spec.cross_field_checks import Faults
 from tunefleet.spec.environment import Variables
 from tunefleet.spec.rows import LocalOrUrl
-from tunefleet.spec.together import Faults
 
 TRAINED: Final = ("final_lora", "final_model")
 """Outputs that are recognised by their name: an adapter and a model."""

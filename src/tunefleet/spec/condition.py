@@ -12,7 +12,7 @@ from tunefleet.errors import ReferenceFault
 from tunefleet.spec.base import Block, Text, wrong
 from tunefleet.spec.lookup import look_up
 from tunefleet.spec.placeholders import Reference, path_hint, reference
-from tunefleet.spec.shown import show
+from tunefleet.spec.value_preview import show
 
 _SHOWN_CHARACTERS: Final = 100
 

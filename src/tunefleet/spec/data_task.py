@@ -10,10 +10,10 @@ from pydantic import Field
 
 from tunefleet.spec.base import NotBool, Text, only
 from tunefleet.spec.base_task import ALWAYS_LEFT, SplittableTaskSpec
+from tunefleet.spec.cross_field_checks import Faults
 from tunefleet.spec.data_preview import PreviewSpec
 from tunefleet.spec.data_steps import WHOLE, Step, StepBlock
 from tunefleet.spec.rows import DataSource, JsonlFile, RowsSpec
-from tunefleet.spec.together import Faults
 
 _FORMATS: Final = ("jsonl", "parquet")
 

@@ -15,9 +15,9 @@ from tunefleet.spec.merge import SPEC
 from tunefleet.spec.pipeline import Draft
 from tunefleet.spec.placeholders import Reference
 from tunefleet.spec.references import Found
-from tunefleet.spec.shown import MAX_FAULTS, cut, more, show
+from tunefleet.spec.suggestions import nearest
 from tunefleet.spec.text import Path, Source
-from tunefleet.spec.words import nearest
+from tunefleet.spec.value_preview import MAX_FAULTS, cut, more, show
 
 TASK_ID_PREFIX: Final = "task-"
 _SHOWN: Final = 8

@@ -15,10 +15,10 @@ from tunefleet.errors import Fault
 from tunefleet.spec.base import UNKNOWN_KEY, Block, known_keys
 from tunefleet.spec.descriptions import descriptions
 from tunefleet.spec.refused import INSTEAD, REFUSED, SYNONYMS, Refusal
-from tunefleet.spec.shown import MAX_FAULTS, more, show
+from tunefleet.spec.suggestions import nearest
 from tunefleet.spec.tasks import TASK_KINDS
 from tunefleet.spec.text import Path, Source, dotted
-from tunefleet.spec.words import nearest
+from tunefleet.spec.value_preview import MAX_FAULTS, more, show
 
 _SENTENCES: Final[dict[str, str]] = {
     "missing": "is required",

@@ -9,10 +9,10 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from tunefleet.spec.adapter import LoraSpec
 from tunefleet.spec.base import Block, NaturalFloat, NotBool, PositiveInt, Text, wrong
-from tunefleet.spec.federating import Strategy, StrategySpec
+from tunefleet.spec.cross_field_checks import Faults
+from tunefleet.spec.federation_options import Strategy, StrategySpec
 from tunefleet.spec.policy import LimitsSpec
 from tunefleet.spec.resources import MAX_SHARDS
-from tunefleet.spec.together import Faults
 from tunefleet.spec.trainer import OURS
 from tunefleet.spec.training import CommonTrainingSpec
 

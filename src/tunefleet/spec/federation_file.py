@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from tunefleet.errors import Fault, SpecError
 from tunefleet.spec.edit import deep_set
 from tunefleet.spec.explain import explain
-from tunefleet.spec.federating import FederationSpec
-from tunefleet.spec.shown import first_faults
+from tunefleet.spec.federation_options import FederationSpec
 from tunefleet.spec.text import Source, read_text
+from tunefleet.spec.value_preview import first_faults
 
 
 def parse_federation(

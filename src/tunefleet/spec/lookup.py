@@ -9,9 +9,9 @@ import orjson
 
 from tunefleet.errors import ReferenceFault
 from tunefleet.spec.placeholders import Reference
-from tunefleet.spec.room import Room
-from tunefleet.spec.shown import cut, show
-from tunefleet.spec.words import nearest
+from tunefleet.spec.size_limits import Room
+from tunefleet.spec.suggestions import nearest
+from tunefleet.spec.value_preview import cut, show
 
 Envelopes = Mapping[str, Mapping[str, Any]]
 """Name → stored result `{task_id, worker_id, metadata, received_at, result}`."""

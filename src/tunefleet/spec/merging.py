@@ -10,10 +10,10 @@ from pydantic import Field
 from tunefleet.spec.base import Block, NotBool, PositiveInt, Text
 from tunefleet.spec.base_task import ALWAYS_LEFT, BaseTaskSpec, Devices
 from tunefleet.spec.checkpoint import CheckpointLoadSpec, LoadedCheckpointSpec, pointer_of
+from tunefleet.spec.cross_field_checks import Faults
 from tunefleet.spec.model import Dtype, ModelSource
-from tunefleet.spec.serving import AdapterSpec
-from tunefleet.spec.shown import show
-from tunefleet.spec.together import Faults
+from tunefleet.spec.served_model import AdapterSpec
+from tunefleet.spec.value_preview import show
 
 GgufType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_k_m", "q5_k_m", "q6_k", "auto"]
 Method = Literal["linear", "ties", "dare_linear", "dare_ties", "svd", "cat"]

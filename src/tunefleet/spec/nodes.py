@@ -19,12 +19,12 @@ from tunefleet.spec.merge import SPEC
 from tunefleet.spec.pipeline import Draft, drafts
 from tunefleet.spec.placeholders import Reference, Stray
 from tunefleet.spec.references import Found, find, resolve
-from tunefleet.spec.room import Room
-from tunefleet.spec.shown import MAX_FAULTS, cut, more
+from tunefleet.spec.size_limits import Room
 from tunefleet.spec.tasks import TaskSpec
 from tunefleet.spec.template_prompts import is_template
 from tunefleet.spec.text import Path, Source
 from tunefleet.spec.typed import read_spec
+from tunefleet.spec.value_preview import MAX_FAULTS, cut, more
 
 _SHOWN: Final = 8
 _ANYTHING: Final = frozenset({("data", "items"), ("data", "template")})

@@ -12,10 +12,10 @@ from tunefleet.spec.builtin import BUILTIN_PREFIX
 from tunefleet.spec.checkpoint import CheckpointLoadSpec
 from tunefleet.spec.command import CommandSpec
 from tunefleet.spec.data_task import DataTaskSpec
-from tunefleet.spec.evaluating import EvaluateTaskSpec
+from tunefleet.spec.evaluate_task import EvaluateTaskSpec
 from tunefleet.spec.generation import RewardModelSpec
+from tunefleet.spec.item_tasks import AnsweringTaskSpec
 from tunefleet.spec.merging import MergeTaskSpec
-from tunefleet.spec.prompting import AnsweringTaskSpec
 from tunefleet.spec.prompts import PromptData
 from tunefleet.spec.retrieval import INDEX, RagIndexTaskSpec, RagTaskSpec
 from tunefleet.spec.rows import DataSource, JsonlFile

@@ -14,8 +14,8 @@ from tunefleet.spec.budget import MAX_MERGED_VALUES, MAX_TASKS, WAY_OUT, Scale, 
 from tunefleet.spec.explain import explain, fault_at
 from tunefleet.spec.kinds import task_kinds
 from tunefleet.spec.merge import SPEC, merged_source
-from tunefleet.spec.shown import show
 from tunefleet.spec.text import Path, Source
+from tunefleet.spec.value_preview import show
 
 _MAX_NAME: Final = 200
 _NOT_IN_NAMES: Final = "${}[]#:/\\"

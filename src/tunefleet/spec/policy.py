@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from tunefleet.spec.answer_match import ExactMatchSpec
 from tunefleet.spec.base import Block, NaturalFloat, NaturalInt, NotBool, PositiveFloat, PositiveInt, as_list, wrong
-from tunefleet.spec.matching import ExactMatchSpec
 from tunefleet.spec.resources import MAX_SHARDS
 
 RetryReason = Literal["bug", "out_of_memory", "network", "killed", "crashed", "timeout", "stalled"]

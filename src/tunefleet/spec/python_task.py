@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from tunefleet.errors import InputError
+from tunefleet.spec.api_and_python import Code, Emits, FunctionName, Inputs, PythonOutputSpec, Requirements, Runtime
 from tunefleet.spec.base import Text
 from tunefleet.spec.base_task import ALWAYS_LEFT, BaseTaskSpec
-from tunefleet.spec.calling import Code, Emits, FunctionName, Inputs, PythonOutputSpec, Requirements, Runtime
+from tunefleet.spec.cross_field_checks import Faults
 from tunefleet.spec.environment import Variables
 from tunefleet.spec.lookup import Envelopes
-from tunefleet.spec.shown import show
-from tunefleet.spec.together import Faults
+from tunefleet.spec.value_preview import show
 
 
 class PythonTaskSpec(BaseTaskSpec):

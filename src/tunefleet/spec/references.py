@@ -25,9 +25,9 @@ from tunefleet.spec.placeholders import (
     reference,
     whole,
 )
-from tunefleet.spec.room import Room
-from tunefleet.spec.shown import show
+from tunefleet.spec.size_limits import Room
 from tunefleet.spec.text import Path, dotted
+from tunefleet.spec.value_preview import show
 
 _VERBATIM: Final[frozenset[Path]] = frozenset({("code",)})
 """Texts of a spec in which nothing is replaced: `${` is a word of their own language."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tunefleet.spec.placeholders import Reference
-from tunefleet.spec.shown import show
-from tunefleet.spec.words import nearest
+from tunefleet.spec.suggestions import nearest
+from tunefleet.spec.value_preview import show
 
 _SHOWN: Final = 12
 _ARCHIVE: Final = ("", "_path", "_url", "_bytes", "_uploaded")

@@ -23,10 +23,10 @@ from tunefleet.spec.base import (
 )
 from tunefleet.spec.base_task import ALWAYS_LEFT, BaseTaskSpec
 from tunefleet.spec.builtin import ModelName
+from tunefleet.spec.cross_field_checks import Faults
 from tunefleet.spec.environment import Secret
-from tunefleet.spec.prompting import GeneratorTaskSpec
+from tunefleet.spec.item_tasks import GeneratorTaskSpec
 from tunefleet.spec.prompts import PromptData
-from tunefleet.spec.together import Faults
 
 VECTORS = "vectors.parquet"
 """The file that an embedding leaves."""

@@ -8,15 +8,15 @@ from tunefleet.spec.alignments import AlignmentTaskSpec, DpoSpec, GrpoSpec, KtoS
 from tunefleet.spec.base_task import BaseTaskSpec
 from tunefleet.spec.chat import ChatTaskSpec
 from tunefleet.spec.command import CommandSpec
+from tunefleet.spec.cross_field_checks import Faults
 from tunefleet.spec.data_task import DataTaskSpec
-from tunefleet.spec.evaluating import EvaluateTaskSpec
+from tunefleet.spec.evaluate_task import EvaluateTaskSpec
+from tunefleet.spec.item_tasks import ApiTaskSpec, EchoSpec, InferenceTaskSpec
 from tunefleet.spec.merging import MergeTaskSpec
-from tunefleet.spec.prompting import ApiTaskSpec, EchoSpec, InferenceTaskSpec
 from tunefleet.spec.python_task import PythonTaskSpec
 from tunefleet.spec.retrieval import EmbeddingTaskSpec, RagIndexTaskSpec, RagTaskSpec
-from tunefleet.spec.together import Faults
 from tunefleet.spec.trainings import LoraSftSpec, ModelTrainingSpec, PpoSpec, SftSpec, TrainingTaskSpec
-from tunefleet.spec.verifying import VerifyTaskSpec
+from tunefleet.spec.verify_task import VerifyTaskSpec
 
 __all__ = [
     "TASK_KINDS",

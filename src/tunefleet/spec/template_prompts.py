@@ -10,9 +10,9 @@ from tunefleet.errors import ReferenceFault
 from tunefleet.spec.graph_template import ColumnSpec, FormatSpec, GraphTemplateData, TemplateOptions, TemplateSpec
 from tunefleet.spec.lookup import Envelopes, as_text, look_up
 from tunefleet.spec.placeholders import MAX_PLACEHOLDER, Reference, Stray, escape, path_hint, reference, rooted
-from tunefleet.spec.room import Room
-from tunefleet.spec.shown import show
+from tunefleet.spec.size_limits import Room
 from tunefleet.spec.text import Path
+from tunefleet.spec.value_preview import show
 
 _SYSTEM_PROMPTS: Final = ("system_prompt", "systemPrompt")
 _PROMPTS: Final = "What the template makes of its columns"

@@ -15,8 +15,8 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from tunefleet.errors import Fault, SpecError
-from tunefleet.spec.shown import MAX_FAULTS, cut, more
 from tunefleet.spec.syntax import syntax_fault
+from tunefleet.spec.value_preview import MAX_FAULTS, cut, more
 
 try:
     from yaml import CSafeLoader as _BaseLoader

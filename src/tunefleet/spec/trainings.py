@@ -11,6 +11,7 @@ from pydantic import Field
 from tunefleet.spec.adapter import LoraSpec, QuantizationSpec, quantized
 from tunefleet.spec.base_task import ALWAYS_LEFT, BaseTaskSpec, Devices
 from tunefleet.spec.checkpoint import CheckpointLoadSpec, CheckpointSpec, pointer_of
+from tunefleet.spec.cross_field_checks import Faults, model_faults, training_faults
 from tunefleet.spec.data import TrainingData
 from tunefleet.spec.federated_training import FederatedTrainingSpec, federation_faults
 from tunefleet.spec.gangs import node_faults
@@ -21,7 +22,6 @@ from tunefleet.spec.preference import PpoTrainingSpec
 from tunefleet.spec.preferred import PpoData
 from tunefleet.spec.processes import devices_of, process_count, process_faults
 from tunefleet.spec.rows import RowsSpec
-from tunefleet.spec.together import Faults, model_faults, training_faults
 from tunefleet.spec.trainer import NAMES, OURS, TrainerName, feature_of, is_function, trainer_faults
 from tunefleet.spec.training import CommonTrainingSpec, LoraTrainingSpec, TrainingSpec
 

@@ -12,10 +12,10 @@ from tunefleet.spec.base import UNKNOWN_KEY, Block
 from tunefleet.spec.explain import Unknown, below_path, explain, fault_at, refusal_of
 from tunefleet.spec.kinds import task_kinds
 from tunefleet.spec.refused import REFUSED, REFUSED_KINDS, says_nothing
-from tunefleet.spec.shown import show
+from tunefleet.spec.suggestions import nearest
 from tunefleet.spec.tasks import BaseTaskSpec, TaskSpec, across
 from tunefleet.spec.text import Path, Source
-from tunefleet.spec.words import nearest
+from tunefleet.spec.value_preview import show
 
 SPEC: Final[Path] = ("spec",)
 _MAX_KEYS: Final = 100

@@ -12,10 +12,10 @@ from tunefleet.errors import Fault, InputError, SpecError
 from tunefleet.spec.base import Block, Label, is_seen, unseen, wrong
 from tunefleet.spec.explain import explain
 from tunefleet.spec.nodes import TaskNode, read_tasks
-from tunefleet.spec.shown import first_faults, show
 from tunefleet.spec.tasks import BaseTaskSpec, TaskSpec
 from tunefleet.spec.text import Source, read_text
 from tunefleet.spec.typed import read_spec
+from tunefleet.spec.value_preview import first_faults, show
 
 _MAX_NAME: Final = 200
 

@@ -21,7 +21,7 @@ from tunefleet.executors.base import Executor, JobExecutor, LightExecutor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.job_folder import MergeChild
-from tunefleet.testing.running import Runner, offer_of
+from tunefleet.testing.job_runner import Runner, offer_of
 
 _ASKED = (ControlCommand.SAVE_CHECKPOINT, ControlCommand.PAUSE)
 """What is asked for, in this order; a job is ended by the worker if it does not heed an abort."""

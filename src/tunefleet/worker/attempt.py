@@ -23,14 +23,14 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.observability import context
 from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.worker_link import Desired, Finish, Reached
-from tunefleet.worker.chatting import Relay
+from tunefleet.worker.chat_relay import Relay
 from tunefleet.worker.deliver import Deliverer, reason_of
 from tunefleet.worker.files import write_synced
+from tunefleet.worker.job_run import CannotGoOn, JobRun, PausedFirst
 from tunefleet.worker.mailbox import Cancelled, Dropped, Mailbox, Stopped
-from tunefleet.worker.meeting import as_node, is_member, released
 from tunefleet.worker.parts import Parts
 from tunefleet.worker.ports import Handle
-from tunefleet.worker.running import CannotGoOn, JobRun, PausedFirst
+from tunefleet.worker.rendezvous import as_node, is_member, released
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import AttemptRecord
 from tunefleet.worker.uploads import CheckpointUploads

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from tunefleet.client.stopping import Stop
+from tunefleet.client.interrupt import Stop
 from tunefleet.errors import (
     ArtifactError,
     AuthError,

@@ -17,9 +17,9 @@ from typing import Any, Final
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay
 from tenacity.wait import wait_exponential
 
+from tunefleet.client.interrupt import Stop
 from tunefleet.client.outward import IntoBucket, Outward, Receiver
-from tunefleet.client.reach import Reach, origin_of, same_server, shown
-from tunefleet.client.stopping import Stop
+from tunefleet.client.ssrf_guard import Reach, origin_of, same_server, shown
 from tunefleet.errors import (
     ForbiddenError,
     InputError,

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from tunefleet.client.stopping import Stop
+from tunefleet.client.interrupt import Stop
 from tunefleet.errors import InputError, MachineError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime.secrets.resolver import Secrets

@@ -20,7 +20,7 @@ import tunefleet
 from tunefleet.client import trust
 from tunefleet.client.attempt import AttemptClient
 from tunefleet.client.connection import answers
-from tunefleet.client.reaching import StoreReach
+from tunefleet.client.direct_store_access import StoreReach
 from tunefleet.errors import AuthError, MachineError, UnreachableError
 from tunefleet.executors import registry
 from tunefleet.executors.registry import Registry
@@ -39,13 +39,13 @@ from tunefleet.transport.http import HttpLink
 from tunefleet.transport.redis.connection import address_of
 from tunefleet.transport.redis.keys import Keys
 from tunefleet.worker import changes, hub, logfile, probe, transfers
+from tunefleet.worker.change_detector import Noticed
 from tunefleet.worker.energy import EnergyMeter
+from tunefleet.worker.ephemeral import Once
 from tunefleet.worker.heartbeat import Heartbeat
 from tunefleet.worker.inputs import InputStore
-from tunefleet.worker.meeting import Place
-from tunefleet.worker.noticing import Noticed
-from tunefleet.worker.once import Once
 from tunefleet.worker.outbox import Outbox
+from tunefleet.worker.rendezvous import Place
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import StateFolder
 from tunefleet.worker.verbs import RecentLog, Verbs, exec_self

@@ -27,7 +27,7 @@ from tunefleet.trainer_control.files import make_private, read_json
 from tunefleet.worker.deliver import Deliverer, reason_of
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.mailbox import Dropped, Mailbox, Stopped
-from tunefleet.worker.preparing import Preparation
+from tunefleet.worker.preparation import Preparation
 from tunefleet.worker.site import Site
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from tunefleet.artifacts import hash_file
 from tunefleet.errors import ForbiddenError, InputError, NotFoundError
 from tunefleet.schemas.compat_results import ARCHIVE_KIND, ResultFile
 from tunefleet.schemas.job_folder import JobFolder
-from tunefleet.worker.fetching import Fetching
+from tunefleet.worker.fetch_progress import Fetching
 from tunefleet.worker.ports import Delivery
 
 _FORBIDDEN: Final = (NotFoundError, ForbiddenError)

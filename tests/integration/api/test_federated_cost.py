@@ -24,7 +24,7 @@ from tests.unit.federation.adapters import Q, factors, save
 from tunefleet.artifacts import hash_file
 from tunefleet.federation import CONFIG, TENSORS
 from tunefleet.orchestrator.federation.updates import validation
-from tunefleet.orchestrator.federation.updates.staging import Landing
+from tunefleet.orchestrator.federation.updates.scratch import Landing
 
 MIB = 1 << 20
 ROWS = 12 * MIB

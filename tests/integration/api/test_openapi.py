@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from tunefleet import schemas
-from tunefleet.spec import federating
+from tunefleet.spec import federation_options
 
 HOMES = [
-    federating,
+    federation_options,
     *(import_module(f"{schemas.__name__}.{each.name}") for each in pkgutil.iter_modules(schemas.__path__)),
 ]
 PUBLIC = {"/api/v1/healthz", "/api/v1/session", "/api/v1/join", "/api/v1/info", "/api/v1/schema", "/healthz"}

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from tests.fakes.gradients_api import ACCOUNT, KEY, Fault, Gradients, gradients
 from tunefleet.campaign.contract import Base, CycleFailed, Material, Order, StepFailed
-from tunefleet.campaign.hub import repo_of
+from tunefleet.campaign.hub_models import repo_of
 from tunefleet.campaign.providers import chosen, find, gradients_wire
 from tunefleet.campaign.providers.gradients import MOST_CANDIDATES, GradientsProvider, leads_to, make
 from tunefleet.client.service import NotArrivedError, Patience, Service

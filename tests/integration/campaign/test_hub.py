@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from tests.fakes.hub import Hub, Repo
 from tests.integration.merge.hubs import asked
-from tunefleet.campaign import verifying
+from tunefleet.campaign import base_model_check
 from tunefleet.campaign.contract import Candidate, Later, Progress
 from tunefleet.campaign.steps.evaluate import of_candidate
 from tunefleet.campaign.steps.merge import MergeStep
@@ -202,11 +202,11 @@ async def test_a_whole_model_that_is_published_nowhere_stays_the_one_that_was_me
 async def test_a_model_with_its_tokenizer_goes_to_the_hub_once(hub: Hub) -> None:
     cycle = Played(tokenizer_id="org/words")
     made = {"artifact_id": "artifact-1", "digest": "sha256:1"}
-    put = [await verifying._published(cycle.context, made) for _ in range(3)]
+    put = [await base_model_check._published(cycle.context, made) for _ in range(3)]
     assert put == ["hf://me/org__base-with-tokenizer"] * 3
     repo = hub.repos["me/org__base-with-tokenizer"]
     assert (len(repo.messages), cycle.fetched) == (1, 1), "it is there, and is not sent again"
-    await verifying._published(cycle.context, {"artifact_id": "artifact-2", "digest": "sha256:2"})
+    await base_model_check._published(cycle.context, {"artifact_id": "artifact-2", "digest": "sha256:2"})
     assert len(repo.messages) == 2
     assert repo.branches["main"]["model.safetensors"] == b"artifact-2"
     assert repo.private

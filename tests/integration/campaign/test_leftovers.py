@@ -13,8 +13,8 @@ import pytest
 from pydantic import SecretStr
 
 from tests.integration.s3.gateway import ACCESS_KEY, BUCKET, SECRET_KEY, Gateway
-from tunefleet.campaign import uploading
-from tunefleet.campaign.uploading import PREFIX
+from tunefleet.campaign import object_store
+from tunefleet.campaign.object_store import PREFIX
 from tunefleet.errors import UnreachableError
 from tunefleet.settings import CampaignSettings
 
@@ -63,13 +63,13 @@ async def test_what_killed_uploads_have_left_is_removed_down_to_the_unseen(s3_se
     on_disk.mkdir(parents=True)
     at = context(s3_server.endpoint, tmp_path, "camp-a")
     assert begun(s3_server, "camp-a/") == [half["Key"]]
-    async with uploading.opened(at) as shelf:
+    async with object_store.opened(at) as shelf:
         await shelf.sweep(keep="camp-a/1")
     assert stored(s3_server, "camp-a") == {"camp-a/1/now.json", "camp-ab/0/another.json"}
     assert begun(s3_server, "camp-a/") == []
     for name in ("camp-a/1.2/anew.json", "camp-a/11/of-a-later-cycle.json"):
         client.put_object(Bucket=BUCKET, Key=f"{PREFIX}/{name}", Body=b"[]")
-    await uploading.clear(at)
+    await object_store.clear(at)
     assert stored(s3_server, "camp-a") == {"camp-a/11/of-a-later-cycle.json", "camp-ab/0/another.json"}
     assert not on_disk.exists()
     assert at.said == []
@@ -79,18 +79,18 @@ async def test_a_store_that_is_away_is_said_and_asked_again_only_at_the_end(
     free_port: Callable[[], int], tmp_path: Path
 ) -> None:
     away = context(f"http://127.0.0.1:{free_port()}", tmp_path, "camp-b")
-    await uploading.clear(away)
+    await object_store.clear(away)
     assert any("files stay in the store for now" in text for text in away.said)
     with pytest.raises(UnreachableError):
-        await uploading.clear(away, last=True)
+        await object_store.clear(away, last=True)
 
 
 async def test_a_link_is_good_for_as_long_as_it_says(s3_server: Gateway, tmp_path: Path) -> None:
     s3_server.client.put_object(Bucket=BUCKET, Key=f"{PREFIX}/camp-c/0/rows.json", Body=b"[]")
     at = context(s3_server.endpoint, tmp_path, "camp-c")
-    store = uploading.open_store(at.settings, "The test")
+    store = object_store.open_store(at.settings, "The test")
     try:
-        long, short = (store.link(f"{PREFIX}/camp-c/0/rows.json", seconds) for seconds in (uploading.LINK_S, 2))
+        long, short = (store.link(f"{PREFIX}/camp-c/0/rows.json", seconds) for seconds in (object_store.LINK_S, 2))
     finally:
         store.close()
     deadline = time.monotonic() + 60

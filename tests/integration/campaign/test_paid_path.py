@@ -19,7 +19,7 @@ from tests.fakes.gradients_api import ACCOUNT, KEY, Fault, Gradients, gradients
 from tests.fakes.hub import serving
 from tests.integration.campaign.test_kills import Fleet
 from tests.integration.s3.gateway import ACCESS_KEY, BUCKET, SECRET_KEY, Gateway
-from tunefleet.campaign.uploading import PREFIX
+from tunefleet.campaign.object_store import PREFIX
 from tunefleet.client import Client
 from tunefleet.schemas.campaign import CampaignDetail
 from tunefleet.spec.campaign import CampaignSpec

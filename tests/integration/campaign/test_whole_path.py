@@ -22,7 +22,7 @@ from tests.fakes.hub import Hub, Repo, serving
 from tests.integration.campaign.test_kills import Fleet
 from tests.integration.s3.gateway import ACCESS_KEY, BUCKET, SECRET_KEY, Gateway
 from tests.libraries import required
-from tunefleet.campaign.uploading import PREFIX
+from tunefleet.campaign.object_store import PREFIX
 from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import SubmitRequest

@@ -12,13 +12,13 @@ import pytest
 
 from tests.fakes.dripping import DRIPS, dripping
 from tests.fakes.listening import listening
-from tunefleet.client.asking import Question, ask
 from tunefleet.client.download import Address, Downloader
+from tunefleet.client.external_http import Question, ask
 from tunefleet.client.guarded import Guarded
+from tunefleet.client.interrupt import Stop, Stopped
 from tunefleet.client.limit import Limit
 from tunefleet.client.outward import Outward, Receiver
-from tunefleet.client.reach import Reach
-from tunefleet.client.stopping import Stop, Stopped
+from tunefleet.client.ssrf_guard import Reach
 from tunefleet.errors import UnreachableError
 from tunefleet.schemas.compat_results import ResultEnvelope
 

@@ -15,7 +15,7 @@ from tunefleet import FederatedClient
 from tunefleet.client import Client
 from tunefleet.client.routes_federations import cancel_federation, create_federation, pause_federation
 from tunefleet.errors import AdapterRefused, GoneError
-from tunefleet.spec.federating import FederationSpec, StrategySpec
+from tunefleet.spec.federation_options import FederationSpec, StrategySpec
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,7 +18,7 @@ from tunefleet.client import federated_transfer
 from tunefleet.errors import AuthError, GoneError, InputError, NotFoundError, UnreachableError
 from tunefleet.federation import AdapterFile
 from tunefleet.federation.quantize import unpack
-from tunefleet.federation.writing import write_tensors
+from tunefleet.federation.safetensors_writer import write_tensors
 
 A, B = "base_model.model.q_proj.lora_A.weight", "base_model.model.q_proj.lora_B.weight"
 CONFIG: dict[str, Any] = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}

@@ -13,13 +13,13 @@ import pytest
 
 from tests.unit.federation.adapters import PREFIX, config
 from tunefleet.federation import CONFIG, TENSORS, AdapterFile
-from tunefleet.federation.writing import AdapterWriter
+from tunefleet.federation.safetensors_writer import AdapterWriter
 
 MEASURE = """
 import json, sys
 from pathlib import Path
 from tunefleet.federation import aggregate, update_in
-from tunefleet.spec.federating import StrategySpec
+from tunefleet.spec.federation_options import StrategySpec
 
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) // 1024

@@ -21,7 +21,7 @@ from tunefleet.federation import (
     update_in,
 )
 from tunefleet.federation.fidelity import product_error
-from tunefleet.spec.federating import StrategySpec
+from tunefleet.spec.federation_options import StrategySpec
 
 
 @pytest.fixture(scope="module", autouse=True)

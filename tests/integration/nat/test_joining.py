@@ -13,7 +13,7 @@ from tunefleet.cli.main import app
 from tunefleet.client import Client
 from tunefleet.errors import AuthError, ConflictError, InputError, UnreachableError
 from tunefleet.settings import ProcessSettings, load, load_worker
-from tunefleet.worker import joining
+from tunefleet.worker import enrollment
 
 
 def _token(running: Running, name: str | None = None) -> str:
@@ -21,8 +21,8 @@ def _token(running: Running, name: str | None = None) -> str:
         return client.workers.invite(name, tags=["lab"]).token
 
 
-def _join(url: str, token: str, *, replace: bool = False) -> joining.Joined:
-    return joining.join(load(ProcessSettings), url, token, {"RESULTS_DIR": "/data"}, replace=replace, patience_s=0.5)
+def _join(url: str, token: str, *, replace: bool = False) -> enrollment.Joined:
+    return enrollment.join(load(ProcessSettings), url, token, {"RESULTS_DIR": "/data"}, replace=replace, patience_s=0.5)
 
 
 def test_a_repeated_command_keeps_the_key_and_another_machine_is_refused(
@@ -76,7 +76,7 @@ def test_what_fails_leaves_no_settings(running: Running, home: Path) -> None:
     with pytest.raises(UnreachableError, match="Nothing answers"):
         _join("http://127.0.0.1:9", _token(running))
     with pytest.raises(InputError, match="has a quote"):
-        joining.join(load(ProcessSettings), running.url, _token(running), {"RESULTS_DIR": "/it's"})
+        enrollment.join(load(ProcessSettings), running.url, _token(running), {"RESULTS_DIR": "/it's"})
     assert not (home / "worker.env").exists()
 
 

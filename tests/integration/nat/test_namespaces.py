@@ -19,7 +19,7 @@ import pytest
 import trustme
 
 from tests.integration.nat.namespaces import ROUTER_DOWN, SERVER, WORKER, Net, Teller, available, net
-from tunefleet.client import routes, routes_joining
+from tunefleet.client import routes, routes_enrollment
 from tunefleet.client.connection import Connection
 from tunefleet.client.transport import Transport
 from tunefleet.schemas.api import SubmitRequest
@@ -142,7 +142,7 @@ def far(tmp_path: Path, missing: Callable[[str], None]) -> Iterator[Far]:
 
 def _join(far: Far, url: str) -> None:
     """Type on the worker's machine what the invitation says."""
-    command = far.ask(routes_joining.invite("far-1")).command.split()
+    command = far.ask(routes_enrollment.invite("far-1")).command.split()
     assert command[:3] == ["tunefleet", "join", url]
     argv = [str(Path(sys.executable).with_name("tunefleet")), *command[1:]]
     options = ["--ca-file", str(far.folder / "ca.pem"), "--results-dir", str(far.folder / "results"), "--allow-code"]

@@ -20,7 +20,7 @@ from tunefleet.executors.api import ApiExecutor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.worker_link import Finish, Offer
-from tunefleet.worker.light import run_light
+from tunefleet.worker.inline_tasks import run_light
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "workflows" / "api.yaml"
 TOKEN = "the-token-of-the-service"

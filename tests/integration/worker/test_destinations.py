@@ -20,7 +20,7 @@ from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.worker_link import Finish, MergedTask, Offer
 from tunefleet.worker import worker as worker_module
 from tunefleet.worker.destinations import DeliveryError, Destination
-from tunefleet.worker.light import LightTasks
+from tunefleet.worker.inline_tasks import LightTasks
 from tunefleet.worker.light_delivery import LightDelivery
 from tunefleet.worker.transfers import Transfers
 

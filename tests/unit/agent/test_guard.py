@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.unit.worker.fakes import TrainExecutor
-from tunefleet.agent.book import JobBook
 from tunefleet.agent.job import AgentJob
+from tunefleet.agent.job_queue import JobBook
+from tunefleet.agent.job_run import JobRun
 from tunefleet.agent.records import AgentRecord
-from tunefleet.agent.running import JobRun
 from tunefleet.agent.site import Site
 from tunefleet.errors import MachineError
 from tunefleet.executors.registry import Registry
@@ -223,7 +223,7 @@ def test_a_job_that_a_restart_of_the_machine_ended_goes_on(tmp_path: Path, reboo
 def test_a_job_waits_for_a_gpu_in_use_and_not_for_one_that_is_not_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tunefleet.agent.running._GPU_PAUSE_S", 0.01)
+    monkeypatch.setattr("tunefleet.agent.job_run._GPU_PAUSE_S", 0.01)
     agent = Agent(tmp_path, over=lambda _: True)
     agent.refusals = [GpuBusyError("in use"), GpuBusyError("in use")]
     assert agent.run().state is JobState.COMPLETED

@@ -12,7 +12,7 @@ import pytest
 from tunefleet.agent.logtext import LogTimes
 from tunefleet.agent.sink import BackendSink
 from tunefleet.runtime import job_log
-from tunefleet.runtime.log_shipping import JournalShipper
+from tunefleet.runtime.log_shipper import JournalShipper
 from tunefleet.schemas.job_folder import JobFolder
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.unit.orchestrator.campaigns.desk import spec
-from tunefleet.campaign import desk
+from tunefleet.campaign import task_client
 from tunefleet.campaign.contract import Base, Candidate, CycleFailed
-from tunefleet.campaign.desk import TaskFailed, failure_of, model_of
 from tunefleet.campaign.steps import evaluate
 from tunefleet.campaign.steps.evaluate import of_candidate
 from tunefleet.campaign.steps.submit import base_of
+from tunefleet.campaign.task_client import TaskFailed, failure_of, model_of
 from tunefleet.errors import UnreachableError
 from tunefleet.lifecycle.model import Stage
 from tunefleet.orchestrator.campaigns.cycle_state import ModelVersion
@@ -100,8 +100,8 @@ GONE = "waiting for the server, which does not answer: Refused.; checked again e
 async def test_a_task_that_waits_for_long_is_logged_once_for_each_reason(
     monkeypatch: pytest.MonkeyPatch, last_s: float, looks: list[Any], said: list[str]
 ) -> None:
-    monkeypatch.setattr(desk, "FIRST_LOOK_S", 0.0)
-    monkeypatch.setattr(desk, "LAST_LOOK_S", last_s)
+    monkeypatch.setattr(task_client, "FIRST_LOOK_S", 0.0)
+    monkeypatch.setattr(task_client, "LAST_LOOK_S", last_s)
     left, logged = [*looks, _task("completed")], []
 
     async def create(*given: Any) -> Any:
@@ -126,5 +126,5 @@ async def test_a_task_that_waits_for_long_is_logged_once_for_each_reason(
         ),
         book=SimpleNamespace(report=nothing), state=state, log=log,
     )  # fmt: skip
-    await desk.Desk(context).run("rows", {})
+    await task_client.Desk(context).run("rows", {})
     assert logged == ["rows: task-1", *said]

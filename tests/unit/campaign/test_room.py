@@ -15,7 +15,7 @@ from tests.unit.campaign.played import Counted, Points, Shop, engine
 from tests.unit.orchestrator.campaigns.desk import made
 from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign.contract import Later, Outcome, StepContext
-from tunefleet.campaign.room import clear, room, said_full
+from tunefleet.campaign.scratch_folder import clear, room, said_full
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.orchestrator.campaigns import service
 from tunefleet.orchestrator.campaigns.engine_repository import Book

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.libraries import required
-from tunefleet.campaign import sourcing
+from tunefleet.campaign import data_documents
 from tunefleet.campaign.position import chunk_at
 from tunefleet.spec import parse_workflow
 from tunefleet.spec.campaign import CampaignSpec
@@ -24,7 +24,7 @@ def spec(*datasets: dict[str, Any], **more: Any) -> CampaignSpec:
 
 
 def made(campaign: CampaignSpec) -> str:
-    body, _ = sourcing.rows_document(campaign, {})
+    body, _ = data_documents.rows_document(campaign, {})
     return str(body["metadata"]["name"])
 
 
@@ -42,11 +42,11 @@ def made(campaign: CampaignSpec) -> str:
     ],
 )
 def test_the_documents_are_valid(campaign: CampaignSpec) -> None:
-    body, _ = sourcing.rows_document(campaign, {})
+    body, _ = data_documents.rows_document(campaign, {})
     names = [task.name for task in parse_workflow(json.dumps(body)).tasks]
-    assert names == [*(f"source-{number}" for number in range(len(campaign.datasets))), sourcing.ROWS]
+    assert names == [*(f"source-{number}" for number in range(len(campaign.datasets))), data_documents.ROWS]
     chunk = chunk_at(3, rows=100, most=30, seed=1)
-    parse_workflow(json.dumps(sourcing.chunk_document("a-0-chunk", "art-1", chunk)))
+    parse_workflow(json.dumps(data_documents.chunk_document("a-0-chunk", "art-1", chunk)))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_another_file_under_the_same_name_is_another_dataset() -> None:
     local = {"path": "rows.jsonl", "field_instruction": "q", "field_output": "a"}
     first, second = spec(local, inputs={"datasets.0.path": "1" * 64}), spec(local, inputs={"datasets.0.path": "2" * 64})
     assert made(first) != made(second)
-    assert sourcing.rows_document(first, {})[1] == {"source-0": {"sources.0.path": "1" * 64}}
+    assert data_documents.rows_document(first, {})[1] == {"source-0": {"sources.0.path": "1" * 64}}
 
 
 @pytest.mark.parametrize("other", [spec(samples_per_training=5), spec(hours_to_complete=1), spec(enabled=True)])
@@ -119,6 +119,6 @@ def standardised(campaign: CampaignSpec, rows: list[dict[str, Any]], folder: Pat
     required("datasets")
     from tests.unit.workloads.test_prepare_data import Made
 
-    body, _ = sourcing.rows_document(campaign, {})
+    body, _ = data_documents.rows_document(campaign, {})
     first = body["spec"]["graph"]["nodes"][0]["spec"]
     return Made(folder / "rows", rows, steps=first["steps"], on_bad="drop").train

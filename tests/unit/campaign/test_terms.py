@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from tunefleet.campaign import places, terms
+from tunefleet.campaign import publish_targets, terms
 from tunefleet.campaign.contract import Base, CycleFailed, Misconfigured, StepFailed
 from tunefleet.errors import ConflictError
 from tunefleet.settings import CampaignSettings
@@ -38,10 +38,10 @@ def context(given: CampaignSpec, *published: int, provider: str = "gradients", c
 
 def test_the_documents_file_and_account_are_enough() -> None:
     assert terms.faults("daily", spec(), KEYED, "gradients") == []
-    assert places.place("daily", spec(), KEYED, "gradients") == "hf://me/daily-{cycle}"
-    assert places.place("daily", spec(), KEYED, "local") == "none"
-    assert places.place("daily", spec(publish={"to": "none"}), KEYED, "gradients") == "none"
-    assert places.place_of(context(spec())) == "hf://me/daily-runs-4"
+    assert publish_targets.place("daily", spec(), KEYED, "gradients") == "hf://me/daily-{cycle}"
+    assert publish_targets.place("daily", spec(), KEYED, "local") == "none"
+    assert publish_targets.place("daily", spec(publish={"to": "none"}), KEYED, "gradients") == "none"
+    assert publish_targets.place_of(context(spec())) == "hf://me/daily-runs-4"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_every_fault_is_told_at_once() -> None:
 
 def test_a_merge_on_runpod_is_on_the_hub_already() -> None:
     given = spec(merge={"on": "runpod"})
-    assert places.place("daily", given, KEYED, "gradients") == "none"
+    assert publish_targets.place("daily", given, KEYED, "gradients") == "none"
     assert terms.faults("daily", given, KEYED, "gradients") == []
 
 
@@ -95,9 +95,9 @@ async def test_a_base_that_another_version_has_written_over_is_not_ordered(monke
 
 async def test_what_somebody_else_has_put_there_is_not_written_over(tmp_path: Path) -> None:
     to = tmp_path / "mine"
-    await places.check(context(spec()), str(to))
+    await publish_targets.check(context(spec()), str(to))
     to.mkdir()
     (to / "thesis.txt").write_text("all of it")
     with pytest.raises(ConflictError, match="not empty"):
-        await places.check(context(spec()), str(to))
-    await places.check(context(spec(), 1), str(to))  # an earlier model of the campaign's own lies there
+        await publish_targets.check(context(spec()), str(to))
+    await publish_targets.check(context(spec(), 1), str(to))  # an earlier model of the campaign's own lies there

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.campaign import verifying
+from tunefleet.campaign import base_model_check
 from tunefleet.campaign.contract import Base, CycleFailed, Misconfigured, StepFailed
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec import load_task_spec
@@ -42,10 +42,10 @@ class Asked:
 
 
 async def ask(monkeypatch: pytest.MonkeyPatch, wanted: CampaignSpec, desk: Asked, **settings: Any) -> Any:
-    monkeypatch.setattr(verifying, "Desk", lambda context: desk)
+    monkeypatch.setattr(base_model_check, "Desk", lambda context: desk)
     provider = SimpleNamespace(fetches_from_store=False, name="local")
     context: Any = SimpleNamespace(spec=wanted, settings=CampaignSettings(**settings), provider=provider)
-    return await verifying.verified(context)
+    return await base_model_check.verified(context)
 
 
 async def test_one_question_has_one_name_wherever_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,9 +81,9 @@ async def test_a_model_with_another_tokenizer_takes_the_place_of_the_base(monkey
     found = await ask(monkeypatch, wanted, desk)
     (given,) = desk.inputs[0].values()
     assert given == {"model.tokenizer": "sha256:3"}
-    assert verifying.base_in(wanted, {"model": found}) == Base(repo="org/base", digest="sha256:1")
-    assert verifying.base_in(spec(), {"model": await ask(monkeypatch, spec(), Asked())}) == Base(repo="org/base")
-    assert verifying.base_in(spec(), {}) == Base(repo="org/base"), "a cycle that was begun before goes on"
+    assert base_model_check.base_in(wanted, {"model": found}) == Base(repo="org/base", digest="sha256:1")
+    assert base_model_check.base_in(spec(), {"model": await ask(monkeypatch, spec(), Asked())}) == Base(repo="org/base")
+    assert base_model_check.base_in(spec(), {}) == Base(repo="org/base"), "a cycle that was begun before goes on"
 
 
 async def test_only_what_trying_again_does_not_mend_is_the_files_fault(monkeypatch: pytest.MonkeyPatch) -> None:

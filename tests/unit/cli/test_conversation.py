@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tunefleet.cli import chat, conversation, growing
+from tunefleet.cli import chat, conversation, streaming_output
 from tunefleet.cli.console import err, out
-from tunefleet.cli.growing import Answer
+from tunefleet.cli.streaming_output import Answer
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.schemas.chat import ChatPiece, ChatRequest, ChatView
 
@@ -137,14 +137,14 @@ def test_answers_side_by_side_stand_on_the_screen_once_however_long_they_are(mon
         yield END
 
     painted = threading.Semaphore(0)
-    beside = growing._beside
+    beside = streaming_output._beside
 
     def paint(*about: Any) -> Any:
         painted.release(2)
         return beside(*about)
 
-    monkeypatch.setattr(growing, "_EVERY_S", 0.001)
-    monkeypatch.setattr(growing, "_beside", paint)
+    monkeypatch.setattr(streaming_output, "_EVERY_S", 0.001)
+    monkeypatch.setattr(streaming_output, "_beside", paint)
     talk = talk_of(FakeClient(long), "base", "tuned")
     conversation.once(talk, "Tell me.", as_json=False)
     lines = shown(screen.getvalue())
@@ -159,7 +159,8 @@ def test_what_grows_is_cut_to_the_end_that_the_screen_has_room_for(monkeypatch: 
     answers[0].text = "\n".join(f"line {number}" for number in range(40))
     answers[1].waiting = "It hangs."
     lines = [
-        "".join(each.text for each in line).split(maxsplit=2) for line in out().render_lines(growing._Tail(answers))
+        "".join(each.text for each in line).split(maxsplit=2)
+        for line in out().render_lines(streaming_output._Tail(answers))
     ]
     assert len(lines) < HEIGHT
     assert lines[:2] == [["base", "tuned"], ["line", "31"]]
@@ -182,7 +183,7 @@ def test_no_character_is_lost_of_an_answer_that_grows_while_it_is_read(capsys: p
     answer = Growing("base")
     alive = iter([True, True, False])
     thread = SimpleNamespace(is_alive=lambda: next(alive), join=lambda _: None)
-    growing.follow([answer], [thread], shown=True)  # type: ignore[list-item]
+    streaming_output.follow([answer], [thread], shown=True)  # type: ignore[list-item]
     assert capsys.readouterr().out == "abc\n"
 
 
@@ -251,8 +252,8 @@ def test_why_nothing_comes_is_told_once_and_is_no_answer(
         telling.set()
         return err()
 
-    monkeypatch.setattr(growing, "err", told)
-    monkeypatch.setattr(growing, "_EVERY_S", 0.001)
+    monkeypatch.setattr(streaming_output, "err", told)
+    monkeypatch.setattr(streaming_output, "_EVERY_S", 0.001)
     conversation.once(talk_of(FakeClient(waits), "base"), "Hello?", as_json=False)
     written = capsys.readouterr()
     assert written.err == "The worker does not answer. Waiting…\n"

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tunefleet.cli import options, words
+from tunefleet.cli import formatting, options
 from tunefleet.errors import InputError
 
 
@@ -13,7 +13,7 @@ from tunefleet.errors import InputError
     [(None, "–"), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (800 << 20, "800 MiB"), (3 << 40, "3.0 TiB")],
 )
 def test_sizes(size_bytes: float | None, text: str) -> None:
-    assert words.size(size_bytes) == text
+    assert formatting.size(size_bytes) == text
 
 
 @pytest.mark.parametrize(
@@ -21,19 +21,19 @@ def test_sizes(size_bytes: float | None, text: str) -> None:
     [(None, "–"), (float("inf"), "–"), (-3, "0:00"), (42, "0:42"), (3725, "1:02:05"), (3 * 86_400 + 7200, "3d 2h")],
 )
 def test_durations(seconds: float | None, text: str) -> None:
-    assert words.duration(seconds) == text
+    assert formatting.duration(seconds) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(None, "–"), (0.0042, "4.2 ms"), (0.151, "151 ms"), (1.5, "1.50 s")])
 def test_step_times(seconds: float | None, text: str) -> None:
-    assert words.step_time(seconds) == text
+    assert formatting.step_time(seconds) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(5, "5s"), (600, "10m"), (7200, "2h"), (6 * 86_400, "6d"), (-4, "0s")])
 def test_ages(seconds: int, text: str) -> None:
     now = datetime(2026, 1, 10, tzinfo=UTC)
-    assert words.age(now - timedelta(seconds=seconds), now=now) == text
-    assert words.age(None) == "–"
+    assert formatting.age(now - timedelta(seconds=seconds), now=now) == text
+    assert formatting.age(None) == "–"
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,11 @@ def test_ages(seconds: int, text: str) -> None:
     ],
 )
 def test_numbers(value: float | str | None, text: str) -> None:
-    assert words.number(value) == text
+    assert formatting.number(value) == text
 
 
 def test_counts() -> None:
-    assert (words.plural(1, "task"), words.plural(2, "task")) == ("1 task", "2 tasks")
+    assert (formatting.plural(1, "task"), formatting.plural(2, "task")) == ("1 task", "2 tasks")
 
 
 def test_sets_are_read_as_yaml_and_may_start_with_spec() -> None:

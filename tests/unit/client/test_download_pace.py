@@ -9,7 +9,7 @@ import pytest
 
 from tunefleet.client import download
 from tunefleet.client.download import Address, Downloader
-from tunefleet.client.stopping import Stop
+from tunefleet.client.interrupt import Stop
 from tunefleet.errors import UnreachableError
 
 HOUR_S = 3600.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunefleet.client.submitting import override
+from tunefleet.client.submission import override
 from tunefleet.errors import SpecError
 
 HEAD = "apiVersion: tunefleet/v1\nmetadata: {name: w}\nspec:\n"

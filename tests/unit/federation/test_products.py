@@ -12,7 +12,7 @@ from tunefleet.errors import InputError
 from tunefleet.federation import RESIDUAL, Update, aggregate, config_of, exact, refit, update_in
 from tunefleet.federation.fidelity import product_error, with_error
 from tunefleet.federation.truncate import Truncated, truncate
-from tunefleet.spec.federating import StrategySpec
+from tunefleet.spec.federation_options import StrategySpec
 
 EXACT = StrategySpec(name="fedavg_exact")
 

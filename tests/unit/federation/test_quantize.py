@@ -14,7 +14,7 @@ from tests.unit.federation.adapters import factors
 from tunefleet.errors import AdapterRefused
 from tunefleet.federation import AdapterFile, write_tensors
 from tunefleet.federation.quantize import GROUP, UPLOAD_DTYPE, packed, unpack, unpacked, write_int8
-from tunefleet.federation.writing import AdapterWriter
+from tunefleet.federation.safetensors_writer import AdapterWriter
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ from tests.unit.federation.adapters import PREFIX, Arrays, Q, V, difference, fac
 from tunefleet.errors import AdapterRefused, InputError
 from tunefleet.federation import TENSORS, Update, aggregate, update_in
 from tunefleet.federation.coordinates import network, order, trimmed
-from tunefleet.spec.federating import StrategySpec
+from tunefleet.spec.federation_options import StrategySpec
 
 A = f"{PREFIX}{Q}.lora_A.weight"
 HEAD = f"{PREFIX}lm_head.weight"

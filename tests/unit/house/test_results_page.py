@@ -12,7 +12,7 @@ import pytest
 from tunefleet.executors.api import ApiExecutor
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.executors.registry import GROUP
-from tunefleet.testing.running import offer_of
+from tunefleet.testing.job_runner import offer_of
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "reference" / "results.md").read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ from tunefleet.db.federations.rounds import RoundRow
 from tunefleet.federation import AdapterFile, read_config
 from tunefleet.federation.contract import check, contract_of
 from tunefleet.federation.floats import Array
-from tunefleet.federation.writing import write_tensors
+from tunefleet.federation.safetensors_writer import write_tensors
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.federation import service, versions
 from tunefleet.orchestrator.federation.round_scheduler import RoundKeeper
@@ -30,7 +30,7 @@ from tunefleet.orchestrator.federation.updates.acceptance import Accepted, Arriv
 from tunefleet.orchestrator.federation.version_archives import with_archive
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.federated import FederationCreated, VersionDetail
-from tunefleet.spec.federating import FederationSpec
+from tunefleet.spec.federation_options import FederationSpec
 
 RANK, ROWS, COLUMNS = 2, 3, 4
 A, B = (f"base_model.model.layer.lora_{side}.weight" for side in "AB")

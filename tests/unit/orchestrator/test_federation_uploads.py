@@ -21,9 +21,9 @@ from tunefleet.orchestrator.federation.participants import FederationActor, may_
 from tunefleet.orchestrator.federation.updates import intake
 from tunefleet.orchestrator.federation.updates.archive_layout import find_adapter, find_recipes_adapter, is_tokenizer
 from tunefleet.orchestrator.federation.updates.equality import untrained
-from tunefleet.orchestrator.federation.updates.staging import Landing, keep
+from tunefleet.orchestrator.federation.updates.scratch import Landing, keep
 from tunefleet.orchestrator.federation.updates.uploads import read_fields
-from tunefleet.spec.federating import FederationSpec
+from tunefleet.spec.federation_options import FederationSpec
 
 SECRET = b"s" * 32
 ROW = FederationRow(

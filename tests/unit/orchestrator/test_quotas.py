@@ -27,7 +27,7 @@ from tunefleet.schemas.api import BlobQuery, FileEntry, KeyCreate, SubmitRequest
 from tunefleet.schemas.projects import ProjectChange, ProjectCreate
 from tunefleet.schemas.training_jobs import JobRegistration
 from tunefleet.schemas.worker_link import Gpu
-from tunefleet.spec.federating import FederationSpec
+from tunefleet.spec.federation_options import FederationSpec
 
 GPUS = tuple(Gpu(index=number, uuid=f"GPU-{number}", name="L40", memory_total_bytes=48 << 30) for number in range(2))
 ON_GPU = TRAIN.replace("spec:\n", "spec:\n  resources: {hardware: {gpu: {count: 2}}}\n")

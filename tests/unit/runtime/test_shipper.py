@@ -12,8 +12,8 @@ import pytest
 
 from tunefleet.errors import OffsetConflict, UnreachableError
 from tunefleet.runtime import job_log
-from tunefleet.runtime import log_shipping as module
-from tunefleet.runtime.log_shipping import JournalShipper
+from tunefleet.runtime import log_shipper as module
+from tunefleet.runtime.log_shipper import JournalShipper
 from tunefleet.schemas.job_folder import JobFolder, Shipped
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tunefleet.errors import InputError, MachineError, TunefleetError
-from tunefleet.simulation import drawing, plan, profile, redis_process
+from tunefleet.simulation import plan, plot, profile, redis_process
 from tunefleet.simulation.documents import BATCH, documents
 from tunefleet.spec import parse_workflow
 
@@ -64,12 +64,12 @@ def test_documents_hold_every_task_once_are_valid_and_ask_for_what_there_is() ->
 
 def test_a_plot_that_cannot_be_drawn_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="SVG"):
-        drawing.check(tmp_path / "a.png")
+        plot.check(tmp_path / "a.png")
     with pytest.raises(InputError, match="not there"):
-        drawing.check(tmp_path / "no" / "a.svg")
-    monkeypatch.setattr(drawing, "find_spec", lambda _: None)
+        plot.check(tmp_path / "no" / "a.svg")
+    monkeypatch.setattr(plot, "find_spec", lambda _: None)
     with pytest.raises(MachineError) as caught:
-        drawing.check(tmp_path / "a.svg")
+        plot.check(tmp_path / "a.svg")
     assert "[examples]" in str(caught.value.hint)
 
 

@@ -14,11 +14,11 @@ from tunefleet.cli import simulate_view
 from tunefleet.cli.console import say
 from tunefleet.errors import InputError
 from tunefleet.schemas.api import TaskView
-from tunefleet.simulation import curves, drawing
+from tunefleet.simulation import curves, plot
 from tunefleet.simulation.held import Trace
 from tunefleet.simulation.plan import Plan
 from tunefleet.simulation.report import CrowdEnd, Report, Sample, ServerCost, rate, spread
-from tunefleet.simulation.summing import Found, questions, report
+from tunefleet.simulation.totals import Found, questions, report
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -152,7 +152,7 @@ def _drawn(file: Path) -> tuple[list[list[tuple[float, float]]], list[str]]:
 
 def test_a_load_is_drawn_over_time(tmp_path: Path) -> None:
     required("matplotlib")
-    drawing.draw_load(_at(10, 101.0), tmp_path / "one.svg")
+    plot.draw_load(_at(10, 101.0), tmp_path / "one.svg")
     lines, labels = _drawn(tmp_path / "one.svg")
     assert [len(points) for points in lines] == [2, 1, 2], "of the processor one sample has nothing"
     assert {"memory of the server, MiB", "processor, cores", "tasks ended", "seconds"} <= set(labels)
@@ -165,7 +165,7 @@ def test_a_load_is_drawn_over_time(tmp_path: Path) -> None:
 def test_a_series_is_drawn_over_its_loads(tmp_path: Path) -> None:
     required("matplotlib")
     series = curves.series([_at(10, 101.0), _at(100, 110.0), _at(1000, 200.0)])
-    drawing.draw_series(series, tmp_path / "more.svg")
+    plot.draw_series(series, tmp_path / "more.svg")
     lines, labels = _drawn(tmp_path / "more.svg")
     assert [len(points) for points in lines] == [3] * len(series.curves)
     assert labels.count("workers") == len(series.curves)
@@ -181,4 +181,4 @@ def test_a_plot_that_could_not_be_written_is_refused_before_anything_is_measured
 ) -> None:
     required("matplotlib")
     with pytest.raises(InputError, match=words):
-        drawing.check(tmp_path / name)
+        plot.check(tmp_path / name)

@@ -10,7 +10,7 @@ from tunefleet.errors import ReferenceFault, SpecError
 from tunefleet.spec import ConditionSpec, fill_secrets, parse_workflow, resolve, unmet
 from tunefleet.spec import lookup as lookup_module
 from tunefleet.spec.placeholders import MAX_PLACEHOLDER, Reference
-from tunefleet.spec.room import MAX_RESOLVED_CHARACTERS, MAX_RESOLVED_LEVELS, MAX_RESOLVED_VALUES
+from tunefleet.spec.size_limits import MAX_RESOLVED_CHARACTERS, MAX_RESOLVED_LEVELS, MAX_RESOLVED_VALUES
 
 LONG = "x" * 1_000_000
 FITS = MAX_RESOLVED_CHARACTERS // len(LONG)

@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from tunefleet.errors import Fault, SpecError
-from tunefleet.spec import cycles, edges, explain, nodes, parse_workflow, placeholders, result_keys, words
+from tunefleet.spec import cycles, edges, explain, nodes, parse_workflow, placeholders, result_keys, suggestions
 from tunefleet.spec.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS, MAX_TASKS
 from tunefleet.spec.edges import Edge
 from tunefleet.spec.pipeline import Draft
 from tunefleet.spec.placeholders import MAX_PLACEHOLDER, Stray, pieces
-from tunefleet.spec.shown import MAX_FAULTS, More
 from tunefleet.spec.text import MAX_VALUES, Source
+from tunefleet.spec.value_preview import MAX_FAULTS, More
 
 HEAD = "apiVersion: tunefleet/v1\nspec:\n  taskType: echo\n"
 
@@ -139,7 +139,7 @@ def test_names_are_guessed_for_the_first_of_many_faults(monkeypatch: pytest.Monk
     assert str(found[0].hint).startswith("did you mean first")
     assert str(found[-1].hint).startswith("there are first0, first1, ")
     assert guess.count == 20
-    assert words.nearest("a" * 65, ["a" * 65]) is None
+    assert suggestions.nearest("a" * 65, ["a" * 65]) is None
 
 
 def test_a_fault_that_all_share_is_not_looked_for_in_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,12 +18,12 @@ from tunefleet.errors import ForbiddenError, InputError, NotFoundError
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.compat_results import ResultFile
 from tunefleet.schemas.worker_link import InputRef, Offer
-from tunefleet.worker.bringing import Bringer
-from tunefleet.worker.fetching import Fetching
+from tunefleet.worker.fetch_progress import Fetching
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.ports import Delivery
-from tunefleet.worker.preparing import paths_here
+from tunefleet.worker.preparation import paths_here
 from tunefleet.worker.site import Site
+from tunefleet.worker.spec_files import Bringer
 from tunefleet.worker.transfers import Transfers
 
 TRAIN: dict[str, Any] = {

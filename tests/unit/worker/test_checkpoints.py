@@ -17,7 +17,7 @@ from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import InputRef, ResumeFrom
 from tunefleet.trainer_control.checkpoints.manifest import fault_of, finish_checkpoint, list_whole
 from tunefleet.worker import uploads
-from tunefleet.worker.restoring import Restorer
+from tunefleet.worker.checkpoint_restore import Restorer
 
 
 def make(folder: JobFolder, step: int, *, best: int | None = None, content: bytes = b"weights") -> Path:

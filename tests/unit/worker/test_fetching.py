@@ -17,7 +17,7 @@ from tunefleet.errors import UnreachableError
 from tunefleet.schemas.compat_results import ResultFile
 from tunefleet.schemas.job_folder import JobStatus
 from tunefleet.schemas.worker_link import InputRef, ResumeFrom
-from tunefleet.worker import fetching
+from tunefleet.worker import fetch_progress
 
 SOON_S = 2.0
 INPUTS = {"data.path": InputRef(digest="ab" * 32, name="rows.jsonl")}
@@ -109,7 +109,7 @@ def test_a_file_that_does_not_come_is_said_and_ends_while_the_server_hears_the_w
         raise UnreachableError("http://127.0.0.1:8000 does not answer.")
 
     world.files.fetch_artifact = away  # type: ignore[method-assign]
-    monkeypatch.setattr(fetching, "PATIENCE_S", 1.5)
+    monkeypatch.setattr(fetch_progress, "PATIENCE_S", 1.5)
     caplog.set_level(logging.WARNING)
     token = world.server.offer(inputs=INPUTS)
     with Running(world):
@@ -131,8 +131,8 @@ def test_a_file_of_a_server_that_is_down_is_waited_for(world: World, monkeypatch
         return fetch(digest, dest)
 
     world.files.fetch_artifact = away  # type: ignore[method-assign]
-    monkeypatch.setattr(fetching, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(fetching, "HEARD_S", 0.0)
+    monkeypatch.setattr(fetch_progress, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(fetch_progress, "HEARD_S", 0.0)
     world.server.offer(inputs=INPUTS)
     with Running(world):
         world.job()
@@ -174,7 +174,7 @@ def test_whatever_is_fetched_is_said_and_ends_while_the_server_hears_the_worker(
     monkeypatch.setattr(world.files, "fetch_artifact", away)
     monkeypatch.setattr(world.files, "fetch_result_file", away)
     monkeypatch.setattr(world.files, "result_files", (lambda _: FILES) if listed else away)
-    monkeypatch.setattr(fetching, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(fetch_progress, "PATIENCE_S", 0.1)
     token = world.server.offer(**more)
     with Running(world):
         finish = world.server.finished(token)

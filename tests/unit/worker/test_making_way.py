@@ -11,9 +11,9 @@ from tunefleet.errors import MachineError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.worker_link import InputRef
 from tunefleet.settings import WorkerSettings
-from tunefleet.worker.leaving import Leaving, LeftEnd
+from tunefleet.worker.ephemeral import Once
+from tunefleet.worker.machine_departure import Leaving, LeftEnd
 from tunefleet.worker.mailbox import Mailbox
-from tunefleet.worker.once import Once
 
 PAUSED = FakeEnd("paused", TaskReason.PAUSED)
 

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 from tunefleet.settings import WorkerSettings
-from tunefleet.worker.once import Once
+from tunefleet.worker.ephemeral import Once
 
 HOST = socket.gethostname().partition(".")[0]
 

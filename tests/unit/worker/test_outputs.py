@@ -18,7 +18,7 @@ from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.worker import deliver
-from tunefleet.worker.light import run_light
+from tunefleet.worker.inline_tasks import run_light
 from tunefleet.worker.outputs import Outputs
 from tunefleet.worker.transfers import Transfers
 

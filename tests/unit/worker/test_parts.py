@@ -14,7 +14,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.worker_link import Finish, MergedTask, Offer
 from tunefleet.worker.discard import Discarder
-from tunefleet.worker.light import LightTasks
+from tunefleet.worker.inline_tasks import LightTasks
 from tunefleet.worker.outbox import Outbox
 
 

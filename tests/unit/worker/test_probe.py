@@ -17,7 +17,7 @@ from tunefleet.schemas.worker_link import ExecutorOffer, Offer
 from tunefleet.settings import WorkerSettings
 from tunefleet.worker import hub, probe
 from tunefleet.worker import main as worker_main
-from tunefleet.worker.noticing import Noticed
+from tunefleet.worker.change_detector import Noticed
 
 GIB = 1 << 30
 MACHINE = (

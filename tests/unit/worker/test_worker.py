@@ -18,7 +18,7 @@ from tunefleet.executors.echo import EchoExecutor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.job_folder import JobFolder, Shipped
 from tunefleet.schemas.worker_link import InputRef
-from tunefleet.worker import deliver, light
+from tunefleet.worker import deliver, inline_tasks
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def world(tmp_path: Path) -> World:
 
 
 def test_light_tasks_go_from_offer_to_finish_without_an_accept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(light, "_LINGER_S", 30.0)  # however long eight of them take here
+    monkeypatch.setattr(inline_tasks, "_LINGER_S", 30.0)  # however long eight of them take here
     tokens = [world.server.offer(f"t{i}", kind="echo", spec={"data": {"items": ["a", "b"]}}) for i in range(20)]
     with Running(world):
         finishes = [world.server.finished(token) for token in tokens]
@@ -209,7 +209,7 @@ def test_records_that_the_server_lacks_are_shipped_again(world: World) -> None:
 
 
 def test_a_cancel_gets_through_once_a_full_disk_has_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunefleet.worker.ending._CANCEL_PAUSE_S", 0.01)
+    monkeypatch.setattr("tunefleet.worker.job_end._CANCEL_PAUSE_S", 0.01)
     token = world.server.offer()
     with Running(world) as running:
         job = world.job()

@@ -19,8 +19,8 @@ from tunefleet.errors import InputError
 from tunefleet.schemas.chat import ChatMessage, ChatPiece, ChatRequest
 from tunefleet.spec import ChatTaskSpec
 from tunefleet.spec.generation import InferenceSpec
-from tunefleet.workloads.chat.gpu_sharing import share_of_two
-from tunefleet.workloads.engine.prompt_encoding import Prompts
+from tunefleet.workloads.chat.gpu_shares import share_of_two
+from tunefleet.workloads.engine.prompt_encoder import Prompts
 from tunefleet.workloads.engine.protocol import Choice, EngineModel, Request
 from tunefleet.workloads.engine.structured_output import _grammar
 

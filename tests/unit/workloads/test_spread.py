@@ -15,14 +15,14 @@ from tunefleet.spec import TrainingTaskSpec, load_task_spec
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Hardware, KERNELS, Kernels, Setting, base_model, deepspeed, model_loading, parse_args, supervised, torchrun
+    global Hardware, KERNELS, Kernels, Setting, base_model, deepspeed, weights_loader, parse_args, supervised, torchrun
     pytest.importorskip("torch")
 
     from torch.distributed.run import parse_args
 
     from tunefleet.workloads.common import base_model
     from tunefleet.workloads.distributed import torchrun
-    from tunefleet.workloads.training import deepspeed, model_loading, supervised
+    from tunefleet.workloads.training import deepspeed, supervised, weights_loader
     from tunefleet.workloads.training.arguments import Setting
     from tunefleet.workloads.training.hardware import Hardware, Kernels
 
@@ -137,6 +137,6 @@ def test_layers_are_laid_on_all_devices_of_one_process(
         given.update(options)
         return object()
 
-    monkeypatch.setattr(model_loading.AutoModelForCausalLM, "from_pretrained", load)
-    model_loading.load_model(base_model.Source("m", "folder"), KERNELS, spread=spread)
+    monkeypatch.setattr(weights_loader.AutoModelForCausalLM, "from_pretrained", load)
+    weights_loader.load_model(base_model.Source("m", "folder"), KERNELS, spread=spread)
     assert given.get("device_map") == placed

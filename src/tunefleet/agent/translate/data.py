@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tunefleet.agent.translate import pairs
+from tunefleet.agent.translate.config_reader import Reading
 from tunefleet.agent.translate.methods import PAIRS
-from tunefleet.agent.translate.reading import Reading
 
 HELD_OUT: Final = 0.2
 """The document's split of a single set: 80 % are trained on, drawn by seed 42."""

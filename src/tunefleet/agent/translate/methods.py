@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tunefleet.agent.translate.reading import Reading
+from tunefleet.agent.translate.config_reader import Reading
 
 PAIRS: Final = frozenset({"dpo", "orpo"})
 """Methods that learn from a better and a worse answer; their task kind is called as they are."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tunefleet.agent.translate.reading import Reading
+from tunefleet.agent.translate.config_reader import Reading
 
 FORMATS: Final = frozenset({"dpo", "orpo", "preference", "preferences", "pairs", "chosen_rejected"})
 """Names of the one layout of pairs: the columns `prompt`, `chosen` and `rejected`."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tunefleet.agent.translate import pairs
+from tunefleet.agent.translate.config_reader import Reading
 from tunefleet.agent.translate.machine import Defaults
 from tunefleet.agent.translate.methods import PAIRS
-from tunefleet.agent.translate.reading import Reading
 
 _STRAIGHT: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("max_steps", ("training.max_steps",)),

@@ -32,7 +32,7 @@ from tunefleet.orchestrator.federation.participants import Who
 from tunefleet.orchestrator.federation.signed_links import Signer
 from tunefleet.orchestrator.federation.updates import uploads
 from tunefleet.orchestrator.federation.updates.acceptance import Accepted
-from tunefleet.orchestrator.federation.updates.staging import Landing, too_large
+from tunefleet.orchestrator.federation.updates.scratch import Landing, too_large
 from tunefleet.orchestrator.storage.signed_urls import Signature
 from tunefleet.schemas.api import Problem
 from tunefleet.schemas.federated import (

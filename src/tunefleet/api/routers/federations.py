@@ -56,7 +56,7 @@ from tunefleet.schemas.federated import (
 )
 from tunefleet.schemas.federated_tokens import FederationToken, TokenReplace
 from tunefleet.schemas.worker_link import Cursor as Reached
-from tunefleet.spec.federating import FederationSpec
+from tunefleet.spec.federation_options import FederationSpec
 
 router = Router(prefix="/federations", tags=["federations"])
 

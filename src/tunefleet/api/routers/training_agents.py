@@ -11,7 +11,7 @@ from tunefleet.api import request_bodies
 from tunefleet.api.auth import AgentKey, CoreDep, Member, Reader
 from tunefleet.api.routing import Router
 from tunefleet.api.training_errors import TrainingRoute
-from tunefleet.orchestrator.training_protocol import agent_list, claims, polling
+from tunefleet.orchestrator.training_protocol import agent_calls, agent_list, claims
 from tunefleet.orchestrator.training_protocol.agents import Introduction
 from tunefleet.schemas.base import Line, Name
 from tunefleet.schemas.training import ClaimReply, Heartbeat, HeartbeatReply, PollReply
@@ -57,7 +57,7 @@ async def poll(
 
     An agent gets jobs of its key's owner; with the fleet's own worker key, or an admin's, everybody's.
     """
-    return await polling.poll(core, key, who, wait_s=wait_s or x_poll_wait or 0.0, want=x_agent_want)
+    return await agent_calls.poll(core, key, who, wait_s=wait_s or x_poll_wait or 0.0, want=x_agent_want)
 
 
 @router.post("/agent/claim/{task_id}")
@@ -69,7 +69,7 @@ async def claim(core: CoreDep, key: AgentKey, who: Who, task_id: str) -> ClaimRe
 @router.post("/agent/heartbeat", openapi_extra=request_bodies.documented(request_bodies.json_of(Heartbeat)))
 async def heartbeat(request: Request, core: CoreDep, key: AgentKey, who: Who) -> HeartbeatReply:
     """Renew the lease of what the agent holds (ours; the document's agents do without)."""
-    return await polling.heartbeat(core, key, who, await request_bodies.read(request, Heartbeat))
+    return await agent_calls.heartbeat(core, key, who, await request_bodies.read(request, Heartbeat))
 
 
 @router.get("/agents")

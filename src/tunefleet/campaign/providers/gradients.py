@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from tunefleet.campaign.contract import Candidate, CycleFailed, NeedsYou, Order, Progress, StepFailed
-from tunefleet.campaign.hub import repo_of
+from tunefleet.campaign.hub_models import repo_of
 from tunefleet.campaign.providers import gradients_wire as wire
 from tunefleet.campaign.providers.gradients_wire import TaskState
 from tunefleet.client import AsyncClient

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import orjson
 
-from tunefleet.campaign import progress, sourcing
+from tunefleet.campaign import data_documents, progress
 from tunefleet.campaign.contract import Candidate, Order, Progress
-from tunefleet.campaign.desk import document, inputs_of, model_of
+from tunefleet.campaign.task_client import document, inputs_of, model_of
 from tunefleet.client import AsyncClient
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskStatus
@@ -108,7 +108,7 @@ def training(order: Order) -> dict[str, Any]:
     body: dict[str, Any] = {
         "taskType": "lora_sft",
         **blocks,
-        "data": {"artifact": order.data.artifact_id, **sourcing.columns(spec)},
+        "data": {"artifact": order.data.artifact_id, **data_documents.columns(spec)},
         "limits": {"max_runtime_s": order.hours * _HOUR_S},
         **said,
     }

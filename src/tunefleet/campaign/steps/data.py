@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunefleet.campaign import places, s3_sources, sourcing, terms, verifying
+from tunefleet.campaign import base_model_check, data_documents, publish_targets, s3_sources, terms
 from tunefleet.campaign.contract import Later, Outcome, StepContext
-from tunefleet.campaign.desk import Desk, result_of
 from tunefleet.campaign.position import chunk_at
 from tunefleet.campaign.steps.repeatable import Repeatable
+from tunefleet.campaign.task_client import Desk, result_of
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.schemas.api import ArtifactView, TaskDetail
 
@@ -21,9 +21,9 @@ class DataStep(Repeatable):
     async def plan(self, context: StepContext) -> Outcome:
         """Say which chunk is to be cut, and where a model of it goes; what is wrong with that is said first."""
         terms.check(context)
-        to = places.place_of(context)
+        to = publish_targets.place_of(context)
         if to is not None:
-            await places.check(context, to)
+            await publish_targets.check(context, to)
         return {"position": context.state.position, "seed": context.spec.random_seed, "to": to}
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
@@ -31,18 +31,18 @@ class DataStep(Repeatable):
         spec, desk = context.spec, Desk(context)
         for text in terms.doubts(context.state.name, spec, context.settings, context.provider.name):
             await context.log(text)
-        model = await verifying.verified(context)
-        body, inputs = sourcing.rows_document(spec, await s3_sources.fetched(context))
-        leaves = {sourcing.ROWS: (sourcing.TRAIN, sourcing.TEST)}
+        model = await base_model_check.verified(context)
+        body, inputs = data_documents.rows_document(spec, await s3_sources.fetched(context))
+        leaves = {data_documents.ROWS: (data_documents.TRAIN, data_documents.TEST)}
         tasks = await desk.shared("rows", body, inputs, leaves=leaves)
-        made = next(task for task in tasks if task.name == sourcing.ROWS)
-        train = _file(made, await desk.left(made.id, sourcing.TRAIN))
-        test = _file(made, await desk.left(made.id, sourcing.TEST))
+        made = next(task for task in tasks if task.name == data_documents.ROWS)
+        train = _file(made, await desk.left(made.id, data_documents.TRAIN))
+        test = _file(made, await desk.left(made.id, data_documents.TEST))
         chunk = chunk_at(
             int(intent["position"]), rows=train["rows"], most=spec.samples_per_training, seed=int(intent["seed"])
         )
         name = f"{context.state.name}-{context.state.number}-chunk"
-        (cut,) = await desk.run("chunk", sourcing.chunk_document(name, train["artifact_id"], chunk))
+        (cut,) = await desk.run("chunk", data_documents.chunk_document(name, train["artifact_id"], chunk))
         await context.log(
             f"chunk {chunk.index + 1} of {chunk.count} in epoch {chunk.epoch}: "
             f"rows {chunk.start:,} to {chunk.stop:,} of {train['rows']:,}; {test['rows']:,} rows are held out"
@@ -51,7 +51,7 @@ class DataStep(Repeatable):
             "rows_task": made.id,
             "train": train,
             "test": test,
-            "chunk": _file(cut, await desk.left(cut.id, sourcing.TRAIN)),
+            "chunk": _file(cut, await desk.left(cut.id, data_documents.TRAIN)),
             "epoch": chunk.epoch,
             "index": chunk.index,
             "chunks": chunk.count,

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from tunefleet.campaign import gate, sourcing
+from tunefleet.campaign import data_documents, gate
 from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, NeedsYou, Outcome, StepContext
-from tunefleet.campaign.desk import Desk, TaskFailed, digest_of, document, inputs_of, model_of, result_of
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.campaign.steps.submit import chosen_base, original
+from tunefleet.campaign.task_client import Desk, TaskFailed, digest_of, document, inputs_of, model_of, result_of
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.spec.campaign import CampaignSpec
-from tunefleet.spec.evaluating import ITEMS_FOLDER
+from tunefleet.spec.evaluate_task import ITEMS_FOLDER
 
 _TRIES: Final = 2
 """After so many further tries what a machine had no room or time for is taken for the candidate's own fault."""
@@ -139,7 +139,7 @@ async def _measured(
 
 
 def _evaluations(spec: CampaignSpec, test: Mapping[str, Any]) -> list[dict[str, Any]]:
-    data: dict[str, Any] = {"artifact": test["artifact_id"], **sourcing.columns(spec)}
+    data: dict[str, Any] = {"artifact": test["artifact_id"], **data_documents.columns(spec)}
     if spec.evaluate.max_rows is not None:
         data["max_samples"] = spec.evaluate.max_rows
     found: list[dict[str, Any]] = [

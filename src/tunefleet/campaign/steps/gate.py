@@ -10,12 +10,12 @@ from typing import Any, Final
 from tunefleet.analysis.evaluation.comparison import Difference, compare
 from tunefleet.campaign import gate
 from tunefleet.campaign.contract import Later, Outcome, StepContext
-from tunefleet.campaign.desk import result_of
-from tunefleet.campaign.room import room
+from tunefleet.campaign.scratch_folder import room
 from tunefleet.campaign.steps.repeatable import Repeatable
+from tunefleet.campaign.task_client import result_of
 from tunefleet.errors import NotFoundError
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.spec.evaluating import ITEMS_FOLDER
+from tunefleet.spec.evaluate_task import ITEMS_FOLDER
 
 _SAME: Final = Difference(0.0, 0.0, 0.0, "the same evaluation", None, "none")
 """Of a candidate that is the very model it is held against."""

@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tunefleet.campaign import places
+from tunefleet.campaign import publish_targets
 from tunefleet.campaign.contract import Candidate, Later, Outcome, StepContext
-from tunefleet.campaign.hub import HUB
-from tunefleet.campaign.room import room
+from tunefleet.campaign.hub_models import HUB
+from tunefleet.campaign.scratch_folder import room
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.integrations.publishing import hub
 from tunefleet.integrations.publishing.campaign_card import Story, write_card
@@ -26,12 +26,12 @@ class PublishStep(Repeatable):
         """Say where it goes."""
         merged = context.outcome(StepName.MERGE)
         there = "artifact_id" not in merged and "taken" not in merged
-        to = places.place_of(context, there=there) if bool(context.outcome(StepName.GATE)["passed"]) else None
+        to = publish_targets.place_of(context, there=there) if bool(context.outcome(StepName.GATE)["passed"]) else None
         if to is None or _stays(merged, to):
             return {"to": to}
         # It was looked at when the cycle began, unless the campaign names another place by now.
         if context.outcome(StepName.DATA).get("to") != to:
-            await places.check(context, to)
+            await publish_targets.check(context, to)
         return {"to": to}
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
@@ -45,7 +45,7 @@ class PublishStep(Repeatable):
         async with room(context, "publish") as folder:
             await _fetch(context, merged, folder)
             await asyncio.to_thread(write_card, folder, _story(context))
-            where = await places.put(context, to, folder)
+            where = await publish_targets.put(context, to, folder)
         await context.log(f"published: {where}")
         return {"url": to, "where": where}
 
@@ -57,11 +57,11 @@ def _stays(merged: Outcome, to: str) -> bool:
 
 async def _fetch(context: StepContext, merged: Outcome, folder: Path) -> None:
     if "artifact_id" in merged:
-        await places.fetch(context, merged["artifact_id"], folder)
+        await publish_targets.fetch(context, merged["artifact_id"], folder)
         return
     # One that somebody else may change or remove: what was measured is what is published.
     await context.book.report(context.state, Activity("downloading", of=merged["url"]))
-    keys = places.keys(context.settings)
+    keys = publish_targets.keys(context.settings)
     await asyncio.to_thread(hub.fetch, merged["url"].removeprefix(HUB), merged.get("revision"), folder, keys)
 
 

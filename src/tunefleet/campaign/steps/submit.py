@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from tunefleet.campaign import terms, uploading, verifying
+from tunefleet.campaign import base_model_check, object_store, terms
 from tunefleet.campaign.budget import cost_of_task
-from tunefleet.campaign.cancelling import cancel_earlier
 from tunefleet.campaign.contract import Base, Later, Material, Order, Outcome, StepContext
+from tunefleet.campaign.order_cancellation import cancel_earlier
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.orchestrator.campaigns.cycle_state import ModelVersion
 
@@ -46,7 +46,9 @@ class SubmitStep:
         ticket = await context.provider.submit(await _with_links(context, order_of(context, intent)))
         await context.log(f"the order {intent['key']} is placed at {context.provider.name}: {ticket}")
         placed = await self._placed(context, intent, ticket)
-        return {**placed, "links_until": signed + uploading.LINK_S} if context.provider.fetches_from_store else placed
+        return (
+            {**placed, "links_until": signed + object_store.LINK_S} if context.provider.fetches_from_store else placed
+        )
 
     @staticmethod
     async def _placed(context: StepContext, intent: Outcome, ticket: str) -> Outcome:
@@ -83,7 +85,7 @@ def base_of(context: StepContext, promoted: ModelVersion | None) -> Base:
 
 def original(context: StepContext) -> Base:
     """Return the campaign's own base, as a step behind `data` finds it."""
-    return verifying.base_in(context.spec, context.outcome(StepName.DATA))
+    return base_model_check.base_in(context.spec, context.outcome(StepName.DATA))
 
 
 def chosen_base(context: StepContext) -> Base:
@@ -97,7 +99,7 @@ def order_of(context: StepContext, intent: Outcome) -> Order:
     state, spec = context.state, context.spec
     chunk: dict[str, Any] = dict(context.outcome(StepName.DATA)["chunk"])
     stored = context.provider.fetches_from_store
-    object_key = uploading.named(spec, intent["key"], chunk["digest"]).main if stored else None
+    object_key = object_store.named(spec, intent["key"], chunk["digest"]).main if stored else None
     return Order(
         key=intent["key"],
         name=f"{state.name}-{state.number}",
@@ -115,6 +117,6 @@ async def _with_links(context: StepContext, order: Order) -> Order:
     # the place of another has files of its own.
     if not context.provider.fetches_from_store:
         return order
-    async with uploading.opened(context) as shelf:
+    async with object_store.opened(context) as shelf:
         links = await shelf.links(await shelf.ensure(order.key))
-    return replace(order, data=replace(order.data, url=links.get(uploading.DATASET)), uploads=links)
+    return replace(order, data=replace(order.data, url=links.get(object_store.DATASET)), uploads=links)

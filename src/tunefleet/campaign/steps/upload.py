@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tunefleet.campaign import uploading
+from tunefleet.campaign import object_store
 from tunefleet.campaign.contract import Later, Outcome, StepContext
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.lifecycle.cycle import StepName
@@ -22,7 +22,7 @@ class UploadStep(Repeatable):
         if not intent["needed"]:
             return {}
         key = context.state.order_key
-        async with uploading.opened(context) as shelf:
+        async with object_store.opened(context) as shelf:
             removed = await shelf.sweep(keep=key)
             if removed:
                 await context.log(f"{removed} file(s) of earlier orders are removed from the store")

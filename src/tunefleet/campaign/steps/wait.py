@@ -6,10 +6,10 @@ import asyncio
 from dataclasses import asdict
 from typing import Final
 
-from tunefleet.campaign import places, uploading
+from tunefleet.campaign import object_store, publish_targets
 from tunefleet.campaign.budget import cost_of_time
 from tunefleet.campaign.contract import Later, NeedsYou, OrderFailed, Outcome, StepContext
-from tunefleet.campaign.hub import told_apart
+from tunefleet.campaign.hub_models import told_apart
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.errors import UnreachableError
 from tunefleet.lifecycle.cycle import StepName
@@ -40,7 +40,7 @@ class WaitStep(Repeatable):
                 await context.book.report(context.state, found.activity)
             again_s = every_s if found.again_s is None else found.again_s
             return _later(context, intent, now + again_s, found.detail + _late(context, now))
-        await uploading.clear(context)
+        await object_store.clear(context)
         key = context.outcome(StepName.SUBMIT)["key"]
         for entry in cost_of_time(context.spec.budget, key, found.cost_s):
             await context.book.spend(context.state, entry.what, entry.amount, entry.key)
@@ -53,7 +53,7 @@ class WaitStep(Repeatable):
                 hint="It is looked at again; the command orders again instead, and is paid for again.",
                 verb="retry --from upload",
             )
-        keys = places.keys(context.settings)
+        keys = publish_targets.keys(context.settings)
         try:
             candidates = await asyncio.gather(*(told_apart(each, keys) for each in found.candidates))
         except UnreachableError as error:

@@ -10,7 +10,7 @@ from tunefleet.db.access import audit, usage
 from tunefleet.db.access.usage import SumRow, UsageRow
 from tunefleet.db.rows import AttemptRow
 from tunefleet.errors import NotFoundError
-from tunefleet.orchestrator.access import gpu_metering, quotas
+from tunefleet.orchestrator.access import gpu_usage, quotas
 from tunefleet.orchestrator.access.permissions import Actor, is_operator, may_read
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.views import moment
@@ -75,7 +75,7 @@ def _running(connection: Connection, project: str | None, now: float) -> list[Us
         (AttemptRow(*row[:width])._replace(finished_at=now), row[width], row[width + 1])
         for row in usage.live(connection, project)
     ]
-    return gpu_metering.measured(connection, whose)
+    return gpu_usage.measured(connection, whose)
 
 
 def _as_sum(row: UsageRow, by: wire.UsageBy, since: float) -> SumRow:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.db import Connection
-from tunefleet.db.campaigns import campaigns, cycles, tracking
+from tunefleet.db.campaigns import campaigns, cycles, tracking_outbox
 from tunefleet.db.campaigns.campaigns import CampaignRow
 from tunefleet.db.campaigns.cycles import CycleRow, StepRow
 from tunefleet.errors import ConflictError
@@ -174,7 +174,7 @@ def advance(
     )
     tell(connection, row, "campaign.step", now, cycle=cycle.number, step=cycle.step)
     for tracker in outcome.get("trackers", ()):
-        tracking.enter(connection, row.seq, cycle.number, tracker, now)
+        tracking_outbox.enter(connection, row.seq, cycle.number, tracker, now)
     done = {each.step for each in steps_of(connection, cycle) if each.status == StepStatus.DONE}
     # A cycle that went back keeps what it does not do again.
     step = next((each for each in StepName(cycle.step).and_later if each.value not in done), None)

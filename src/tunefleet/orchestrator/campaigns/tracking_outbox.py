@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tunefleet.db import Connection, wake
-from tunefleet.db.campaigns import campaigns, spend, tracking
+from tunefleet.db.campaigns import campaigns, spend, tracking_outbox
 from tunefleet.db.campaigns import cycles as cycle_rows
 from tunefleet.db.campaigns.campaigns import LineRow
-from tunefleet.db.campaigns.tracking import TrackingRow
+from tunefleet.db.campaigns.tracking_outbox import TrackingRow
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.orchestrator.campaigns import cycles
 from tunefleet.orchestrator.campaigns.cycle_state import CycleState, Unreadable
@@ -76,7 +76,7 @@ class Outbox:
         def operation(connection: Connection) -> list[Untold]:
             unreadable.clear()
             found = []
-            for row in tracking.untold(connection, now, limit=_AT_ONCE):
+            for row in tracking_outbox.untold(connection, now, limit=_AT_ONCE):
                 try:
                     found.append(_untold(connection, row))
                 except Unreadable as error:
@@ -92,11 +92,11 @@ class Outbox:
     async def next_at(self) -> float | None:
         """Return when something is to be told that is not to be told yet, in Unix time; null if there is nothing."""
         now = self._core.clock.wall()
-        return await self._core.read(lambda connection: tracking.next_at(connection, now))
+        return await self._core.read(lambda connection: tracking_outbox.next_at(connection, now))
 
     async def waits(self) -> bool:
         """Say whether anything is yet to be told, now or later."""
-        return await self._core.read(tracking.any_untold)
+        return await self._core.read(tracking_outbox.any_untold)
 
     async def told(self, untold: Untold, place: str) -> None:
         """Store that a tracker has taken a cycle.
@@ -109,7 +109,7 @@ class Outbox:
 
         def operation(connection: Connection) -> None:
             now = self._core.clock.wall()
-            if tracking.change(connection, untold.row, {"told_at": now, "place": text, "error": None}):
+            if tracking_outbox.change(connection, untold.row, {"told_at": now, "place": text, "error": None}):
                 _say(connection, untold.row, "info", f"{untold.tracker} has the cycle: {text}", now)
 
         await self._core.write(operation)
@@ -125,7 +125,7 @@ class Outbox:
         def operation(connection: Connection) -> None:
             now = self._core.clock.wall()
             changes = {"tries": tries, "not_before": now + again_s, "error": text}
-            changed = tracking.change(connection, row, changes)
+            changed = tracking_outbox.change(connection, row, changes)
             if changed and (tries == 1 or tries % _SAID_EVERY == 0 or text != row.error):
                 more = f"{text} It is told again in {again_s:,.0f} s; the campaign goes on."
                 _say(connection, row, "warning", f"{row.tracker} is not told of the cycle: {more}", now)
@@ -138,7 +138,7 @@ class Outbox:
 
         def operation(connection: Connection) -> None:
             now = self._core.clock.wall()
-            tracking.forget(connection, untold.row)
+            tracking_outbox.forget(connection, untold.row)
             _say(connection, untold.row, "info", f"{untold.tracker} is not told of the cycle any more", now)
 
         await self._core.write(operation)

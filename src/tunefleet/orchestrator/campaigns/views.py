@@ -8,11 +8,11 @@ from typing import Any, Final, cast
 import orjson
 
 from tunefleet.db import Connection
-from tunefleet.db.campaigns import cycles, models, spend, tracking
+from tunefleet.db.campaigns import cycles, models, spend, tracking_outbox
 from tunefleet.db.campaigns.campaigns import CampaignRow, LineRow
 from tunefleet.db.campaigns.cycles import CycleRow, StepRow
 from tunefleet.db.campaigns.models import ModelRow
-from tunefleet.db.campaigns.tracking import TrackingRow
+from tunefleet.db.campaigns.tracking_outbox import TrackingRow
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
 from tunefleet.lifecycle.model import Stage
 from tunefleet.orchestrator.campaigns import step_progress
@@ -101,7 +101,7 @@ def cycle_views(
     numbers = [each.number for each in found]
     of_steps = cycles.steps(connection, row.seq, numbers) if steps else []
     costs = spend.of_cycles(connection, row.seq)
-    tracked = tracking.of_cycles(connection, row.seq, numbers)
+    tracked = tracking_outbox.of_cycles(connection, row.seq, numbers)
     versions = {made.cycle: made.version for made in models.of_campaign(connection, row.id, numbers)}
     return [
         _cycle(

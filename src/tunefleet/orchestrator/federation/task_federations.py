@@ -22,7 +22,7 @@ from tunefleet.orchestrator.federation.task_parts import worker_of
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.schemas.worker_link import FederatedPart
 from tunefleet.spec.federated_training import FederatedTrainingSpec
-from tunefleet.spec.federating import FederationSpec
+from tunefleet.spec.federation_options import FederationSpec
 
 _MARK: Final = '"federation"'
 

@@ -42,7 +42,7 @@ from tunefleet.schemas.federated import (
     JobCreated,
 )
 from tunefleet.spec.explain import explain
-from tunefleet.spec.federating import FederationSpec, StrategyName, StrategySpec
+from tunefleet.spec.federation_options import FederationSpec, StrategyName, StrategySpec
 from tunefleet.spec.text import Source
 
 HELD_S: Final = 50.0

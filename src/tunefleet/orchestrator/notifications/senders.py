@@ -11,7 +11,7 @@ from email.message import EmailMessage
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from tunefleet.client.reach import Reach, addresses_of
+from tunefleet.client.ssrf_guard import Reach, addresses_of
 from tunefleet.client.webhook import post
 from tunefleet.errors import ForbiddenError, InputError, MachineError, TunefleetError, UnreachableError
 from tunefleet.orchestrator.credential_filter import scrub

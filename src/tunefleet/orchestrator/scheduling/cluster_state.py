@@ -15,7 +15,7 @@ from tunefleet.db.repositories.controls import ControlRow
 from tunefleet.db.repositories.queue import STRIKES
 from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.orchestrator.access import quotas
-from tunefleet.orchestrator.clusters import pending as waiting_for
+from tunefleet.orchestrator.clusters import wait_reasons as waiting_for
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.scheduling import worker_state
 from tunefleet.orchestrator.scheduling.worker_state import About

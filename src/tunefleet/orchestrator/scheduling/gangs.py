@@ -14,7 +14,7 @@ from tunefleet.db import Connection, wake
 from tunefleet.db.repositories import attempts, tasks
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.orchestrator.access import gpu_metering
+from tunefleet.orchestrator.access import gpu_usage
 from tunefleet.orchestrator.credential_filter import scrub
 from tunefleet.orchestrator.tasks import unreported_ends
 from tunefleet.orchestrator.tasks.verdicts import reason_of
@@ -94,7 +94,7 @@ def release(connection: Connection, heads: Iterable[AttemptRow], rows: Mapping[s
             if node.member and node.open
         ]
         attempts.store(connection, left)
-        gpu_metering.ended(connection, left, rows)
+        gpu_usage.ended(connection, left, rows)
         wake(connection, *(f"worker:{node.worker_id}" for node in left))
 
 
@@ -137,7 +137,7 @@ def _take_member(
     lost_at = now if finish.lost_peer else None
     ended = row._replace(state="finished", reason=reason.value, error=error, finished_at=now, gang_failed_at=lost_at)
     attempts.store(connection, [ended])
-    gpu_metering.ended(connection, [ended], rows)
+    gpu_usage.ended(connection, [ended], rows)
     nodes = attempts.of_gangs(connection, [row.gang_of or ""]).get(row.gang_of or "", [])
     wake(connection, "placement", *(f"worker:{node.worker_id}" for node in nodes if node.id == node.gang_of))
 

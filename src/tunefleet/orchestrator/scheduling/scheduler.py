@@ -15,7 +15,7 @@ from tunefleet.db.repositories import attempts, queue
 from tunefleet.db.repositories.task_transitions import Move, switch
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.orchestrator.clusters import node_gathering
+from tunefleet.orchestrator.clusters import partial_allocation
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.ids import new_ordered_id
 from tunefleet.orchestrator.scheduling import cluster_state, coalescing, fair_share
@@ -132,7 +132,9 @@ def _pass(
     if not lines:
         return Pass()
     fleet = cluster_state.states(connection, here)
-    needs = node_gathering.gathered(connection, cluster_state.needs_of(connection, lines, fleet), here.now, patience_s)
+    needs = partial_allocation.gathered(
+        connection, cluster_state.needs_of(connection, lines, fleet), here.now, patience_s
+    )
     board = Board(fleet, policy)
     if not any(board.has_room(need) for need in needs.values()):
         return Pass()

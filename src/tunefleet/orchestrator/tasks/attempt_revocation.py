@@ -8,7 +8,7 @@ from tunefleet.db import Connection, wake
 from tunefleet.db.repositories import attempts, events, tasks
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.orchestrator.access import gpu_metering
+from tunefleet.orchestrator.access import gpu_usage
 from tunefleet.orchestrator.tasks import commands
 
 
@@ -19,7 +19,7 @@ def void(connection: Connection, rows: Sequence[TaskRow], reason: TaskReason, no
     held |= {node.id: node for nodes in gangs.values() for node in nodes}
     gone = [a._replace(state="void", reason=reason.value, finished_at=now) for a in held.values() if a.open]
     attempts.store(connection, gone)
-    gpu_metering.ended(connection, gone, {row.id: row for row in rows})
+    gpu_usage.ended(connection, gone, {row.id: row for row in rows})
     commands.close(connection, held.values(), "the task was cancelled.", now)
     wake(connection, "placement", *(f"worker:{row.worker_id}" for row in rows if row.worker_id))
     wake(connection, *(f"worker:{node.worker_id}" for node in gone if node.member))

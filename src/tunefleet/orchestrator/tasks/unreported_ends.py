@@ -11,7 +11,7 @@ from tunefleet.db.repositories.events import Event
 from tunefleet.db.repositories.queue import STRIKES, Cordon, VoidOffer
 from tunefleet.db.rows import AttemptRow
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.orchestrator.access import gpu_metering
+from tunefleet.orchestrator.access import gpu_usage
 from tunefleet.orchestrator.tasks import commands, sharding_causes
 from tunefleet.orchestrator.tasks.transitions import switch
 from tunefleet.orchestrator.tasks.verdicts import settle
@@ -43,7 +43,7 @@ def end(connection: Connection, endings: Sequence[Ending], now: float) -> None:
         node._replace(state="void", reason=reason.value, error=error, finished_at=now) for node, reason, error in others
     ]
     attempts.store(connection, void)
-    gpu_metering.ended(connection, void, rows)
+    gpu_usage.ended(connection, void, rows)
     commands.close(connection, void, "its worker was given up.", now)
     stopped = sharding_causes.of_asked(connection, list(rows.values()))
     switch(

@@ -7,7 +7,7 @@ from typing import Final
 
 from tunefleet.db import Connection
 from tunefleet.db.fleet import worker_loads
-from tunefleet.orchestrator.access import gpu_metering
+from tunefleet.orchestrator.access import gpu_usage
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.views import moment
@@ -33,7 +33,7 @@ async def flush(core: Core) -> None:
 
     def operation(connection: Connection) -> None:
         worker_loads.add(connection, rows)
-        gpu_metering.note_power(connection, told)
+        gpu_usage.note_power(connection, told)
         if forget:
             worker_loads.forget_before(connection, now - KEPT_S)
 

@@ -17,7 +17,7 @@ from tunefleet.db.repositories.attempts import OfferRow
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.orchestrator.access import gpu_metering
+from tunefleet.orchestrator.access import gpu_usage
 from tunefleet.orchestrator.credential_filter import scrub
 from tunefleet.orchestrator.federation import task_federations
 from tunefleet.orchestrator.ids import attempt_of, attempt_token
@@ -309,7 +309,7 @@ def finish(
         result = brought.get(task.seq) or _envelope(task, attempt, finish, now) if whole else None
         outcomes.append((task.seq, result, detail))
     attempts.store(connection, ended)
-    gpu_metering.ended(connection, ended, rows)
+    gpu_usage.ended(connection, ended, rows)
     gangs.release(connection, ended, rows, now)
     released = [row.task_seq for row in ended if row.reason == TaskReason.RELEASED]
     if released:

@@ -14,7 +14,7 @@ from tunefleet.spec.base import is_written_as_path
 from tunefleet.spec.retrieval import VectorSpec
 from tunefleet.workloads.common import base_model, containment
 from tunefleet.workloads.common.base_model import Source
-from tunefleet.workloads.embedding.model_loading import Loading, Model, Vectors
+from tunefleet.workloads.embedding.model_source import Loading, Model, Vectors
 
 MODULES = "modules.json"
 """What a folder of sentence-transformers has and no other model."""

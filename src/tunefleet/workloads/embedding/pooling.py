@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModel
 
 from tunefleet.workloads.common.base_model import Source, context_length, load_tokenizer, unloadable
-from tunefleet.workloads.embedding.model_loading import Loading, Vectors
+from tunefleet.workloads.embedding.model_source import Loading, Vectors
 from tunefleet.workloads.embedding.token_count import offsets_of
 
 

@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 from tunefleet.errors import ModelError
 from tunefleet.workloads.common.base_model import Source
-from tunefleet.workloads.embedding.model_loading import Loading, Vectors
+from tunefleet.workloads.embedding.model_source import Loading, Vectors
 from tunefleet.workloads.embedding.token_count import offsets_of
 
 _NO_LIMIT: Final = 1 << 24

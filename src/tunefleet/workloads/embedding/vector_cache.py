@@ -17,7 +17,7 @@ import orjson
 
 from tunefleet.trainer_control.files import read_json, write_json
 from tunefleet.workloads.embedding.encoder import Encoder
-from tunefleet.workloads.embedding.model_loading import Vectors
+from tunefleet.workloads.embedding.model_source import Vectors
 
 
 def fingerprint(texts: Iterable[str], *about: Any) -> str:

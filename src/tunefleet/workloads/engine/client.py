@@ -24,7 +24,7 @@ from tunefleet.runtime import envs
 from tunefleet.runtime.warm import engine_registry
 from tunefleet.settings import EngineSettings, load
 from tunefleet.workloads.engine import messages as wire
-from tunefleet.workloads.engine.framing import BrokenLineError, Line
+from tunefleet.workloads.engine.connection import BrokenLineError, Line
 from tunefleet.workloads.engine.protocol import Answer, Choice, EngineModel, Request
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from tunefleet.workloads.engine.adapters import Adapters
 from tunefleet.workloads.engine.batch_rows import Row
 from tunefleet.workloads.engine.batching import Budget, in_order
 from tunefleet.workloads.engine.engine_errors import RequestError
-from tunefleet.workloads.engine.prompt_encoding import Prompts
+from tunefleet.workloads.engine.prompt_encoder import Prompts
 from tunefleet.workloads.engine.protocol import Answer, Choice, EngineModel, Request
 from tunefleet.workloads.engine.sampling import Drawer, Ended
 from tunefleet.workloads.engine.structured_output import Grammars

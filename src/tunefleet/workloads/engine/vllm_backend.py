@@ -24,7 +24,7 @@ from tunefleet.errors import MachineError, ModelError
 from tunefleet.runtime.gpu.info import read_gpus
 from tunefleet.workloads.common.base_model import Source, context_length, embedding_rows, load_tokenizer
 from tunefleet.workloads.engine.engine_errors import GoneError, RequestError
-from tunefleet.workloads.engine.prompt_encoding import Prompts
+from tunefleet.workloads.engine.prompt_encoder import Prompts
 from tunefleet.workloads.engine.protocol import (
     Answer,
     Choice,

@@ -20,7 +20,7 @@ from tunefleet.errors import DataError
 from tunefleet.spec.parts import positions_of
 from tunefleet.spec.policy import ShardSpec
 from tunefleet.spec.prompts import InferenceData, PromptData
-from tunefleet.spec.room import Room
+from tunefleet.spec.size_limits import Room
 from tunefleet.spec.template_prompts import to_list
 from tunefleet.workloads.data.dataset_source import HubSet, Place
 from tunefleet.workloads.data.readers import Rows, take

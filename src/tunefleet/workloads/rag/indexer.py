@@ -24,7 +24,7 @@ from tunefleet.workloads.common.item_control import Heeding
 from tunefleet.workloads.common.job import open_task
 from tunefleet.workloads.embedding.embedding_log import Teller
 from tunefleet.workloads.embedding.encoder import Encoder, open_encoder
-from tunefleet.workloads.embedding.model_loading import Vectors
+from tunefleet.workloads.embedding.model_source import Vectors
 from tunefleet.workloads.embedding.vector_cache import KeptVectors, encoded, fingerprint
 from tunefleet.workloads.inference.items import read_items
 from tunefleet.workloads.rag.chunking import Chunk, chunks

@@ -22,7 +22,7 @@ from tunefleet.errors import InputError, UnreachableError
 from tunefleet.settings import TransferSettings
 from tunefleet.spec.retrieval import ServerSpec
 from tunefleet.workloads.common import job_secrets
-from tunefleet.workloads.embedding.model_loading import Vectors
+from tunefleet.workloads.embedding.model_source import Vectors
 
 DISTANCES: Final = {"cosine": models.Distance.COSINE, "dot": models.Distance.DOT, "euclid": models.Distance.EUCLID}
 _QUERIES_AT_ONCE: Final = 64

@@ -4,7 +4,7 @@
     diagnostics      what a node must have, and why there is none; knows no Ray
     placement_group  a placement group: one bundle on each of several nodes
     single_task      the nodes of one task: begun together, and over when all are
-    long_running     workers that last: as many as are wanted, each begun again when it ends
+    lasting_workers  workers that last: as many as are wanted, each begun again when it ends
     demand           how many tasks wait for one
     node             the actor in a bundle
     guard            the process that ends the command when the actor is gone

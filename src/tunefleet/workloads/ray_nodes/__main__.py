@@ -55,10 +55,10 @@ def _order(package: str) -> Ask:
 
 
 def _do(ask: Ask, stop: threading.Event) -> tuple[int, str]:
-    from tunefleet.workloads.ray_nodes import long_running, placement_group, single_task
+    from tunefleet.workloads.ray_nodes import lasting_workers, placement_group, single_task
 
     if ask.options.get(LASTING) == "true":
-        long_running.keep(ask, _say, stop.is_set)
+        lasting_workers.keep(ask, _say, stop.is_set)
         return 0, ""
     try:
         place = placement_group.take(ask, lambda why: print(f"{WAITING}{why}", flush=True), stop.is_set)

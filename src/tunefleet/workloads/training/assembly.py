@@ -14,7 +14,7 @@ from tunefleet.errors import ModelError
 from tunefleet.spec import CheckpointLoadSpec, ModelTrainingSpec, QuantizationSpec
 from tunefleet.workloads.common import base_model, containment
 from tunefleet.workloads.common.archives import inner, opened
-from tunefleet.workloads.training import lora, model_loading
+from tunefleet.workloads.training import lora, weights_loader
 from tunefleet.workloads.training.hardware import Kernels
 
 FETCHED: Final = "checkpoint.load"
@@ -75,7 +75,7 @@ def load_base(
         ModelError: If the model or adapter cannot be loaded, or a module that the spec names does not exist.
     """
     dtype = spec.model.transformers.dtype
-    loaded = model_loading.load_model(
+    loaded = weights_loader.load_model(
         base.source,
         kernels,
         weights=None if dtype == "auto" else dtype,
@@ -110,13 +110,13 @@ def load_reference(
         return None
     dtype = spec.model.transformers.dtype
     weights = None if dtype == "auto" else dtype
-    return model_loading.load_model(base.source, kernels, weights=weights, frozen=True, spread=spread)
+    return weights_loader.load_model(base.source, kernels, weights=weights, frozen=True, spread=spread)
 
 
-def _quantization(wanted: QuantizationSpec | None) -> model_loading.Quantization | None:
+def _quantization(wanted: QuantizationSpec | None) -> weights_loader.Quantization | None:
     if wanted is None:
         return None
-    return model_loading.Quantization(
+    return weights_loader.Quantization(
         bits=4 if wanted.load_in_4bit else 8,
         quant_type=wanted.quant_type,
         double_quant=wanted.double_quant,

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tunefleet.errors import InputError, MachineError
 from tunefleet.spec import CommonTrainingSpec
-from tunefleet.spec.zero import path_keys
+from tunefleet.spec.deepspeed_zero import path_keys
 from tunefleet.workloads.training.hardware import DtypeName
 
 _BUCKET: Final = 50_000_000

@@ -11,7 +11,7 @@ from typing import Any, Final
 from transformers import AutoConfig
 
 from tunefleet.errors import ModelError
-from tunefleet.spec.verifying import VerifyTaskSpec
+from tunefleet.spec.verify_task import VerifyTaskSpec
 from tunefleet.workloads.common import base_model, hub_files, library_logging
 from tunefleet.workloads.common.base_model import Source, unloadable
 from tunefleet.workloads.common.job import Opened, open_task

@@ -10,7 +10,7 @@ from tunefleet.cli.main import run
 
 EITHER = {"plotext", "torch", "fastapi", "yaml"}
 BY_HELP = EITHER | {"pydantic", "httpx", "rich"}
-MODELS = ("campaign", "federating", "tasks", "training", "workflow")
+MODELS = ("campaign", "federation_options", "tasks", "training", "workflow")
 BY_LISTS = EITHER | {"huggingface_hub", *(f"tunefleet.spec.{name}" for name in MODELS)}
 LISTS = (["ls"], ["campaign", "list"], ["campaign", "logs", "x"], ["models", "ls"])
 

@@ -16,7 +16,7 @@ def libraries() -> None:
     """Imported for the tests, not to collect them."""
     global Encoder, KeptVectors, Vectors, encoded
     from tunefleet.workloads.embedding.encoder import Encoder
-    from tunefleet.workloads.embedding.model_loading import Vectors
+    from tunefleet.workloads.embedding.model_source import Vectors
     from tunefleet.workloads.embedding.vector_cache import KeptVectors, encoded
 
 

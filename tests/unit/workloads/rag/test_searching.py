@@ -22,7 +22,7 @@ def libraries() -> None:
     pytest.importorskip("qdrant_client")
 
     from tunefleet.workloads.embedding.encoder import Encoder
-    from tunefleet.workloads.embedding.model_loading import Vectors
+    from tunefleet.workloads.embedding.model_source import Vectors
     from tunefleet.workloads.inference.items import Item
     from tunefleet.workloads.rag import retriever as searching
     from tunefleet.workloads.rag.chunking import chunks

@@ -24,10 +24,10 @@ from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.federation import adapter_files, data_chunks
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.orchestrator.federation.updates.acceptance import Accepted, Arrived, CheckAgain, Refused
-from tunefleet.orchestrator.federation.updates.staging import Scratch, keep
+from tunefleet.orchestrator.federation.updates.scratch import Scratch, keep
 from tunefleet.orchestrator.storage import capacity
 from tunefleet.schemas.federated import Losses
-from tunefleet.spec.federating import FederationSpec
+from tunefleet.spec.federation_options import FederationSpec
 
 if TYPE_CHECKING:
     from tunefleet.orchestrator.federation.updates.validation import Examined

@@ -12,7 +12,7 @@ from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.federation.participants import Who
 from tunefleet.orchestrator.federation.updates.acceptance import Accepted
 from tunefleet.orchestrator.federation.updates.intake import Content, Ticket, in_thread, take, with_scratch
-from tunefleet.orchestrator.federation.updates.staging import Scratch, too_large
+from tunefleet.orchestrator.federation.updates.scratch import Scratch, too_large
 from tunefleet.orchestrator.federation.updates.uploads import content_of, expected, refuse_unsent_tokenizer, said_in
 from tunefleet.orchestrator.storage.artifacts import refuse_upload
 from tunefleet.schemas.federated import UpdateCreate

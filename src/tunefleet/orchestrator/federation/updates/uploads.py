@@ -40,11 +40,11 @@ from tunefleet.orchestrator.federation.updates.intake import (
     take,
     with_scratch,
 )
-from tunefleet.orchestrator.federation.updates.staging import Landing, Scratch, too_large
+from tunefleet.orchestrator.federation.updates.scratch import Landing, Scratch, too_large
 from tunefleet.orchestrator.storage import capacity
 from tunefleet.orchestrator.storage.artifacts import refuse_upload
 from tunefleet.schemas.federated import ADAPTER_FILE, Losses, UpdateCreate
-from tunefleet.spec.federating import FederationSpec
+from tunefleet.spec.federation_options import FederationSpec
 
 PIN_S: Final = 24 * 3600.0
 """How long a file is kept for the update that will name it."""

@@ -12,7 +12,7 @@ from rich.text import Text
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.preview import ask
-from tunefleet.client.submitting import read_document
+from tunefleet.client.submission import read_document
 from tunefleet.spec import parse_workflow
 
 _CELL = 2000

@@ -29,7 +29,7 @@ from tunefleet.spec import BaseTaskSpec, load_task_spec
 from tunefleet.spec.base import is_url
 from tunefleet.spec.checkpoint import CheckpointLoadSpec
 from tunefleet.spec.paths import Fetch, fetches
-from tunefleet.worker.fetching import Fetching
+from tunefleet.worker.fetch_progress import Fetching
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.ports import Delivery
 from tunefleet.worker.site import Site

@@ -7,12 +7,12 @@ from typing import Any
 from tunefleet.spec.adapter import QuantizationSpec
 from tunefleet.spec.checkpoint import CheckpointSpec
 from tunefleet.spec.data import TrainingData
+from tunefleet.spec.deepspeed_zero import deepspeed_faults
 from tunefleet.spec.model import ModelSpec
 from tunefleet.spec.output import OutputSpec
 from tunefleet.spec.policy import EvaluateSpec, PredictionsSpec
-from tunefleet.spec.shown import show
 from tunefleet.spec.training import CommonTrainingSpec, TrainingSpec
-from tunefleet.spec.zero import deepspeed_faults
+from tunefleet.spec.value_preview import show
 
 Faults = list[tuple[str, str, str | None]]
 """Path below the spec, message, hint."""

@@ -17,7 +17,7 @@ import orjson
 from pydantic import BaseModel
 
 import tunefleet
-from tunefleet.cli.quieting import data_dir, loaded
+from tunefleet.cli.dump_redaction import data_dir, loaded
 from tunefleet.cli.session import connect
 from tunefleet.client import Client
 from tunefleet.client.call import Call

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from tunefleet.client.stopping import Stop
+from tunefleet.client.interrupt import Stop
 from tunefleet.client.transfer import OnProgress, Progress
 from tunefleet.errors import UnreachableError
 from tunefleet.worker.mailbox import Mailbox

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from tunefleet.client.stopping import Stop, Stopped
+from tunefleet.client.interrupt import Stop, Stopped
 from tunefleet.errors import InputError, TunefleetError, UnreachableError
 from tunefleet.executors.base import LightExecutor
 from tunefleet.lifecycle.task import TaskReason

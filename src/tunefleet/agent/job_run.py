@@ -11,9 +11,9 @@ import time
 from typing import Final
 
 from tunefleet.agent.job import AgentJob
-from tunefleet.agent.preparing import prepare
+from tunefleet.agent.job_inputs import prepare
 from tunefleet.agent.site import Site
-from tunefleet.agent.steering import GRACE_S, Steering
+from tunefleet.agent.stop_request import GRACE_S, Steering
 from tunefleet.agent.tracing import tell_end, trace_of
 from tunefleet.errors import InputError, MachineError, TunefleetError
 from tunefleet.executors.base import JobExecutor

@@ -14,7 +14,7 @@ from typing import Final
 
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.site import Site
-from tunefleet.client.stopping import interruptibly
+from tunefleet.client.interrupt import interruptibly
 from tunefleet.errors import InputError
 from tunefleet.schemas.worker_link import ResumeFrom
 

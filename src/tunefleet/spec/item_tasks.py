@@ -7,16 +7,16 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from tunefleet.spec.api_and_python import PROMPT, ApiSpec
 from tunefleet.spec.base_task import ALWAYS_LEFT, BaseTaskSpec, Devices, SplittableTaskSpec
-from tunefleet.spec.calling import PROMPT, ApiSpec
 from tunefleet.spec.checkpoint import CheckpointLoadSpec, LoadedCheckpointSpec, pointer_of
+from tunefleet.spec.cross_field_checks import Faults
 from tunefleet.spec.environment import runs_code
 from tunefleet.spec.export import PostprocessSpec
 from tunefleet.spec.generation import InferenceSpec
 from tunefleet.spec.prompts import EchoData, InferenceData, PromptData
 from tunefleet.spec.resources import ResourcesSpec
-from tunefleet.spec.serving import GeneratorModelSpec, tensor_parallel_size
-from tunefleet.spec.together import Faults
+from tunefleet.spec.served_model import GeneratorModelSpec, tensor_parallel_size
 
 _LEAVE = "leave one of them out"
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from tunefleet.spec.answer_match import MatchSpec
 from tunefleet.spec.base import (
     Block,
     FreeMapping,
@@ -22,15 +23,14 @@ from tunefleet.spec.base import (
     wrong,
 )
 from tunefleet.spec.base_task import ALWAYS_LEFT
+from tunefleet.spec.cross_field_checks import Faults
 from tunefleet.spec.data import TrainingData
 from tunefleet.spec.generation import Stops, Temperature, TokenCount, TopP
-from tunefleet.spec.matching import MatchSpec
-from tunefleet.spec.prompting import AnsweringTaskSpec
+from tunefleet.spec.item_tasks import AnsweringTaskSpec
 from tunefleet.spec.rows import DataSource
 from tunefleet.spec.rows import Faults as RowFaults
-from tunefleet.spec.serving import GeneratorModelSpec
-from tunefleet.spec.shown import show
-from tunefleet.spec.together import Faults
+from tunefleet.spec.served_model import GeneratorModelSpec
+from tunefleet.spec.value_preview import show
 
 ITEMS_FOLDER: Final = "items"
 """Folder with a JSONL file for each evaluation: what came out for each row."""

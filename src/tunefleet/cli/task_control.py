@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 from rich.text import Text
 
-from tunefleet.cli import words
+from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples
@@ -146,12 +146,12 @@ def checkpoints(task: TaskId, *, as_json: Json = False) -> None:
         kept = "on its worker" if each.resumable else "deleted"
         listing.add_row(
             str(each.step),
-            words.size(each.size_bytes),
-            words.age(each.at),
-            words.number(each.eval_loss) if each.eval_loss is not None else "",
+            formatting.size(each.size_bytes),
+            formatting.age(each.at),
+            formatting.number(each.eval_loss) if each.eval_loss is not None else "",
             Text("best", style="good") if each.best else "",
             "server" if each.artifact else Text(kept, style="" if each.resumable else "dim"),
-            words.step_time(each.stall_s),
+            formatting.step_time(each.stall_s),
         )
     say(listing)
 

@@ -17,16 +17,16 @@ from tunefleet.runtime.monitor.state import Watched
 from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.worker_link import FinishOutcome, Reached
-from tunefleet.worker.ending import Ending
-from tunefleet.worker.leaving import Leaving, LeftEnd
+from tunefleet.worker.command_dispatch import Steering
+from tunefleet.worker.job_end import Ending
+from tunefleet.worker.machine_departure import Leaving, LeftEnd
 from tunefleet.worker.mailbox import Cancelled, Mailbox
-from tunefleet.worker.meeting import is_member
 from tunefleet.worker.parts import Parts
 from tunefleet.worker.ports import Delivery, Handle
-from tunefleet.worker.preparing import Preparation
+from tunefleet.worker.preparation import Preparation
+from tunefleet.worker.rendezvous import is_member
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import AttemptRecord
-from tunefleet.worker.steering import Steering
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from tunefleet.federation.sources import Source
-from tunefleet.spec.federating import StrategySpec
+from tunefleet.spec.federation_options import StrategySpec
 
 
 def weights(sources: Sequence[Source], spec: StrategySpec) -> list[float]:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from tunefleet.client.stopping import Stop
+from tunefleet.client.interrupt import Stop
 from tunefleet.client.transfer import OnProgress
 from tunefleet.errors import InputError
 from tunefleet.executors.base import JobExecutor
@@ -16,14 +16,14 @@ from tunefleet.schemas.worker_link import InputRef, Offer
 from tunefleet.spec import load_task_spec
 from tunefleet.spec.kinds import task_kinds
 from tunefleet.spec.paths import WorkerPath, worker_paths
-from tunefleet.worker.bringing import Bringer
+from tunefleet.worker.checkpoint_restore import Restorer
 from tunefleet.worker.destinations import Destination
-from tunefleet.worker.fetching import Fetching
+from tunefleet.worker.fetch_progress import Fetching
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.ports import Delivery
-from tunefleet.worker.restoring import Restorer
 from tunefleet.worker.site import Site
+from tunefleet.worker.spec_files import Bringer
 from tunefleet.worker.transfers import Transfers
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from typing import Final
 
 from tunefleet.campaign import progress
 from tunefleet.campaign.contract import StepContext
-from tunefleet.campaign.hub import HUB
-from tunefleet.campaign.uploading import endpoint_of
+from tunefleet.campaign.hub_models import HUB
+from tunefleet.campaign.object_store import endpoint_of
 from tunefleet.integrations.publishing.targets import Target, Wishes, target
 from tunefleet.settings import CampaignSettings, PublishSettings, load
 from tunefleet.spec.campaign import GRADIENTS, CampaignSpec

@@ -21,7 +21,7 @@ import orjson
 
 from tunefleet.campaign import progress
 from tunefleet.campaign.contract import CycleFailed, StepContext
-from tunefleet.campaign.sourcing import CHAT, INSTRUCTION
+from tunefleet.campaign.data_documents import CHAT, INSTRUCTION
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.settings import CampaignSettings

@@ -10,9 +10,9 @@ from pydantic import Field
 from tunefleet.spec.base import Block
 from tunefleet.spec.base_task import ALWAYS_LEFT, BaseTaskSpec, Devices
 from tunefleet.spec.builtin import ModelName
+from tunefleet.spec.cross_field_checks import Faults
 from tunefleet.spec.model import ModelSource
 from tunefleet.spec.resources import ResourcesSpec
-from tunefleet.spec.together import Faults
 
 
 class VerifyModelSpec(Block):

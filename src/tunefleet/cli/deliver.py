@@ -10,7 +10,7 @@ from typing import Final
 
 from tunefleet.client import Client
 from tunefleet.client.outward import IntoBucket, Outward, Receiver
-from tunefleet.client.reach import shown
+from tunefleet.client.ssrf_guard import shown
 from tunefleet.client.transfer import OnProgress
 from tunefleet.errors import InputError
 from tunefleet.runtime.secrets.resolver import Secrets

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tunefleet.campaign import desk
+from tunefleet.campaign import task_client
 from tunefleet.campaign.position import Chunk
 from tunefleet.spec.campaign import CampaignSpec
 from tunefleet.spec.campaign_data import CampaignDatasetSpec
@@ -56,8 +56,8 @@ def rows_document(spec: CampaignSpec, fetched: Mapping[int, str]) -> tuple[dict[
         "on_bad": "drop",
     }
     what = [[each.model_dump(mode="json") for each in spec.datasets], nodes[ROWS]["steps"], spec.task_type]
-    digest = desk.digest_of(_VERSION, what, spec.random_seed, inputs)
-    return desk.graph(f"campaign-rows-{digest[:24]}", nodes), inputs
+    digest = task_client.digest_of(_VERSION, what, spec.random_seed, inputs)
+    return task_client.graph(f"campaign-rows-{digest[:24]}", nodes), inputs
 
 
 def _made_by(number: int, dataset: CampaignDatasetSpec) -> dict[str, Any]:
@@ -138,4 +138,4 @@ def chunk_document(name: str, train_artifact: str, chunk: Chunk) -> dict[str, An
         "sources": [{"artifact": train_artifact}],
         "steps": [{"shuffle": {"seed": chunk.seed}}, {"slice": {"start": chunk.start, "stop": chunk.stop}}],
     }
-    return desk.document(name, body)
+    return task_client.document(name, body)

@@ -20,9 +20,9 @@ import numpy as np
 from tunefleet.errors import InputError
 from tunefleet.federation.adapter import AdapterFile
 from tunefleet.federation.floats import Array
+from tunefleet.federation.safetensors_writer import AdapterWriter
 from tunefleet.federation.sources import Ingredient
-from tunefleet.federation.writing import AdapterWriter
-from tunefleet.spec.federating import StrategySpec
+from tunefleet.spec.federation_options import StrategySpec
 
 _KEY: Final = "tunefleet.optimizer"
 _ROUNDS: Final = "tunefleet.rounds"

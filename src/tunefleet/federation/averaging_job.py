@@ -9,8 +9,8 @@ from pathlib import Path
 from tunefleet.federation.clipping import kept_of_factors, kept_of_products, lengths
 from tunefleet.federation.report import LayerReport
 from tunefleet.federation.sources import Source, common_dtype
-from tunefleet.federation.weighing import weights
-from tunefleet.spec.federating import StrategySpec
+from tunefleet.federation.weights import weights
+from tunefleet.spec.federation_options import StrategySpec
 
 Shapes = dict[str, tuple[str, tuple[int, ...]]]
 

@@ -16,8 +16,8 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 
 from tunefleet.client import trust
+from tunefleet.client.interrupt import Stop, Trace
 from tunefleet.client.limit import Limit, cut
-from tunefleet.client.stopping import Stop, Trace
 from tunefleet.errors import ForbiddenError, InputError, UnreachableError
 
 TIMEOUT: Final = httpx.Timeout(60.0, connect=10.0)

@@ -23,7 +23,7 @@ from tunefleet.spec.base import (
 from tunefleet.spec.checkpoint import ArchiveFormat
 from tunefleet.spec.environment import Secret, Variables
 from tunefleet.spec.model import Dtype, LoadingSpec, ModelSource
-from tunefleet.spec.shown import show
+from tunefleet.spec.value_preview import show
 
 Faults = list[tuple[str, str, str | None]]
 

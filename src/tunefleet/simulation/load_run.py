@@ -14,7 +14,7 @@ from tunefleet.client import AsyncClient
 from tunefleet.errors import ConflictError, MachineError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.api import SubmitRequest, TaskView
-from tunefleet.simulation import profile, summing
+from tunefleet.simulation import profile, totals
 from tunefleet.simulation.documents import documents
 from tunefleet.simulation.plan import Meeting, Plan
 from tunefleet.simulation.processes import Crowds
@@ -114,11 +114,11 @@ class Load:
         ends = await self._crowds.stop()
         # After the workers' last words: what they finish while the list is read would seem lost.
         tasks = await self._listed()
-        found = summing.Found(
+        found = totals.Found(
             self._plan, self._meeting.link, self._renewals, ended, took_s, tasks, ends,
-            self._submits.called_at, self._submits.answered_at, await self._given_up(summing.questions(tasks, ends)),
+            self._submits.called_at, self._submits.answered_at, await self._given_up(totals.questions(tasks, ends)),
         )  # fmt: skip
-        return summing.report(found).model_copy(
+        return totals.report(found).model_copy(
             update={"server": cost, "redis": redis, "samples": tuple(sampler.samples)}
         )
 

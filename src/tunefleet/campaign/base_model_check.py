@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import orjson
 
-from tunefleet.campaign import places
+from tunefleet.campaign import publish_targets
 from tunefleet.campaign.contract import Base, CycleFailed, Misconfigured, Outcome, StepContext
-from tunefleet.campaign.desk import Desk, digest_of, document, inputs_of, model_of, result_of
-from tunefleet.campaign.hub import HUB
-from tunefleet.campaign.room import room
+from tunefleet.campaign.hub_models import HUB
+from tunefleet.campaign.scratch_folder import room
+from tunefleet.campaign.task_client import Desk, digest_of, document, inputs_of, model_of, result_of
 from tunefleet.integrations.publishing import hub
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.campaign import CampaignSpec
@@ -105,7 +105,7 @@ def _place(spec: CampaignSpec, settings: CampaignSettings) -> dict[str, Any]:
 
 async def _needs_hub(context: StepContext) -> bool:
     """Whether somebody fetches this cycle's base from the hub: not once a model of the campaign is promoted."""
-    elsewhere = context.provider.fetches_from_store or places.on_runpod(context.spec, context.settings)
+    elsewhere = context.provider.fetches_from_store or publish_targets.on_runpod(context.spec, context.settings)
     return elsewhere and await context.book.promoted(context.state) is None
 
 
@@ -119,12 +119,12 @@ async def _published(context: StepContext, made: Mapping[str, Any]) -> str:
             hint="Name a model of the hub, and set HF_USERNAME and HF_TOKEN: it is put there.",
         )
     to = f"{HUB}{username}/{spec.model_repo.replace('/', '__')}{_ENDING}"
-    mark, keys = orjson.dumps({"digest": made["digest"]}), places.keys(context.settings)
+    mark, keys = orjson.dumps({"digest": made["digest"]}), publish_targets.keys(context.settings)
     if await asyncio.to_thread(hub.read, to.removeprefix(HUB), _MARK, keys) == mark:
         return to
     async with room(context, "tokenizer") as folder:
-        await places.fetch(context, made["artifact_id"], folder)
+        await publish_targets.fetch(context, made["artifact_id"], folder)
         (folder / _MARK).write_bytes(mark)
-        where = await places.put(context, to, folder)
+        where = await publish_targets.put(context, to, folder)
     await context.log(f"{spec.model_repo} with the tokenizer of {spec.tokenizer_id} is at {where}")
     return to

@@ -8,11 +8,11 @@ import time
 from functools import partial
 from typing import Any, Final
 
-from tunefleet.agent import records, reporting
+from tunefleet.agent import records, reporter_factory
 from tunefleet.agent.job import AgentJob
+from tunefleet.agent.job_run import JobRun
 from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.reporter import Reporter
-from tunefleet.agent.running import JobRun
 from tunefleet.agent.site import Site
 from tunefleet.errors import ConflictError, MachineError, NotFoundError
 from tunefleet.schemas.training import JobState
@@ -217,7 +217,7 @@ class JobBook:
         reporter = self._reporters.get(job.job_id)
         if (reporter is not None and reporter.alive) or self._stopping.is_set():
             return
-        fresh = reporting.reporter_for(self.site, job)
+        fresh = reporter_factory.reporter_for(self.site, job)
         if fresh is not None:
             self._reporters[job.job_id] = fresh
             fresh.start()

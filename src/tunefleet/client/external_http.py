@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import httpx
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from tunefleet.client.interrupt import Stop, Trace
 from tunefleet.client.limit import Limit
-from tunefleet.client.reach import Reach, moved_to, origin_of
-from tunefleet.client.stopping import Stop, Trace
+from tunefleet.client.ssrf_guard import Reach, moved_to, origin_of
 from tunefleet.client.webhook import later_s
 from tunefleet.errors import ForbiddenError, InputError, UnreachableError
 
