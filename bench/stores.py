@@ -46,7 +46,7 @@ from tunefleet.orchestrator.bootstrap import open_core  # noqa: E402
 from tunefleet.orchestrator.context import Core  # noqa: E402
 from tunefleet.orchestrator.scheduling import scheduler  # noqa: E402
 from tunefleet.orchestrator.telemetry import ingest  # noqa: E402
-from tunefleet.orchestrator.workers import exchange as link  # noqa: E402
+from tunefleet.orchestrator.workers import exchange as worker_exchange  # noqa: E402
 from tunefleet.orchestrator.workflows import workflows  # noqa: E402
 from tunefleet.schemas.api import SubmitRequest  # noqa: E402
 from tunefleet.schemas.worker_link import (  # noqa: E402
@@ -92,7 +92,7 @@ class HandWorker:
         request = RegisterRequest(
             worker_id=self.id, session="s", state_id=self.id, capabilities=CAPABILITIES, holding=()
         )
-        await link.register(self.core, self.key, request)
+        await worker_exchange.register(self.core, self.key, request)
         await self.exchange()
 
     async def exchange(self, accepts: tuple[str, ...] = (), finishes: tuple[Finish, ...] = ()) -> ExchangeReply:
@@ -100,7 +100,7 @@ class HandWorker:
             worker_id=self.id, session="s", wait_s=0.0, holding=self.holding, want={"light": SLOTS}, accepts=accepts,
             finishes=finishes,
         )  # fmt: skip
-        return await link.exchange(self.core, self.key, request)
+        return await worker_exchange.exchange(self.core, self.key, request)
 
     async def start(self) -> tuple[str, ...]:
         offers = (await self.exchange()).offers

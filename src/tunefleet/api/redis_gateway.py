@@ -9,7 +9,7 @@ from tunefleet.db.fleet import workers
 from tunefleet.db.repositories import controls
 from tunefleet.orchestrator.access.permissions import REDIS_WORKER
 from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.workers import exchange as link
+from tunefleet.orchestrator.workers import exchange as worker_exchange
 from tunefleet.orchestrator.workers import message_payloads
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 from tunefleet.transport.base import address_towards
@@ -31,11 +31,11 @@ class CoreDesk:
 
     async def register(self, request: RegisterRequest) -> RegisterReply:
         """Take up a worker's process."""
-        return await link.register(self._core, REDIS_WORKER, request)
+        return await worker_exchange.register(self._core, REDIS_WORKER, request)
 
     async def exchange(self, request: ExchangeRequest) -> ExchangeReply:
         """Take what a worker says; answer as soon as there is something to answer."""
-        return await link.exchange(self._core, REDIS_WORKER, request)
+        return await worker_exchange.exchange(self._core, REDIS_WORKER, request)
 
     async def fetch(self, digest: str) -> bytes:
         """Return a message that a worker has put over HTTP."""

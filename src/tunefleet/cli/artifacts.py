@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tunefleet.cli import deliver as delivering
+from tunefleet.cli import deliver as delivery
 from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.lazy import add, examples
@@ -99,7 +99,7 @@ def deliver(
     """Send a task's result and files from the server to an address or bucket; nothing is computed again."""
     with connect(patience_s=10.0, refused_s=None) as client, transfer_bar() as on_progress:
         meant = one_task(client, task)
-        sent = delivering.deliver(client, meant, to=to, headers=header or (), on_progress=on_progress)
+        sent = delivery.deliver(client, meant, to=to, headers=header or (), on_progress=on_progress)
     if as_json:
         print_json(asdict(sent))
     else:

@@ -81,10 +81,10 @@ def simulate(
     from tunefleet.cli import simulate_view
     from tunefleet.cli.simulate_site import Site
     from tunefleet.simulation import curves, plan
-    from tunefleet.simulation import plot as drawing
+    from tunefleet.simulation import plot as plotter
 
     if plot is not None:
-        drawing.check(plot)
+        plotter.check(plot)
     loads = plan.read_steps(steps) if steps else (workers,)
     wanted = [
         plan.Plan(
@@ -108,11 +108,11 @@ def simulate(
         summed = curves.series(found)
         print_json(summed) if as_json else say(simulate_view.series(summed))
         if plot is not None:
-            drawing.draw_series(summed, plot)
+            plotter.draw_series(summed, plot)
     else:
         print_json(found[0]) if as_json else say(simulate_view.load(found[0]))
         if plot is not None:
-            drawing.draw_load(found[0], plot)
+            plotter.draw_load(found[0], plot)
     if any(one.ended == "interrupted" for one in found):
         raise typer.Exit(ExitCode.INTERRUPTED)
     if not all(one.whole for one in found):

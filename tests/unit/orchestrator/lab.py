@@ -18,12 +18,12 @@ from tunefleet.orchestrator.access.permissions import Actor, AttemptActor
 from tunefleet.orchestrator.bootstrap import open_core
 from tunefleet.orchestrator.context import Clock, Core
 from tunefleet.orchestrator.ha import storage_marker
-from tunefleet.orchestrator.scheduling import reaper as sweep
+from tunefleet.orchestrator.scheduling import reaper as task_reaper
 from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.storage import artifacts
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.orchestrator.telemetry import ingest
-from tunefleet.orchestrator.workers import exchange as link
+from tunefleet.orchestrator.workers import exchange as worker_exchange
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import ArtifactCreate, FileEntry, KeyCreate, SubmitRequest, TaskDetail
 from tunefleet.schemas.worker_link import (
@@ -100,7 +100,7 @@ class FakeWorker:
     holding: list[str] = field(default_factory=list)
 
     async def register(self, *, sent_at: float | None = None, **changes: Any) -> RegisterReply:
-        return await link.register(
+        return await worker_exchange.register(
             self.lab.core,
             self.actor or self.lab.worker_key,
             RegisterRequest(
@@ -116,7 +116,7 @@ class FakeWorker:
     async def exchange(self, **said: Any) -> ExchangeReply:
         given = {"wait_s": 0.0, "holding": tuple(self.holding), "want": self.want, **said}
         request = ExchangeRequest(worker_id=self.id, session=self.session, **given)
-        return await link.exchange(self.lab.core, self.actor or self.lab.worker_key, request)
+        return await worker_exchange.exchange(self.lab.core, self.actor or self.lab.worker_key, request)
 
     async def offers(self) -> tuple[Offer, ...]:
         """Say that there is room, let the server place, and fetch the offers."""
@@ -180,7 +180,7 @@ class Lab:
             self.clock.advance(1.0)
             for worker in alive:
                 await worker.exchange()
-            await sweep.run_once(self.core)
+            await task_reaper.run_once(self.core)
 
     async def attempt(self, token: str) -> AttemptActor:
         return await api_keys.authenticate_attempt(self.core, token)

@@ -13,7 +13,7 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import attempts, queue
 from tunefleet.db.rows import TaskRow
 from tunefleet.orchestrator.scheduling import cluster_state, scheduler
-from tunefleet.orchestrator.scheduling import queue as waiting
+from tunefleet.orchestrator.scheduling import queue as task_queue
 from tunefleet.placement import Candidate, plan
 from tunefleet.schemas.worker_link import Gpu
 
@@ -72,7 +72,7 @@ async def opened(lab: Lab) -> dict[str, tuple[str, str]]:
 async def test_what_is_read_in_pieces_is_decided_as_if_it_had_been_read_whole(
     seed: int, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "_PIECE", 2)
+    monkeypatch.setattr(task_queue, "_PIECE", 2)
     chance = random.Random(seed)
     for _ in range(40):
         kind = chance.random()
@@ -108,7 +108,7 @@ async def test_one_of_those_whose_room_runs_out_within_a_pass_is_gathered_for(la
 
 @pytest.mark.parametrize("document", [ECHO, asking("{gpu: {count: 2}}")], ids=["light", "wide"])
 async def test_no_more_is_read_than_there_is_room_for(document: str, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_PIECE", 4)
+    monkeypatch.setattr(task_queue, "_PIECE", 4)
     read: list[int] = []
     first = queue.first
 
@@ -126,7 +126,7 @@ async def test_no_more_is_read_than_there_is_room_for(document: str, lab: Lab, m
 
 
 async def test_a_pass_that_leaves_tasks_unread_asks_for_the_next_one(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "MAX_CANDIDATES", 3)
+    monkeypatch.setattr(task_queue, "MAX_CANDIDATES", 3)
     for _ in range(9):
         await lab.submit()
     for number in range(4):

@@ -9,7 +9,7 @@ from tunefleet.api import request_bodies
 from tunefleet.api.auth import CoreDep, WorkerKey, core_of, require_worker
 from tunefleet.api.routing import Router
 from tunefleet.errors import InputError
-from tunefleet.orchestrator.workers import exchange as link
+from tunefleet.orchestrator.workers import exchange as worker_exchange
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 
 router = Router(prefix="/link", tags=["link"])
@@ -22,7 +22,9 @@ router = Router(prefix="/link", tags=["link"])
 )
 async def register(request: Request, core: CoreDep, who: WorkerKey) -> Response:
     """A worker's process has started: say who it is and what it holds."""
-    return request_bodies.answer(await link.register(core, who, await request_bodies.read(request, RegisterRequest)))
+    return request_bodies.answer(
+        await worker_exchange.register(core, who, await request_bodies.read(request, RegisterRequest))
+    )
 
 
 @router.post(
@@ -32,7 +34,9 @@ async def register(request: Request, core: CoreDep, who: WorkerKey) -> Response:
 )
 async def exchange(request: Request, core: CoreDep, who: WorkerKey) -> Response:
     """Say what is new, renew what is held, and wait for offers and wishes; the connection is held up to `wait_s`."""
-    return request_bodies.answer(await link.exchange(core, who, await request_bodies.read(request, ExchangeRequest)))
+    return request_bodies.answer(
+        await worker_exchange.exchange(core, who, await request_bodies.read(request, ExchangeRequest))
+    )
 
 
 def install(app: FastAPI, prefix: str) -> None:
@@ -52,7 +56,7 @@ def install(app: FastAPI, prefix: str) -> None:
             raise InputError(f"{request.url.path} takes no parameters.")
         who = await require_worker(request)
         said = await request_bodies.read(request, ExchangeRequest)
-        return request_bodies.answer(await link.exchange(core_of(request), who, said))
+        return request_bodies.answer(await worker_exchange.exchange(core_of(request), who, said))
 
     route = Route(f"{prefix}{router.prefix}/exchange", serve, methods=["POST"], include_in_schema=False)
     app.router.routes.append(route)

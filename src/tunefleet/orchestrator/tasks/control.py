@@ -22,8 +22,8 @@ from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.scheduling import cluster_state, worker_state
 from tunefleet.orchestrator.tasks import checkpoints, tasks
-from tunefleet.orchestrator.tasks import commands as orders
-from tunefleet.orchestrator.tasks import resume as resuming
+from tunefleet.orchestrator.tasks import commands as task_commands
+from tunefleet.orchestrator.tasks import resume as task_resume
 from tunefleet.orchestrator.tasks.resume import FromStep
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.training_protocol import agents
@@ -102,14 +102,14 @@ async def resume(
     def operation(connection: Connection) -> TaskRow:
         row = _mine(connection, actor, task_id)
         if row.status == TaskStatus.RUNNING and row.desired == "pause" and from_step is None:
-            orders.take_back_pause(connection, row, now)
+            task_commands.take_back_pause(connection, row, now)
             return row
-        resuming.refuse_running(row)
+        task_resume.refuse_running(row)
         if row.status == TaskStatus.PAUSED:
             # An agent that keeps the job goes on with it where it is.
             asked = from_step is None and agents.ask_to_go_on(connection, row, here)
             if not asked:
-                resuming.requeue(connection, row, from_step, now)
+                task_resume.requeue(connection, row, from_step, now)
         return row
 
     row = await core.write(operation)
@@ -123,13 +123,13 @@ async def _resume_final(
 ) -> TaskDetail:
     def hand_on(connection: Connection, made: list[TaskRow], now: float) -> None:
         known = checkpoints.known(connection, row)
-        chosen = resuming.choose(connection, row, known, from_step)
-        resuming.hand_on(connection, row, made[0], chosen, now)
+        chosen = task_resume.choose(connection, row, known, from_step)
+        task_resume.hand_on(connection, row, made[0], chosen, now)
 
     def look(connection: Connection) -> None:
-        chosen = resuming.choose(connection, row, checkpoints.known(connection, row), from_step)
+        chosen = task_resume.choose(connection, row, checkpoints.known(connection, row), from_step)
         if not overrides:
-            resuming.refuse_done(connection, row, chosen)
+            task_resume.refuse_done(connection, row, chosen)
 
     if row.slot_class != "job":
         raise ConflictError(f"A task of kind {row.kind} has no checkpoints.", hint=f"Use `tunefleet retry {row.id}`.")
@@ -213,7 +213,7 @@ async def get(core: Core, actor: Actor, task_id: str, command_id: str, *, wait_s
         seen = core.signals.version(topic)
         row = await core.read(partial(_one, actor=actor, task_id=task_id, command_id=command_id))
         left_s = ends_at - core.clock.monotonic()
-        if orders.done(row) or left_s <= 0 or core.signals.closed:
+        if task_commands.done(row) or left_s <= 0 or core.signals.closed:
             return command_view(row)
         await core.signals.wait(topic, left_s, seen)
         await asyncio.sleep(0)

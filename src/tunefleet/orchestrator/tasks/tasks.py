@@ -17,7 +17,7 @@ from tunefleet.orchestrator.scheduling import cluster_state
 from tunefleet.orchestrator.scheduling.cluster_state import Presences
 from tunefleet.orchestrator.storage import removal
 from tunefleet.orchestrator.tasks import cancellation, listing, relations
-from tunefleet.orchestrator.tasks import retry as repeating
+from tunefleet.orchestrator.tasks import retry as task_retry
 from tunefleet.orchestrator.tasks.listing import Look
 from tunefleet.orchestrator.views import task_detail
 from tunefleet.orchestrator.workflows import workflows
@@ -127,7 +127,7 @@ async def remove(core: Core, actor: Actor, task_id: str) -> None:
         may_change(actor, row.owner, row.id)
         if not TaskStatus(row.status).final:
             raise ConflictError(f"The task {row.id} is {row.status}.", hint=f"`tunefleet cancel {row.id}` ends it.")
-        repeating.refuse_part(connection, row, "rm")
+        task_retry.refuse_part(connection, row, "rm")
         gone = [row, *shards.of_parents(connection, [row.seq]).get(row.seq, ())]
         removal.refuse_needed(connection, gone)
         if len(tasks.of_workflows(connection, [row.workflow_seq])[row.workflow_seq]) == len(gone):
@@ -179,4 +179,4 @@ def _detail(connection: Connection, row: TaskRow, here: Presences) -> TaskDetail
 async def repetition(core: Core, actor: Actor, task_id: str, overrides: Mapping[str, Any] | None = None) -> Submission:
     """Return what submits a task again, as a workflow of its own, with some fields changed."""
     row = await core.read(lambda connection: find(connection, actor, task_id))
-    return await repeating.task(core, actor, row, overrides or {})
+    return await task_retry.task(core, actor, row, overrides or {})

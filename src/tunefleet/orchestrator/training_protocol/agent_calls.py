@@ -15,7 +15,7 @@ from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.access.permissions import EXTERNAL, Actor
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.ids import attempt_token
-from tunefleet.orchestrator.tasks import commands as orders
+from tunefleet.orchestrator.tasks import commands as task_commands
 from tunefleet.orchestrator.tasks import resume, unreported_ends
 from tunefleet.orchestrator.training_protocol import agents, offers
 from tunefleet.orchestrator.training_protocol.agents import Introduction
@@ -126,7 +126,7 @@ def _commands(
     connection: Connection, agent_id: str, mine: Mapping[str, AttemptRow], secret: bytes
 ) -> Iterable[AgentCommand]:
     jobs = {attempt_token(secret, row.id): row.task_id for row in mine.values()}
-    for command in orders.sendable(connection, agent_id, mine, secret):
+    for command in task_commands.sendable(connection, agent_id, mine, secret):
         yield AgentCommand(
             command_id=command.command_id, command=command.command, job_id=jobs.get(command.token), data=command.data
         )
@@ -219,7 +219,7 @@ def _take_outcomes(connection: Connection, *, agent_id: str, outcomes: tuple[Age
     rows = attempts.tasks_of(connection, agent_id)
     _reach(connection, agent_id, {outcome.command_id for outcome in outcomes}, mine)
     _refused_resumes(connection, agent_id, outcomes, now)
-    orders.take_outcomes(connection, [_outcome(each) for each in outcomes], agent_id, mine, rows, now)
+    task_commands.take_outcomes(connection, [_outcome(each) for each in outcomes], agent_id, mine, rows, now)
     wake(connection, exchange_transaction.topic(agent_id))
 
 

@@ -19,7 +19,7 @@ from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import EXTERNAL, Actor, may_change, may_submit
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.ids import attempt_token
-from tunefleet.orchestrator.tasks import control as steering
+from tunefleet.orchestrator.tasks import control as task_control
 from tunefleet.orchestrator.tasks import tasks as task_verbs
 from tunefleet.orchestrator.tasks.inputs import NAMED_POINTER
 from tunefleet.orchestrator.tasks.resume import FromStep
@@ -68,9 +68,9 @@ async def control(core: Core, actor: Actor, task_id: str, body: ControlAction) -
     if body.action == "cancel":
         after = await task_verbs.cancel(core, actor, row.id)
     elif body.action == "pause":
-        after = await steering.pause(core, actor, row.id)
+        after = await task_control.pause(core, actor, row.id)
     else:
-        after = await steering.resume(core, actor, row.id, step_of(body.checkpoint_path))
+        after = await task_control.resume(core, actor, row.id, step_of(body.checkpoint_path))
     result = {"job_id": after.id, "status": state_of(after.status), "desired": after.desired}
     return ControlDone(action=body.action, job_id=row.id, result=result)
 
@@ -98,7 +98,7 @@ async def update_params(core: Core, actor: Actor, task_id: str, body: ParameterU
     command_id = None
     if _LIVE in given and await core.read(partial(agents.deaf, row=row)) is None:
         wanted = CommandRequest(command=ControlCommand.SET, data={_LIVE: given[_LIVE]})
-        command_id = (await steering.command(core, actor, row.id, wanted)).id
+        command_id = (await task_control.command(core, actor, row.id, wanted)).id
         fields[_LIVE] = "at the end of the running step"
     now = core.clock.wall()
     noted = {
@@ -143,7 +143,7 @@ async def resume(core: Core, actor: Actor, task_id: str, body: ResumeJob) -> Res
             f"The job {row.id} is paused, and goes on as it is.",
             hint=f"`tunefleet cancel {row.id}` first: a new job goes on from its checkpoint with other parameters.",
         )
-    made = await steering.resume(core, actor, row.id, step, _overrides(adjustments))
+    made = await task_control.resume(core, actor, row.id, step, _overrides(adjustments))
     if made.id != row.id:
         link = JobRow(made.id, "{}", row.id, body.checkpoint_path, "[]")
         await core.write(partial(training_protocol.put_job, row=link))

@@ -14,7 +14,7 @@ from tunefleet.lifecycle.task import OUTCOMES, TaskReason, TaskStatus
 from tunefleet.orchestrator.access.permissions import AttemptActor
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.ids import attempt_token
-from tunefleet.orchestrator.tasks import commands as orders
+from tunefleet.orchestrator.tasks import commands as task_commands
 from tunefleet.orchestrator.training_protocol import agents, failure_analysis
 from tunefleet.orchestrator.training_protocol import held_attempts as holding
 from tunefleet.orchestrator.training_protocol.held_attempts import Held
@@ -134,7 +134,7 @@ def _end(connection: Connection, held: Held, patch: StatusPatch, core: Core, now
         events.append(connection, [events.of_task(held.task, "task.message", now, data)])
     mine, rows = {held.attempt.id: held.attempt}, {held.task.id: held.task}
     # The end says what became of the command that brought it about; its own outcome may come later, or never.
-    orders.take_outcomes(connection, done, held.attempt.worker_id, mine, rows, now)
+    task_commands.take_outcomes(connection, done, held.attempt.worker_id, mine, rows, now)
     exchange_transaction.finish(connection, {held.attempt.id: finish}, mine, rows, now, core.blobs)
     held.task = holding.reread(connection, held.task.id)
 

@@ -15,7 +15,7 @@ from tunefleet.orchestrator.access.permissions import Actor, may_administer
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.tasks import commands as orders
+from tunefleet.orchestrator.tasks import commands as task_commands
 from tunefleet.orchestrator.views import command_view
 from tunefleet.orchestrator.workers.workers import owned
 from tunefleet.schemas.api import CommandRequest, CommandView
@@ -72,7 +72,7 @@ async def get(core: Core, actor: Actor, worker_id: str, command_id: str, *, wait
         seen = core.signals.version(topic)
         row = await core.read(partial(_one, actor=actor, worker_id=worker_id, command_id=command_id))
         left_s = ends_at - core.clock.monotonic()
-        if orders.done(row) or left_s <= 0 or core.signals.closed:
+        if task_commands.done(row) or left_s <= 0 or core.signals.closed:
             return command_view(row)
         await core.signals.wait(topic, left_s, seen)
 

@@ -19,7 +19,7 @@ from tunefleet.orchestrator.scheduling import cluster_state
 from tunefleet.orchestrator.scheduling.cluster_state import Presences
 from tunefleet.orchestrator.storage import removal
 from tunefleet.orchestrator.tasks import cancellation, policies, relations, retry_lookup
-from tunefleet.orchestrator.tasks import retry as repeating
+from tunefleet.orchestrator.tasks import retry as task_retry
 from tunefleet.orchestrator.views import task_view, workflow_detail, workflow_view
 from tunefleet.orchestrator.workflows import submission
 from tunefleet.orchestrator.workflows.submission import Submission
@@ -191,7 +191,7 @@ async def retry(core: Core, actor: Actor, workflow_id: str, wanted: RetryRequest
     row = await core.read(lambda connection: find(connection, actor, workflow_id))
     if row.status == "running":
         raise ConflictError(f"The workflow {row.id} has not ended.", hint=f"`tunefleet cancel {row.id}` ends it.")
-    return await store(core, await repeating.workflow(core, actor, row, wanted or RetryRequest()))
+    return await store(core, await task_retry.workflow(core, actor, row, wanted or RetryRequest()))
 
 
 async def remove(core: Core, actor: Actor, workflow_id: str) -> None:

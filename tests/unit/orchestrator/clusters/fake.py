@@ -15,7 +15,7 @@ from tunefleet.integrations.clusters import Ask, Cluster, Seen
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.clusters.providers import Engines
 from tunefleet.orchestrator.clusters.reconciler import ClusterKeeper
-from tunefleet.orchestrator.scheduling import explain as why
+from tunefleet.orchestrator.scheduling import explain as task_explain
 
 ON_SLURM = TRAIN.rstrip() + "\n  engine: slurm\n"
 TWO: Mapping[str, Any] = {"torch_version": "2.13"}
@@ -114,7 +114,7 @@ class Field:
         return task.status, task.reason
 
     async def why(self, task_id: str) -> str:
-        told = (await why.of_task(self.lab.core, self.lab.admin, task_id)).why
+        told = (await task_explain.of_task(self.lab.core, self.lab.admin, task_id)).why
         assert (await self.lab.task(task_id)).why == told
         return told or ""
 
