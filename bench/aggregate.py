@@ -40,7 +40,7 @@ from _report import BUDGETS, Figure, Peer, Ratio, Report, decided, version_here
 from peers.environment import FLOWER, ROOT, interpreter, version_of
 
 from tunefleet.federation import CONFIG, TENSORS, AdapterFile, Update, update_in, write_tensors
-from tunefleet.federation.fidelity import product_error
+from tunefleet.federation.aggregation.fidelity import product_error
 from tunefleet.federation.quantize import write_int8
 from tunefleet.federation.safetensors_writer import AdapterWriter
 
@@ -54,7 +54,7 @@ OURS = """
 import json, shutil, sys, time
 from pathlib import Path
 from tunefleet.federation import aggregate, update_in
-from tunefleet.spec.federation_options import StrategySpec
+from tunefleet.spec.options.federation_options import StrategySpec
 
 def peak():
     return next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))

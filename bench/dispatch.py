@@ -48,7 +48,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.integration.postgres.process import PostgresProcess  # noqa: E402
-from tunefleet.cli.fleet import LocalFleet  # noqa: E402
+from tunefleet.cli.local_cluster.supervisor import LocalFleet  # noqa: E402
 from tunefleet.client import Client  # noqa: E402
 from tunefleet.executors.echo import EchoExecutor  # noqa: E402
 from tunefleet.executors.registry import Registry  # noqa: E402

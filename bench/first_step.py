@@ -22,7 +22,7 @@ from _common import BROKEN_STATUS, free_port
 from _limit import end_after
 from _report import BUDGETS, Figure, Peer, Ratio, Report, kept_if, version_here
 
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 BUDGET_S = 1.5

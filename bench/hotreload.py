@@ -41,9 +41,9 @@ from peft.utils.save_and_load import load_peft_weights, set_peft_model_state_dic
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from tunefleet import FederatedCallback
-from tunefleet.cli.fleet import LocalFleet
-from tunefleet.client.routes_federations import create_federation
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
+from tunefleet.client.routes.federation_routes import create_federation
+from tunefleet.spec.options.federation_options import FederationSpec
 from tunefleet.workloads.federated import hot_reload
 from tunefleet.workloads.federated.live_adapter import LiveAdapter
 from tunefleet.workloads.federated.weight_reload import blend

@@ -31,7 +31,7 @@ from _common import answers_s, free_port, interval, verdict
 from _report import BUDGETS, Figure, Peer, Report, decided
 
 from tunefleet.artifacts import manifest_digest
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.schemas.api import FileEntry
 
 HELP_BUDGET_S = 0.2

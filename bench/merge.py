@@ -29,7 +29,7 @@ from typing import Any
 from _common import Verdict, free_port, interval, status, verdict
 from _report import Figure, Peer, Ratio, Report
 
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 TASKS = 32

@@ -40,7 +40,7 @@ from _report import Figure, Report
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tunefleet.api import static_ui as served
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 
 BUNDLE_BUDGET: Final = 400_000
 PAINT_BUDGET_MS: Final = 1000.0

@@ -36,7 +36,7 @@ from pathlib import Path
 from _report import BUDGETS, Figure, Line, Report, kept_if
 
 from tunefleet.db import Connection
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import attempts, tasks
 from tunefleet.db.repositories import workflows as workflow_rows
 from tunefleet.db.repositories.task_transitions import Move, New, enter, switch
@@ -147,7 +147,7 @@ def fill_fleet(core: Core, count: int) -> None:
     def operation(connection: Connection) -> None:
         for number in range(count):
             text = capabilities(number).model_dump_json()
-            workers.put(
+            worker_rows.put(
                 connection,
                 WorkerRow(
                     f"w{number:05}", "default", "bench", "key", f"s{number}", "session", "online", text, 0.0, 0.0

@@ -32,10 +32,10 @@ from _common import Verdict, free_port, interval, status, verdict
 from _report import BUDGETS, Figure, Peer, Ratio, Report, decided
 from peers.environment import FLOWER, NVFLARE, ROOT, interpreter, version_of
 
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
-from tunefleet.client.routes_federations import cancel_federation, create_federation, get_version
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.client.routes.federation_routes import cancel_federation, create_federation, get_version
+from tunefleet.spec.options.federation_options import FederationSpec
 
 WARM_UP = 3
 Found = dict[str, Any]

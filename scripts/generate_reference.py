@@ -16,16 +16,16 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from tunefleet.spec import ConditionSpec, json_schema
-from tunefleet.spec.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS, MAX_TASKS
-from tunefleet.spec.campaign import CampaignSpec
-from tunefleet.spec.explain import walk_blocks
-from tunefleet.spec.pipeline import GraphSpec, NodeSpec, PipelineSpec
-from tunefleet.spec.placeholders import MAX_PLACEHOLDER
-from tunefleet.spec.refused import REFUSED, REFUSED_KINDS
-from tunefleet.spec.tasks import TASK_KINDS
+from tunefleet.spec.documents.campaign_document import CampaignSpec
+from tunefleet.spec.documents.fault_messages import walk_blocks
+from tunefleet.spec.documents.pipeline import GraphSpec, NodeSpec, PipelineSpec
+from tunefleet.spec.documents.refused_keys import REFUSED, REFUSED_KINDS
+from tunefleet.spec.documents.workflow import Document
+from tunefleet.spec.expressions.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS, MAX_TASKS
+from tunefleet.spec.expressions.placeholders import MAX_PLACEHOLDER
+from tunefleet.spec.tasks.task_types import TASK_KINDS
 from tunefleet.spec.text import MAX_VALUES
 from tunefleet.spec.value_preview import MAX_FAULTS
-from tunefleet.spec.workflow import Document
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs/reference"
@@ -320,7 +320,7 @@ def workflow_page() -> str:
 CAMPAIGNS = """\
 # Campaigns
 
-<!-- Written by `make docs` from src/tunefleet/spec/campaign.py; edit the docstrings there. -->
+<!-- Written by `make docs` from src/tunefleet/spec/documents/campaign_document.py; edit the docstrings there. -->
 
 What a file of campaigns may say: a top-level key for each, its name. `tunefleet campaign dry-run` checks a file; every
 fault is named at once, with its line. How to run one is in [Run a campaign](../how-to/run-a-campaign.md); the variables
@@ -333,7 +333,7 @@ def campaign_page() -> str:
     """Return the text of `docs/reference/campaign.md`."""
     lines: list[str] = []
     for path, block in walk_blocks(CampaignSpec):
-        if not block.__module__.startswith("tunefleet.spec.campaign"):
+        if not block.__module__.startswith("tunefleet.spec.documents.campaign_document"):
             continue
         where = ".".join(map(str, path))
         lines += [f"## {f'`{where}`' if where else 'A campaign'}\n", f"{_about(block)}\n", *table(block)]

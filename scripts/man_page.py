@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tunefleet.cli.exitcodes import ExitCode
-from tunefleet.cli.lazy import examples_of
+from tunefleet.cli.exit_codes import ExitCode
+from tunefleet.cli.lazy_group import examples_of
 from tunefleet.cli.main import Root, root
 
 ROOT = Path(__file__).resolve().parent.parent

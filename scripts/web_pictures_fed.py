@@ -10,11 +10,11 @@ import numpy as np
 import yaml
 
 from tunefleet.client import Client
-from tunefleet.client.federated import FederatedClient
+from tunefleet.client.federation.client import FederatedClient
 from tunefleet.errors import AdapterRefused
 from tunefleet.schemas.federated import Losses
-from tunefleet.spec.campaign import CampaignSpec
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
+from tunefleet.spec.options.federation_options import FederationSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S: Final = 900.0

@@ -19,8 +19,8 @@ from pydantic_core import PydanticUndefined
 
 from scripts import error_reference, generate_reference, man_page, metrics_reference, sdk_reference, write_openapi
 from tunefleet import settings
-from tunefleet.cli.exitcodes import ExitCode
-from tunefleet.cli.lazy import examples_of
+from tunefleet.cli.exit_codes import ExitCode
+from tunefleet.cli.lazy_group import examples_of
 from tunefleet.cli.main import Root
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -141,7 +141,7 @@ def exit_codes_page() -> str:
     meanings = _docstrings(ExitCode)
     parts = [
         "# Exit codes\n",
-        "<!-- Written by `make docs` from src/tunefleet/cli/exitcodes.py; edit the docstrings there. -->\n",
+        "<!-- Written by `make docs` from src/tunefleet/cli/exit_codes.py; edit the docstrings there. -->\n",
         "How a `tunefleet` command ended. With `--json` an error is an object on standard error, too.\n",
         "`tunefleet run` ends as its command did: with that code, or 128 and the number of the signal that ended it.",
         "It has a code of this table only where the command could not be started.\n",

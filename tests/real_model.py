@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tunefleet.cli.smollm2 import prepare
+from tunefleet.cli.local_cluster.smollm2 import prepare
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / ".venv-real-model"

@@ -13,9 +13,9 @@ from processes import Crew, Server
 
 from tunefleet import FederatedClient
 from tunefleet.federation import LayerReport, aggregate, update_in
-from tunefleet.federation.fidelity import product_error
+from tunefleet.federation.aggregation.fidelity import product_error
 from tunefleet.schemas.federated import VersionDetail
-from tunefleet.spec.federation_options import FederationSpec, StrategySpec
+from tunefleet.spec.options.federation_options import FederationSpec, StrategySpec
 
 AVERAGE_S = 600.0
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tunefleet.client import AsyncClient as AsyncClient
     from tunefleet.client import Client as Client
-    from tunefleet.client.federated import FederatedClient as FederatedClient
+    from tunefleet.client.federation.client import FederatedClient as FederatedClient
     from tunefleet.trainer_control.callbacks.standalone_callback import TrainerControlCallback as TrainerControlCallback
     from tunefleet.trainer_control.loop import control as control
     from tunefleet.workloads.federated.callback import FederatedCallback as FederatedCallback
@@ -37,7 +37,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(client, name)
     if name == "FederatedClient":
-        from tunefleet.client.federated import FederatedClient  # noqa: PLC0415
+        from tunefleet.client.federation.client import FederatedClient  # noqa: PLC0415
 
         return FederatedClient
     if name == "FederatedCallback":

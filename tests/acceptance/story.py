@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.schemas.job_folder import JobFolder, JobProcess
 

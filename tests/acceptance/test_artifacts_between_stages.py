@@ -17,7 +17,7 @@ import pytest
 
 from tests.libraries import required
 from tunefleet.artifacts import hash_file
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(600)]

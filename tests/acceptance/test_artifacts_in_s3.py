@@ -12,7 +12,7 @@ from tests.acceptance.test_artifacts_between_stages import QUIET, STAGES, Machin
 from tests.integration.s3.gateway import BUCKET, Gateway
 from tests.libraries import required
 from tunefleet.artifacts import hash_file
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(600)]
 

@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.schemas.api import TaskDetail
 from tunefleet.schemas.job_folder import JobFolder, JobProcess

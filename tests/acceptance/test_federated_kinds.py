@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(600)]

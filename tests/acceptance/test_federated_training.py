@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.story import until
 from tunefleet import FederatedClient
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.errors import GoneError
 from tunefleet.schemas.federated import UpdateCreate, UpdateView

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.documents.samples import client_faults
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 
 
 @pytest.fixture(scope="module", autouse=True)

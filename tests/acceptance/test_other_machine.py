@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from tests.acceptance.story import Story, document, until
 from tests.libraries import required
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.cli.main import app
 from tunefleet.client import Client
 from tunefleet.schemas.job_folder import JobFolder

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 SECRET = "the answer of the first project"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.packaging.making import build, copy_tree, one
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 REGISTRY = "https://registry.npmjs.org/react"

@@ -13,7 +13,7 @@ import pytest
 
 from tests.acceptance.story import Story, alive, check_series, submit, until
 from tests.libraries import required
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(240)]

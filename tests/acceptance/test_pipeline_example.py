@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tunefleet.artifacts import manifest_digest, scan
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.schemas.api import TaskDetail
 

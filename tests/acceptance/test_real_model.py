@@ -13,9 +13,9 @@ import pytest
 from tests.acceptance.story import Story, until
 from tests.libraries import required
 from tests.real_model import LLAMA_CPP, PACKAGE, chats, is_wanted, llama_cpp_answers, smollm2
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.cli.main import run
-from tunefleet.cli.results import executor_result
+from tunefleet.cli.tasks.results import executor_result
 from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.chat import ChatMessage, ChatRequest

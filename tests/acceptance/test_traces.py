@@ -13,7 +13,7 @@ from tests.acceptance.conftest import ENVIRONMENT, PATIENCE_S
 from tests.acceptance.story import document, until
 from tests.fakes.collector import Collector, Span, collecting
 from tests.libraries import required
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(360)]

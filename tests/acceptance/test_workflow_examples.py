@@ -16,7 +16,7 @@ import pytest
 from tests.integration.redis.process import RedisProcess
 from tests.libraries import required
 from tunefleet.artifacts import hash_file
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.schemas.api import TaskDetail
 

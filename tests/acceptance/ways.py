@@ -16,7 +16,7 @@ import psutil
 import tunefleet
 from tests.integration.ray.cluster import PYTHON, RayCluster
 from tests.integration.slurm.cluster import SlurmCluster
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.schemas.api import TaskDetail
 

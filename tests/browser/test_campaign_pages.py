@@ -12,10 +12,10 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser import looks
 from tests.browser.conftest import PATIENCE_MS
 from tests.browser.test_day import until_long
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.schemas.campaign import CampaignDetail, CycleView
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(900)]
 

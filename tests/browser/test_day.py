@@ -16,7 +16,7 @@ from safetensors import numpy as safetensors
 
 from tests.browser.conftest import PATIENCE_MS, PATIENCE_S
 from tests.integration.api.support import until
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.schemas.api import CommandView
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, Route, TimeoutError, expect
 from tests.browser.conftest import enter
 from tests.browser.test_pages import NEVER
 from tests.integration.api.support import until
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]

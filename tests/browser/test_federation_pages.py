@@ -12,12 +12,12 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser import looks
 from tests.browser.conftest import PATIENCE_MS, started
 from tests.unit.federation.adapters import SHAPES, factors, save
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
-from tunefleet.client.federated import FederatedClient
+from tunefleet.client.federation.client import FederatedClient
 from tunefleet.errors import AdapterRefused
 from tunefleet.schemas.federated import FederationCreated, Losses
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.options.federation_options import FederationSpec
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 

@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect
 from bench._filled import fill
 from tests.browser.conftest import ENVIRONMENT
 from tests.integration.api.support import HandWorker, until
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]

@@ -18,7 +18,7 @@ from tests.browser import looks
 from tests.browser.addresses import PAGES, Looked
 from tests.browser.conftest import PATIENCE_S
 from tests.integration.api.support import until
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]

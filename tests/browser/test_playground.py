@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from tests.browser import looks
 from tests.browser.conftest import PATIENCE_MS, PATIENCE_S
 from tests.integration.api.support import until
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.schemas.chat import ChatMessage, ChatRequest
 

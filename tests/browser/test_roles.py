@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, Response, expect
 from tests.browser.conftest import PATIENCE_S
 from tests.browser.logins import key_of, window
 from tests.browser.test_pages import DIAMOND, NEVER
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]

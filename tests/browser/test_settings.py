@@ -18,7 +18,7 @@ from tests.browser.logins import window
 from tests.browser.test_pages import DIAMOND
 from tests.fakes.listening import listening
 from tests.integration.api.support import until
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.db.engine import migrate
 

@@ -13,7 +13,7 @@ from scripts.web_pictures_set import GpuDouble
 from tests.browser.byhand import publish
 from tests.browser.conftest import PATIENCE_MS, PATIENCE_S
 from tests.integration.api.support import HandWorker, until
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]

@@ -11,7 +11,7 @@ from tests.chaos.check_results import PARTS
 from tests.chaos.ledger import Ledger
 from tunefleet.client import Client
 from tunefleet.errors import TunefleetError
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 STEPS: Final = 40
 LINES: Final = 40

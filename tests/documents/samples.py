@@ -16,7 +16,7 @@ from typing import Any, Final
 from tests.documents.blocks import Block
 from tunefleet.errors import SpecError
 from tunefleet.spec import parse_workflow
-from tunefleet.spec.campaign_file import parse_campaigns
+from tunefleet.spec.documents.campaign_file import parse_campaigns
 from tunefleet.spec.text import read_text
 
 _MODEL: Final = {"source": {"identifier": "builtin:gsm8k-llama-2m"}}

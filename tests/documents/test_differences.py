@@ -28,7 +28,7 @@ from pathlib import Path
 before = set(sys.modules)
 tracemalloc.start()
 from tunefleet.trainer_control.control.command_queue import CommandBoard
-from tunefleet.trainer_control.control.server import ControlServer
+from tunefleet.trainer_control.control.control_server import ControlServer
 from tunefleet.trainer_control.journal.status import StatusFile
 foreign = {name.partition(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)
 print(*sorted(foreign))

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from tunefleet.trainer_control.control.command_queue import CommandBoard
-from tunefleet.trainer_control.control.server import ControlServer
+from tunefleet.trainer_control.control.control_server import ControlServer
 from tunefleet.trainer_control.journal.status import StatusFile
 
 ANSWER_S = 30.0

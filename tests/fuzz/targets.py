@@ -14,14 +14,14 @@ import orjson
 
 from tests.fuzz.serving import control_answers
 from tests.fuzz.told import exchange_is_taken, journal_is_taken
-from tunefleet.agent.journal import JournalReader
+from tunefleet.agent.jobs.journal import JournalReader
 from tunefleet.artifacts import UnpackLimits, unpack
 from tunefleet.errors import AdapterRefused, ArtifactError, SpecError, TooLargeError, TunefleetError
 from tunefleet.federation import AdapterFile
 from tunefleet.runtime.log_shipper import _whole_lines
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec import local_paths, parse_workflow, secrets_of
-from tunefleet.spec.campaign_file import dump_campaign_spec, load_campaign_spec, parse_campaigns
+from tunefleet.spec.documents.campaign_file import dump_campaign_spec, load_campaign_spec, parse_campaigns
 
 Target = Callable[[bytes, Path], None]
 SMALL: Final = UnpackLimits(max_files=20, max_total_bytes=1 << 20, max_ratio=50, ratio_from_bytes=100_000)

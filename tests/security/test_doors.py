@@ -17,7 +17,7 @@ from tests.integration.api.support import Running
 from tunefleet.api.auth import cookie_name
 from tunefleet.api.multipart import FilePart
 from tunefleet.artifacts import manifest_digest
-from tunefleet.client.ssrf_guard import Reach
+from tunefleet.client.external.ssrf_guard import Reach
 from tunefleet.errors import ForbiddenError, InputError
 from tunefleet.schemas.api import FileEntry
 from tunefleet.settings import AgentSettings, ServerSettings, load

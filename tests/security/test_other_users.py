@@ -18,9 +18,9 @@ from tests.acceptance.story import until
 from tests.integration.agent.conftest import AgentProcess, request, write_rows
 from tests.integration.worker.receiver import receiving
 from tests.libraries import required
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
-from tunefleet.client.download import Downloader
+from tunefleet.client.external.download import Downloader
 
 TRAIN = """apiVersion: tunefleet/v1
 metadata: {{name: private}}

@@ -21,7 +21,10 @@ WORDS = r"(?:token|secret|signature|mac|password|proof|credential|api_key)"
 SECRET = re.compile(rf"(?:^|_){WORDS}$")
 LINES = re.compile(rf"{WORDS}.*[=!]=|[=!]=.*{WORDS}")
 """What is looked for first, since to parse the whole tree takes seconds."""
-OWN = {("worker/attempt.py", "finish.token == self.token"), ("worker/parts.py", "finish.token == part.token")}
+OWN = {
+    ("worker/jobs/attempt.py", "finish.token == self.token"),
+    ("worker/jobs/job_parts.py", "finish.token == part.token"),
+}
 """A worker that looks through what it holds itself; nobody who guesses is on the other side."""
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from tunefleet.agent.logs import set_up
+from tunefleet.agent.log_setup import set_up
 from tunefleet.errors import TunefleetError
 from tunefleet.settings import load_agent
 

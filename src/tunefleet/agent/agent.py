@@ -6,8 +6,8 @@ import threading
 
 from tunefleet.agent import admission, views
 from tunefleet.agent.gpus import Gpus
-from tunefleet.agent.job_queue import JobBook
-from tunefleet.agent.records import AgentRecord
+from tunefleet.agent.jobs.job_queue import JobBook
+from tunefleet.agent.jobs.records import AgentRecord
 from tunefleet.agent.translate import Defaults
 from tunefleet.runtime.monitor.system import SystemReader
 from tunefleet.settings import AgentSettings

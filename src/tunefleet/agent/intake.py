@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.agent import path_resolution
-from tunefleet.agent.records import AgentRecord
+from tunefleet.agent.jobs.records import AgentRecord
 from tunefleet.agent.translate import Defaults, translate
 from tunefleet.errors import Fault, ForbiddenError, SpecError
-from tunefleet.schemas.training import PolledJob, TrainingJobRequest
+from tunefleet.schemas.training_protocol.training import PolledJob, TrainingJobRequest
 from tunefleet.settings import AgentSettings
 from tunefleet.spec import load_task_spec
 from tunefleet.trainer_control.control.discovery import safe_job_id

@@ -20,16 +20,16 @@ from tunefleet.agent.app import create_app
 from tunefleet.agent.bind_address import bind, check, is_loopback
 from tunefleet.agent.gpus import Gpus
 from tunefleet.agent.identity import agent_id
-from tunefleet.agent.job_queue import JobBook
-from tunefleet.agent.orders import Orders
+from tunefleet.agent.jobs.command_outbox import Orders
+from tunefleet.agent.jobs.job_queue import JobBook
+from tunefleet.agent.jobs.site import Site
 from tunefleet.agent.poller import Poller, client_for
 from tunefleet.agent.progress import ProgressLines
-from tunefleet.agent.site import Site
 from tunefleet.agent.verbs import Verbs
 from tunefleet.certificate import Certificate, kept_fresh, opened
 from tunefleet.client import trust
 from tunefleet.client.backend import JobClient
-from tunefleet.client.download import Downloader
+from tunefleet.client.external.download import Downloader
 from tunefleet.errors import MachineError
 from tunefleet.executors import registry
 from tunefleet.http_heads import BoundedHeads

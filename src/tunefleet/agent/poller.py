@@ -17,12 +17,12 @@ from typing import Final
 from tunefleet.agent import intake
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.capabilities import capabilities, load
-from tunefleet.agent.orders import Orders
-from tunefleet.agent.records import AgentRecord
+from tunefleet.agent.jobs.command_outbox import Orders
+from tunefleet.agent.jobs.records import AgentRecord
 from tunefleet.client.backend import AgentClient
 from tunefleet.errors import AuthError, ConflictError, InputError, NotFoundError, TunefleetError
 from tunefleet.runtime import envs
-from tunefleet.schemas.training import ClaimReply, Heartbeat, JobState, PolledJob
+from tunefleet.schemas.training_protocol.training import ClaimReply, Heartbeat, JobState, PolledJob
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from tunefleet.agent import bodies
 from tunefleet.agent.verbs import Verbs
 from tunefleet.schemas.base import Body
-from tunefleet.schemas.training import AgentCommand, AgentOutcome, AgentVerb
+from tunefleet.schemas.training_protocol.training import AgentCommand, AgentOutcome, AgentVerb
 
 router = APIRouter(route_class=bodies.Route)
 

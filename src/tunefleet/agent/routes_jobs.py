@@ -11,11 +11,11 @@ from fastapi import APIRouter, Body, Query, Request
 
 from tunefleet.agent import bodies, intake, views
 from tunefleet.agent.agent import Agent
-from tunefleet.agent.job import AgentJob
+from tunefleet.agent.jobs.job import AgentJob
+from tunefleet.agent.jobs.tracing import placed
 from tunefleet.agent.problems import NotNow
-from tunefleet.agent.tracing import placed
 from tunefleet.errors import InputError, NotFoundError
-from tunefleet.schemas.training import TrainingJobRequest
+from tunefleet.schemas.training_protocol.training import TrainingJobRequest
 
 router = APIRouter(route_class=bodies.Route)
 

@@ -10,7 +10,7 @@ import orjson
 from fastapi import Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from tunefleet.agent.job import AgentJob
+from tunefleet.agent.jobs.job import AgentJob
 
 if TYPE_CHECKING:
     from tunefleet.agent.agent import Agent

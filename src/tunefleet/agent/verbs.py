@@ -17,7 +17,7 @@ from tunefleet.agent.capabilities import diagnose
 from tunefleet.client import connection, trust
 from tunefleet.errors import ConflictError, InputError, TunefleetError
 from tunefleet.runtime import self_upgrade
-from tunefleet.schemas.training import AgentCommand, AgentOutcome, AgentVerb
+from tunefleet.schemas.training_protocol.training import AgentCommand, AgentOutcome, AgentVerb
 from tunefleet.settings import AgentSettings, load_agent
 
 logger = logging.getLogger(__name__)

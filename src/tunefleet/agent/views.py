@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from tunefleet.agent.job import AgentJob
-from tunefleet.agent.journal import GIB, JournalState
+from tunefleet.agent.jobs.job import AgentJob
+from tunefleet.agent.jobs.journal import GIB, JournalState
 from tunefleet.runtime.exit_classification import last_traceback, log_tail
-from tunefleet.schemas.training import JobState, TrainingJobStatus
+from tunefleet.schemas.training_protocol.training import JobState, TrainingJobStatus
 
 _FRAME: Final = re.compile(r'^  File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)$')
 

@@ -11,10 +11,10 @@ from fastapi.middleware.cors import CORSMiddleware
 
 import tunefleet
 from tunefleet.api import auth, openapi, problem_details, static_ui
-from tunefleet.api.audit_middleware import Audit
 from tunefleet.api.background import Lifetime
-from tunefleet.api.metrics_middleware import Measured
-from tunefleet.api.middleware import AccessLog, BodyLimit, SecurityHeaders
+from tunefleet.api.middleware.audit import Audit
+from tunefleet.api.middleware.request_limits import AccessLog, BodyLimit, SecurityHeaders
+from tunefleet.api.middleware.request_metrics import Measured
 from tunefleet.api.query_params import refuse_unknown
 from tunefleet.api.routers import (
     artifacts,
@@ -23,7 +23,6 @@ from tunefleet.api.routers import (
     chat,
     datasets,
     events,
-    federated,
     federations,
     guide,
     info,
@@ -40,13 +39,11 @@ from tunefleet.api.routers import (
     results,
     task_control,
     tasks,
-    training,
-    training_agents,
-    training_jobs,
     upkeep,
     workers,
     workflows,
 )
+from tunefleet.api.routers.training_protocol import federated, training, training_agents, training_jobs
 from tunefleet.orchestrator.access import api_keys as keys_service
 from tunefleet.orchestrator.context import Core
 
@@ -121,7 +118,7 @@ def _add_middleware(app: FastAPI, core: Core) -> None:
     settings = core.settings
     app.add_middleware(Audit, core=core)
     if core.db.shared:
-        from tunefleet.api.leader_proxy import Forward  # noqa: PLC0415 -- most servers are alone
+        from tunefleet.api.middleware.leader_proxy import Forward  # noqa: PLC0415 -- most servers are alone
 
         app.add_middleware(Forward, core=core)
     app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, max_upload_bytes=settings.max_upload_bytes)

@@ -13,11 +13,12 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from tunefleet.api import examples, examples_campaign, examples_federated, examples_training, problem_details
-from tunefleet.schemas import chat, federated, federated_chunks, live, training, training_jobs, training_reports
+from tunefleet.schemas import chat, federated, federated_chunks, live
 from tunefleet.schemas.api import PROBLEM_PREFIX, Problem, SubmitRequest
 from tunefleet.schemas.campaign_apply import CampaignApply
+from tunefleet.schemas.training_protocol import jobs, reports, training
 from tunefleet.schemas.worker_link import ExchangeRequest, JournalBatch, RegisterRequest
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.options.federation_options import FederationSpec
 
 TAGS: Final = [
     {"name": "workflows", "description": "What a user submits."},
@@ -58,15 +59,15 @@ _BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (
     live.LivePoints,
     training.Heartbeat,
     training.StatusPatch,
-    training_jobs.ControlAction,
-    training_jobs.JobRegistration,
-    training_reports.LogLines,
-    training_reports.MetricBatch,
-    training_reports.ReportedPoint,
-    training_jobs.ParameterUpdate,
-    training_reports.PredictionBatch,
-    training_jobs.ResumeJob,
-    training_jobs.StartJob,
+    jobs.ControlAction,
+    jobs.JobRegistration,
+    reports.LogLines,
+    reports.MetricBatch,
+    reports.ReportedPoint,
+    jobs.ParameterUpdate,
+    reports.PredictionBatch,
+    jobs.ResumeJob,
+    jobs.StartJob,
     federated_chunks.ClaimChunk,
     federated.JobCreate,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import socket
 
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows as workers
 from tunefleet.db.repositories import controls
 from tunefleet.orchestrator.access.permissions import REDIS_WORKER
 from tunefleet.orchestrator.context import Core

@@ -21,7 +21,7 @@ from tunefleet.campaign.scratch_folder import room
 from tunefleet.campaign.task_client import Desk, digest_of, document, inputs_of, model_of, result_of
 from tunefleet.integrations.publishing import hub
 from tunefleet.settings import CampaignSettings
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 MODEL: Final = "final_model"
 """What the task leaves, if the model gets another tokenizer."""

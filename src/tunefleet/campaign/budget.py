@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tunefleet.orchestrator.campaigns.cycle_state import MERGE, SECONDS, TASK
-from tunefleet.spec.campaign import CampaignBudgetSpec
+from tunefleet.spec.documents.campaign_document import CampaignBudgetSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tunefleet.orchestrator.campaigns.engine_repository import Book
 from tunefleet.orchestrator.campaigns.step_progress import Activity
 from tunefleet.orchestrator.context import Clock
 from tunefleet.settings import CampaignSettings
-from tunefleet.spec.campaign import CampaignSpec, TaskType
+from tunefleet.spec.documents.campaign_document import CampaignSpec, TaskType
 
 Outcome = Mapping[str, Any]
 """JSON: what a step intends, or has done."""

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from tunefleet.campaign import task_client
 from tunefleet.campaign.position import Chunk
-from tunefleet.spec.campaign import CampaignSpec
-from tunefleet.spec.campaign_data import CampaignDatasetSpec
+from tunefleet.spec.documents.campaign_data import CampaignDatasetSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 ROWS: Final = "rows"
 """The task that puts all sources together."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tunefleet.analysis.evaluation.comparison import Difference
-from tunefleet.spec.campaign import CampaignGateSpec
+from tunefleet.spec.documents.campaign_document import CampaignGateSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import random
 from typing import Final
 
 from tunefleet.settings import CampaignSettings
-from tunefleet.spec.campaign import CampaignSpec, RunIntervalsSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec, RunIntervalsSpec
 
 _HOUR_S: Final = 3600.0
 _DAY_S: Final = 86_400.0

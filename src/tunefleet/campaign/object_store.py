@@ -25,7 +25,7 @@ from tunefleet.campaign.data_documents import CHAT, INSTRUCTION
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.settings import CampaignSettings
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 if TYPE_CHECKING:
     # It needs boto3, which is not everywhere, and takes a while to import.

@@ -13,7 +13,7 @@ from tunefleet.campaign.hub_models import HUB
 from tunefleet.campaign.object_store import endpoint_of
 from tunefleet.integrations.publishing.targets import Target, Wishes, target
 from tunefleet.settings import CampaignSettings, PublishSettings, load
-from tunefleet.spec.campaign import GRADIENTS, CampaignSpec
+from tunefleet.spec.documents.campaign_document import GRADIENTS, CampaignSpec
 
 NONE: Final = "none"
 _CYCLE: Final = "{cycle}"

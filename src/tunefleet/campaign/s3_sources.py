@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tunefleet.campaign import object_store, progress
 from tunefleet.campaign.contract import StepContext
-from tunefleet.spec.campaign_data import CampaignDatasetSpec
+from tunefleet.spec.documents.campaign_data import CampaignDatasetSpec
 
 KIND = "dataset"
 

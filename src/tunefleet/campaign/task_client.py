@@ -15,7 +15,7 @@ from tunefleet.errors import NotFoundError, UnreachableError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.campaigns.status import same_reason
 from tunefleet.schemas.api import ArtifactView, SubmitRequest, TaskDetail, WorkflowView
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 FIRST_LOOK_S: Final = 0.1
 LAST_LOOK_S: Final = 2.0

@@ -15,7 +15,7 @@ from tunefleet.campaign.hub_models import HUB, repo_of
 from tunefleet.campaign.object_store import LINK_S
 from tunefleet.integrations.publishing.hub import is_public
 from tunefleet.settings import CampaignSettings, PublishSettings, load
-from tunefleet.spec.campaign import GRADIENTS, CampaignSpec
+from tunefleet.spec.documents.campaign_document import GRADIENTS, CampaignSpec
 
 MARGIN_S: Final = 86_400.0
 """How much longer than it takes a task may be under way: it waits for trainers first, and is judged last."""

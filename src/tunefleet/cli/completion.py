@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
-from tunefleet.cli.lazy import examples
+from tunefleet.cli.lazy_group import examples
 
 
 @examples(

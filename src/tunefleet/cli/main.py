@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar, Final
 import typer
 from typer.completion import completion_init  # type: ignore[attr-defined]
 
-from tunefleet.cli.exitcodes import ExitCode
-from tunefleet.cli.lazy import Entry, LazyGroup, markup_mode
+from tunefleet.cli.exit_codes import ExitCode
+from tunefleet.cli.lazy_group import Entry, LazyGroup, markup_mode
 
 START, WORK, FLEET, HERE = "Start", "Train", "Fleet", "This machine"
 
@@ -20,68 +20,127 @@ class Root(LazyGroup):
     """All commands."""
 
     table: ClassVar[tuple[Entry, ...]] = (
-        Entry("demo", "demo:demo", "Fine-tune a small model on this machine and show it live.", START),
-        Entry("up", "up:up", "Start a server and a worker on this machine.", START),
-        Entry("login", "login:login", "Save a server's URL and key, or print a login link.", START),
-        Entry("submit", "submit:submit", "Submit a workflow document; local files it names are uploaded.", WORK),
-        Entry("follow", "submit:follow", "Show a task, or all tasks of a workflow, live until the end.", WORK),
-        Entry("validate", "validate:validate", "Check a workflow document; list every fault with its line.", WORK),
-        Entry("graph", "graph:graph", "Draw what the tasks of a workflow wait for.", WORK),
-        Entry("preview", "preview:preview", "Show what the model would be trained on, before it is.", WORK),
-        Entry("chat", "chat:chat", "Talk with a model on a worker, or with what a task has trained.", WORK),
-        Entry("ls", "tasks:ls", "List tasks, newest first, or workflows.", WORK),
-        Entry("show", "show:show", "Show all that is known of a task, or a workflow's tasks in their order.", WORK),
-        Entry("why", "why:why", "Say why a task waits, worker by worker.", WORK),
-        Entry("logs", "logs:logs", "Print a task's log.", WORK),
-        Entry("metrics", "metrics:metrics", "Print or plot what a task has measured.", WORK),
-        Entry("compare", "compare:compare", "Compare evaluations: their metrics, and how sure a difference is.", WORK),
-        Entry("artifacts", "artifacts:app", "List and fetch what tasks produced.", WORK),
-        Entry("export", "export:export", "Download a task's adapter or model, merged or as GGUF.", WORK),
-        Entry("push", "push:push", "Publish what a task has made: hub, bucket or folder.", WORK),
-        Entry("data", "data:app", "Push datasets and models to the server by name.", WORK),
-        Entry("federation", "federation:app", "Train one adapter with many workers, each on its own data.", WORK),
-        Entry("campaign", "campaign:app", "Train on and on by itself, chunk by chunk.", WORK),
-        Entry("models", "models:app", "List, promote and export the models that campaigns have made.", WORK),
-        Entry("pause", "task_control:pause", "Pause tasks: each saves and ends; the GPU is free.", WORK),
-        Entry("resume", "task_control:resume", "Let paused tasks go on; an ended one goes on as a new task.", WORK),
-        Entry("stop", "task_control:stop", "End a training early; what it has learned is delivered.", WORK),
-        Entry("save", "task_control:save", "Save a checkpoint of a running task now.", WORK),
-        Entry("evaluate", "task_control:evaluate", "Let a running task measure its held-out loss now.", WORK),
-        Entry("set", "task_control:set_", "Change a running task; what is changed survives a resume.", WORK),
-        Entry("checkpoints", "task_control:checkpoints", "List the checkpoints of a task.", WORK),
-        Entry("cancel", "tasks:cancel", "Cancel tasks, and what waits for them; what they saved stays.", WORK),
-        Entry("retry", "retry:retry", "Submit a final task again, or what has not completed of a workflow.", WORK),
-        Entry("clone", "tasks:clone", "Submit a task again with some fields changed.", WORK),
-        Entry("rm", "tasks:rm", "Remove final tasks with what they stored.", WORK),
-        Entry("workers", "workers:app", "List the machines that run tasks.", FLEET),
-        Entry("notify", "notify:app", "Be told when tasks end, fail or stall: webhook, Slack, Discord, e-mail.", FLEET),
-        Entry("keys", "keys:app", "Create, list and revoke API keys.", FLEET),
-        Entry("projects", "projects:app", "Share the fleet: projects, their quotas and weights.", FLEET),
-        Entry("usage", "usage:usage", "Show what was used: GPU hours, energy, cost.", FLEET),
-        Entry("audit", "usage:audit", "List who changed what, and from where.", FLEET),
-        Entry("storage", "storage:storage", "Show how much room the server's data takes.", FLEET),
-        Entry("servers", "servers:servers", "List the servers that share one database.", FLEET),
-        Entry("prune", "prune:prune", "Remove what ended long ago.", FLEET),
-        Entry("simulate", "simulate:simulate", "Load a real server with simulated workers and measure it.", FLEET),
-        Entry("join", "join:join", "Make this machine a worker of a server, and run it.", HERE),
-        Entry("worker", "worker:worker", "Run tasks of a server on this machine.", HERE),
-        Entry("agent", "agent:app", "Run the training agent of this machine.", HERE),
-        Entry("run", "run:run", "Run a training script so that it can be steered, paused and resumed.", HERE),
-        Entry("control", "control:app", "See and steer the trainings of this machine.", HERE),
-        Entry("env", "env:app", "Make and check the environments that some task kinds run in.", HERE),
-        Entry("db", "db:app", "Check and migrate the server's database.", HERE),
+        Entry("demo", "local_cluster.demo:demo", "Fine-tune a small model on this machine and show it live.", START),
+        Entry("up", "local_cluster.up:up", "Start a server and a worker on this machine.", START),
+        Entry("login", "server.login:login", "Save a server's URL and key, or print a login link.", START),
+        Entry("submit", "tasks.submit:submit", "Submit a workflow document; local files it names are uploaded.", WORK),
+        Entry("follow", "tasks.submit:follow", "Show a task, or all tasks of a workflow, live until the end.", WORK),
+        Entry(
+            "validate", "tasks.validate:validate", "Check a workflow document; list every fault with its line.", WORK
+        ),
+        Entry("graph", "tasks.graph:graph", "Draw what the tasks of a workflow wait for.", WORK),
+        Entry("preview", "models.preview:preview", "Show what the model would be trained on, before it is.", WORK),
+        Entry(
+            "chat", "models.chat_commands:chat", "Talk with a model on a worker, or with what a task has trained.", WORK
+        ),
+        Entry("ls", "tasks.task_commands:ls", "List tasks, newest first, or workflows.", WORK),
+        Entry(
+            "show", "tasks.show:show", "Show all that is known of a task, or a workflow's tasks in their order.", WORK
+        ),
+        Entry("why", "tasks.why:why", "Say why a task waits, worker by worker.", WORK),
+        Entry("logs", "tasks.log_command:logs", "Print a task's log.", WORK),
+        Entry("metrics", "tasks.metrics:metrics", "Print or plot what a task has measured.", WORK),
+        Entry(
+            "compare",
+            "tasks.compare:compare",
+            "Compare evaluations: their metrics, and how sure a difference is.",
+            WORK,
+        ),
+        Entry("artifacts", "models.artifact_commands:app", "List and fetch what tasks produced.", WORK),
+        Entry("export", "models.export:export", "Download a task's adapter or model, merged or as GGUF.", WORK),
+        Entry("push", "models.push:push", "Publish what a task has made: hub, bucket or folder.", WORK),
+        Entry("data", "models.data_commands:app", "Push datasets and models to the server by name.", WORK),
+        Entry(
+            "federation",
+            "federations.federation_commands:app",
+            "Train one adapter with many workers, each on its own data.",
+            WORK,
+        ),
+        Entry("campaign", "campaigns.campaign_commands:app", "Train on and on by itself, chunk by chunk.", WORK),
+        Entry(
+            "models", "models.model_commands:app", "List, promote and export the models that campaigns have made.", WORK
+        ),
+        Entry("pause", "tasks.task_control:pause", "Pause tasks: each saves and ends; the GPU is free.", WORK),
+        Entry(
+            "resume", "tasks.task_control:resume", "Let paused tasks go on; an ended one goes on as a new task.", WORK
+        ),
+        Entry("stop", "tasks.task_control:stop", "End a training early; what it has learned is delivered.", WORK),
+        Entry("save", "tasks.task_control:save", "Save a checkpoint of a running task now.", WORK),
+        Entry("evaluate", "tasks.task_control:evaluate", "Let a running task measure its held-out loss now.", WORK),
+        Entry("set", "tasks.task_control:set_", "Change a running task; what is changed survives a resume.", WORK),
+        Entry("checkpoints", "tasks.task_control:checkpoints", "List the checkpoints of a task.", WORK),
+        Entry(
+            "cancel",
+            "tasks.task_commands:cancel",
+            "Cancel tasks, and what waits for them; what they saved stays.",
+            WORK,
+        ),
+        Entry(
+            "retry", "tasks.retry:retry", "Submit a final task again, or what has not completed of a workflow.", WORK
+        ),
+        Entry("clone", "tasks.task_commands:clone", "Submit a task again with some fields changed.", WORK),
+        Entry("rm", "tasks.task_commands:rm", "Remove final tasks with what they stored.", WORK),
+        Entry("workers", "workers.worker_commands:app", "List the machines that run tasks.", FLEET),
+        Entry(
+            "notify",
+            "server.notify_commands:app",
+            "Be told when tasks end, fail or stall: webhook, Slack, Discord, e-mail.",
+            FLEET,
+        ),
+        Entry("keys", "server.key_commands:app", "Create, list and revoke API keys.", FLEET),
+        Entry("projects", "server.project_commands:app", "Share the fleet: projects, their quotas and weights.", FLEET),
+        Entry("usage", "tasks.usage:usage", "Show what was used: GPU hours, energy, cost.", FLEET),
+        Entry("audit", "tasks.usage:audit", "List who changed what, and from where.", FLEET),
+        Entry("storage", "server.storage:storage", "Show how much room the server's data takes.", FLEET),
+        Entry("servers", "server.servers:servers", "List the servers that share one database.", FLEET),
+        Entry("prune", "server.prune:prune", "Remove what ended long ago.", FLEET),
+        Entry(
+            "simulate",
+            "local_cluster.simulate:simulate",
+            "Load a real server with simulated workers and measure it.",
+            FLEET,
+        ),
+        Entry("join", "workers.join:join", "Make this machine a worker of a server, and run it.", HERE),
+        Entry("worker", "workers.start_worker:worker", "Run tasks of a server on this machine.", HERE),
+        Entry("agent", "workers.agent_commands:app", "Run the training agent of this machine.", HERE),
+        Entry("run", "control.run:run", "Run a training script so that it can be steered, paused and resumed.", HERE),
+        Entry("control", "control.control_commands:app", "See and steer the trainings of this machine.", HERE),
+        Entry(
+            "env",
+            "workers.environment_commands:app",
+            "Make and check the environments that some task kinds run in.",
+            HERE,
+        ),
+        Entry("db", "server.database_commands:app", "Check and migrate the server's database.", HERE),
         Entry(
             "verify-store",
-            "verify_store:verify_store",
+            "server.verify_store:verify_store",
             "Read all stored files; name what is damaged or lost.",
             HERE,
         ),
-        Entry("backup", "db:backup", "Write the server's database into a file, also while it runs.", HERE),
-        Entry("restore", "db:restore", "Fill a database from a backup: SQLite's or PostgreSQL's.", HERE),
-        Entry("doctor", "doctor:doctor", "Check this machine and say how to mend what is wrong.", HERE),
-        Entry("debug-dump", "debug_dump:debug_dump", "Write one archive that helps to find what is wrong.", HERE),
+        Entry(
+            "backup",
+            "server.database_commands:backup",
+            "Write the server's database into a file, also while it runs.",
+            HERE,
+        ),
+        Entry(
+            "restore",
+            "server.database_commands:restore",
+            "Fill a database from a backup: SQLite's or PostgreSQL's.",
+            HERE,
+        ),
+        Entry("doctor", "server.doctor:doctor", "Check this machine and say how to mend what is wrong.", HERE),
+        Entry(
+            "debug-dump", "server.debug_dump:debug_dump", "Write one archive that helps to find what is wrong.", HERE
+        ),
         Entry("completion", "completion:completion", "Print the completion script of a shell.", HERE),
-        Entry("uninstall", "uninstall:uninstall", "Show what Tunefleet left on this machine, and remove it.", HERE),
+        Entry(
+            "uninstall",
+            "local_cluster.uninstall:uninstall",
+            "Show what Tunefleet left on this machine, and remove it.",
+            HERE,
+        ),
     )
 
 
@@ -148,7 +207,7 @@ def run(args: Sequence[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else ExitCode.FAILED
     except Exception as error:  # noqa: BLE001  # the command line's edge: every error becomes a sentence
-        from tunefleet.cli.failure import report
+        from tunefleet.cli.error_display import report
 
         return report(error, as_json="--json" in args)
     return ExitCode.OK

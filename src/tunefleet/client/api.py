@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tunefleet.client import resources, routes, routes_projects, transfer
+from tunefleet.client import resources, transfer
 from tunefleet.client.connection import resolve
+from tunefleet.client.routes import project_routes, workflow_routes
 from tunefleet.client.transport import AsyncTransport, Policy, Transport
 from tunefleet.client.verb import Awaited, Blocking, Verb
 
@@ -17,15 +18,15 @@ from tunefleet.client.verb import Awaited, Blocking, Verb
 class ServerVerbs:
     """What concerns the server as a whole."""
 
-    info = Verb(routes.info)
-    schema = Verb(routes.schema)
-    login_code = Verb(routes.login_code)
-    prune = Verb(routes.prune)
-    server = Verb(routes.server)
-    storage = Verb(routes.storage)
-    servers = Verb(routes.servers)
-    usage = Verb(routes_projects.usage)
-    audit = Verb(routes_projects.audit)
+    info = Verb(workflow_routes.info)
+    schema = Verb(workflow_routes.schema)
+    login_code = Verb(workflow_routes.login_code)
+    prune = Verb(workflow_routes.prune)
+    server = Verb(workflow_routes.server)
+    storage = Verb(workflow_routes.storage)
+    servers = Verb(workflow_routes.servers)
+    usage = Verb(project_routes.usage)
+    audit = Verb(project_routes.audit)
 
 
 class Client(ServerVerbs, Blocking):

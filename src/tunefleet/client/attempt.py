@@ -10,15 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tunefleet.client import routes, routes_chat, transfer
+from tunefleet.client import transfer
 from tunefleet.client.connection import Connection, normalise
 from tunefleet.client.direct import DirectSender
 from tunefleet.client.direct_store_access import StoreReach
+from tunefleet.client.routes import chat_routes, workflow_routes
 from tunefleet.client.throttle import Throttle
 from tunefleet.client.transport import Policy, Transport
 from tunefleet.schemas.api import ArtifactView
 from tunefleet.schemas.chat import ChatPiece, ChatPoll, ChatTurns
-from tunefleet.schemas.compat_results import ResultFile
+from tunefleet.schemas.compat.task_results import ResultFile
 from tunefleet.schemas.worker_link import JournalBatch
 
 
@@ -68,11 +69,11 @@ class AttemptClient:
             AuthError: If the token is void: the attempt was given to another worker.
             UnreachableError: If the server does not answer.
         """
-        return self._transport.run(routes.put_journal(task_id, batch)).cursor
+        return self._transport.run(workflow_routes.put_journal(task_id, batch)).cursor
 
     def log(self, task_id: str, offset: int, data: bytes) -> int:
         """Deliver a piece of the attempt's log; returns the next offset, raises as `journal` does."""
-        return self._transport.run(routes.put_log(task_id, offset, data)).cursor
+        return self._transport.run(workflow_routes.put_log(task_id, offset, data)).cursor
 
     def push_artifact(
         self,
@@ -124,11 +125,11 @@ class AttemptClient:
             AuthError: If the token is void.
             UnreachableError: If the server does not answer.
         """
-        return self._transport.run(routes_chat.fetch_turns(task_id, poll))
+        return self._transport.run(chat_routes.fetch_turns(task_id, poll))
 
     def chat_piece(self, task_id: str, turn_id: str, piece: ChatPiece) -> bool:
         """Tell a piece of an answer; returns whether anybody still listens, raises as `chat_turns` does."""
-        return not self._transport.run(routes_chat.tell_piece(task_id, turn_id, piece)).gone
+        return not self._transport.run(chat_routes.tell_piece(task_id, turn_id, piece)).gone
 
     def result_files(self, task_id: str) -> tuple[ResultFile, ...]:
         """List the files of the task, or of one that it reads, each with a link.
@@ -137,7 +138,7 @@ class AttemptClient:
             NotFoundError: If there is no such task.
             ForbiddenError: If the attempt has nothing to do with it.
         """
-        return self._transport.run(routes.result_files(task_id)).files
+        return self._transport.run(workflow_routes.result_files(task_id)).files
 
     def fetch_result_file(
         self,

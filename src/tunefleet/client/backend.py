@@ -22,8 +22,15 @@ from tunefleet.client import trust
 from tunefleet.client.attempt import AttemptClient
 from tunefleet.errors import AuthError, ConflictError, InputError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.schemas.base import Message
-from tunefleet.schemas.training import ClaimReply, Heartbeat, HeartbeatReply, PollReply, StatusPatch, TrainingMetrics
-from tunefleet.schemas.training_reports import LogLines
+from tunefleet.schemas.training_protocol.reports import LogLines
+from tunefleet.schemas.training_protocol.training import (
+    ClaimReply,
+    Heartbeat,
+    HeartbeatReply,
+    PollReply,
+    StatusPatch,
+    TrainingMetrics,
+)
 
 logger = logging.getLogger(__name__)
 

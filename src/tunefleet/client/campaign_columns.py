@@ -10,11 +10,11 @@ from tunefleet.analysis.dataset.messages import ROLES
 from tunefleet.analysis.dataset.values import kind_of
 from tunefleet.client.local_data import first_rows
 from tunefleet.errors import DataError
-from tunefleet.spec.campaign_data import INSTRUCTION_FIELDS
+from tunefleet.spec.documents.campaign_data import INSTRUCTION_FIELDS
 from tunefleet.spec.suggestions import nearest
 
 if TYPE_CHECKING:
-    from tunefleet.spec.campaign_data import CampaignDatasetSpec
+    from tunefleet.spec.documents.campaign_data import CampaignDatasetSpec
 
 _MOST_SHOWN: Final = 20
 _SPEAKERS: Final = (("chat_user_reference", "user"), ("chat_assistant_reference", "assistant"))

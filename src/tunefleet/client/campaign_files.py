@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tunefleet.client import routes_campaigns, transfer
+from tunefleet.client import transfer
 from tunefleet.client.call import Flow, ask, work
+from tunefleet.client.routes import campaign_routes
 from tunefleet.errors import DataError, Fault, ModelError, SpecError
 from tunefleet.schemas.campaign import CampaignApplied
 from tunefleet.spec.base import hub_id_error, is_url, is_written_as_path
 from tunefleet.spec.builtin import BUILTIN_PREFIX
 
 if TYPE_CHECKING:
-    from tunefleet.spec.campaign import CampaignSpec
+    from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 
 def named_files(spec: CampaignSpec, folder: Path) -> Iterator[tuple[str, Path, str]]:
@@ -117,7 +118,7 @@ def send(
         for key, file, kind in named_files(spec, folder):
             inputs[key] = (yield from transfer.push(file, kind=kind, on_progress=on_progress)).digest
         whole[name] = spec.model_copy(update={"inputs": inputs}) if inputs else spec
-    return (yield from ask(routes_campaigns.apply_campaigns(whole, start=start)))
+    return (yield from ask(campaign_routes.apply_campaigns(whole, start=start)))
 
 
 def _check(campaigns: Mapping[str, CampaignSpec], folder: Path) -> None:

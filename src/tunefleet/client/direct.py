@@ -15,9 +15,10 @@ from typing import Any, Final, TypeVar
 import httpx
 
 from tunefleet.artifacts import LocalFile
-from tunefleet.client import elsewhere, routes, routes_direct
+from tunefleet.client import elsewhere
 from tunefleet.client.call import Call
 from tunefleet.client.direct_store_access import StoreReach, Unreached
+from tunefleet.client.routes import direct_routes, workflow_routes
 from tunefleet.client.throttle import Throttle
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, UnreachableError
 from tunefleet.schemas.direct import DirectLink, DirectLinks, DirectOffer, DirectPlan
@@ -101,7 +102,7 @@ class DirectSender:
         tries = 0
         while True:
             try:
-                plan: DirectPlan = self._run(routes_direct.plan(file.entry))
+                plan: DirectPlan = self._run(direct_routes.plan(file.entry))
             except ConflictError:
                 # It is being read back for somebody who asked and was killed.
                 tries += 1
@@ -114,8 +115,8 @@ class DirectSender:
                 return plan
 
     def _give_up(self, file: LocalFile, why: str) -> None:
-        plan: DirectPlan = self._run(routes_direct.plan(file.entry))
-        self._run(routes_direct.give_up(file.entry.digest, plan.upload, why[:500]))
+        plan: DirectPlan = self._run(direct_routes.plan(file.entry))
+        self._run(direct_routes.give_up(file.entry.digest, plan.upload, why[:500]))
 
     def _to_the_end(self, file: LocalFile, plan: DirectPlan, on_bytes: Callable[[int], None]) -> None:
         tries, counted = 0, False
@@ -126,7 +127,7 @@ class DirectSender:
                 counted = True
             try:
                 upload.send_lacking(on_bytes)
-                self._run(routes_direct.complete(file.entry, plan.upload))
+                self._run(direct_routes.complete(file.entry, plan.upload))
             except Unreached:
                 raise
             except (UnreachableError, ConflictError, NotFoundError):
@@ -144,17 +145,17 @@ class DirectSender:
 
     def _plan_again(self, file: LocalFile, plan: DirectPlan) -> DirectPlan:
         try:
-            again: DirectPlan = self._run(routes_direct.plan(file.entry))
+            again: DirectPlan = self._run(direct_routes.plan(file.entry))
         except ConflictError:
             return plan.model_copy(update={"here": tuple(range(1, plan.parts + 1))})
         return again
 
     def _kept(self, file: LocalFile) -> bool:
-        return not self._run(routes.missing_blobs([file.entry])).missing
+        return not self._run(workflow_routes.missing_blobs([file.entry])).missing
 
     def links(self, digest: str, upload: str, numbers: list[int]) -> DirectLinks:
         """Ask for links."""
-        found: DirectLinks = self._run(routes_direct.links(digest, upload, numbers))
+        found: DirectLinks = self._run(direct_routes.links(digest, upload, numbers))
         return found
 
     def put(self, link: DirectLink, pieces: Iterator[bytes], size_bytes: int) -> httpx.Response:
@@ -268,7 +269,7 @@ class _Upload:
 
 def _most_tries(file: LocalFile) -> int:
     # The server reads a whole file back, which takes the longer the more there is.
-    return _FRUITLESS_TRIES + int(file.entry.size_bytes / routes.PASSED_ON_BYTES_PER_S / _LONGEST_PAUSE_S)
+    return _FRUITLESS_TRIES + int(file.entry.size_bytes / workflow_routes.PASSED_ON_BYTES_PER_S / _LONGEST_PAUSE_S)
 
 
 def _refusal(host: str, status: int) -> UnreachableError:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tunefleet.client import routes, transfer
+from tunefleet.client import transfer
 from tunefleet.client.call import Call, Emit, Flow, NextLine, OpenLines, Pause, Stream, ask
+from tunefleet.client.routes import workflow_routes
 from tunefleet.client.sse import ServerEvent, SseReader
 from tunefleet.errors import ConflictError, NotFoundError, UnreachableError
 from tunefleet.lifecycle.task import TaskStatus
@@ -48,7 +49,9 @@ def wait_for_task(
     Raises:
         TimeoutError: If it is not final in time; the task goes on.
     """
-    task = yield from _wait(routes.get_task(task_id), timeout_s, lambda task: TaskStatus(task.status).final, on_update)
+    task = yield from _wait(
+        workflow_routes.get_task(task_id), timeout_s, lambda task: TaskStatus(task.status).final, on_update
+    )
     if not TaskStatus(task.status).final:
         raise TimeoutError(f"{task.id} is still {task.status} after {timeout_s} s; it goes on.")
     return task
@@ -71,7 +74,7 @@ def wait_for_workflow(
         TimeoutError: If one is not final in time; the workflow goes on.
     """
     workflow = yield from _wait(
-        routes.get_workflow(workflow_id), timeout_s, lambda workflow: workflow.status != "running", on_update
+        workflow_routes.get_workflow(workflow_id), timeout_s, lambda workflow: workflow.status != "running", on_update
     )
     if workflow.status == "running":
         raise TimeoutError(f"{workflow.id} still runs after {timeout_s} s; it goes on.")
@@ -109,7 +112,9 @@ def _look(call: Call[T], deadline: float | None) -> Flow[T | None]:
 
 def wait_for_worker_command(worker_id: str, command_id: str, *, timeout_s: float | None = None) -> Flow[CommandView]:
     """Wait until nothing more will become of what a worker was told; see `wait_for_command`."""
-    return _wait_for_command(lambda wait_s: routes.worker_command(worker_id, command_id, wait_s=wait_s), timeout_s)
+    return _wait_for_command(
+        lambda wait_s: workflow_routes.worker_command(worker_id, command_id, wait_s=wait_s), timeout_s
+    )
 
 
 def wait_for_command(
@@ -131,7 +136,7 @@ def wait_for_command(
         TimeoutError: If it is not settled in time; it stays asked for.
     """
     return _wait_for_command(
-        lambda wait_s: routes.get_command(task_id, command_id, wait_s=wait_s), timeout_s, on_update
+        lambda wait_s: workflow_routes.get_command(task_id, command_id, wait_s=wait_s), timeout_s, on_update
     )
 
 
@@ -167,20 +172,20 @@ def pause_and_wait(task_id: str, *, timeout_s: float | None = None) -> Flow[Task
         TimeoutError: If it is not paused in time; the pause stays asked for.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    task = yield from ask(routes.pause_task(task_id))
+    task = yield from ask(workflow_routes.pause_task(task_id))
     while task.desired == "pause" and task.status == TaskStatus.RUNNING:
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError(f"{task.id} is not paused after {timeout_s} s; it will be.")
         yield Pause(_LOOK_S)
         try:
-            task = yield from ask(routes.get_task(task.id))
+            task = yield from ask(workflow_routes.get_task(task.id))
         except UnreachableError:
             continue
     if task.status == TaskStatus.PAUSED:
         return task
     if TaskStatus(task.status).final:
         raise ConflictError(f"The task {task.id} was {task.status} before it could be paused.")
-    commands = yield from ask(routes.list_commands(task.id))
+    commands = yield from ask(workflow_routes.list_commands(task.id))
     failed = [each.message for each in commands if each.command == "pause" and each.state == "failed"]
     why = f": {failed[-1]}" if failed else "."
     raise ConflictError(f"The task {task.id} could not be paused{why}", hint="Its training goes on.")
@@ -207,8 +212,8 @@ def follow_metrics(task_id: str, *, series: str = "train", poll_s: float = _POLL
     """Emit the points of a series, and new ones as they come, until the task is final."""
     after: int | None = None
     while True:
-        task = yield from _within(ask(routes.get_task(task_id)))
-        view = yield from _within(ask(routes.metrics(task_id, series=series, after_step=after)))
+        task = yield from _within(ask(workflow_routes.get_task(task_id)))
+        view = yield from _within(ask(workflow_routes.metrics(task_id, series=series, after_step=after)))
         for point in view.points:
             after = point.step
             yield Emit(point)
@@ -222,7 +227,7 @@ def follow_log(task_id: str, *, offset: int = 0) -> Stream[str]:
     while True:
         handle = None
         try:
-            handle = yield OpenLines(routes.log_stream(task_id, offset))
+            handle = yield OpenLines(workflow_routes.log_stream(task_id, offset))
             reader = SseReader()
             while (line := (yield NextLine(handle))) is not None:
                 event = reader.feed(line)
@@ -263,7 +268,7 @@ def follow_events(
     while True:
         handle = None
         try:
-            call = routes.event_stream(after=after, task_id=task_id, workflow_id=workflow_id, kinds=wanted)
+            call = workflow_routes.event_stream(after=after, task_id=task_id, workflow_id=workflow_id, kinds=wanted)
             handle = yield OpenLines(call)
             reader = SseReader()
             while (line := (yield NextLine(handle))) is not None:
@@ -282,7 +287,9 @@ def iterate_workflows(
 ) -> Stream[WorkflowView]:
     """Emit all workflows, newest first, page by page."""
     return all_pages(
-        lambda cursor: routes.list_workflows(status=status, owner=owner, name=name, limit=page_size, cursor=cursor)
+        lambda cursor: workflow_routes.list_workflows(
+            status=status, owner=owner, name=name, limit=page_size, cursor=cursor
+        )
     )
 
 
@@ -297,7 +304,7 @@ def iterate_tasks(
 ) -> Stream[TaskView]:
     """Emit all tasks, newest first, page by page."""
     return all_pages(
-        lambda cursor: routes.list_tasks(
+        lambda cursor: workflow_routes.list_tasks(
             status=status,
             kind=kind,
             owner=owner,
@@ -314,7 +321,9 @@ def iterate_artifacts(
 ) -> Stream[ArtifactView]:
     """Emit all artifacts, newest first, page by page."""
     return all_pages(
-        lambda cursor: routes.list_artifacts(task_id=task_id, kind=kind, name=name, limit=page_size, cursor=cursor)
+        lambda cursor: workflow_routes.list_artifacts(
+            task_id=task_id, kind=kind, name=name, limit=page_size, cursor=cursor
+        )
     )
 
 
@@ -323,7 +332,7 @@ def task_artifacts(task_id: str) -> Flow[tuple[ArtifactView, ...]]:
     found: list[ArtifactView] = []
     cursor: str | None = None
     while True:
-        page = yield from ask(routes.list_artifacts(task_id=task_id, limit=200, cursor=cursor))
+        page = yield from ask(workflow_routes.list_artifacts(task_id=task_id, limit=200, cursor=cursor))
         found.extend(page.items)
         if page.next_cursor is None:
             return tuple(found)

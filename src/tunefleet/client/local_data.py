@@ -22,11 +22,11 @@ from tunefleet.analysis.dataset.shapes import (
 )
 from tunefleet.analysis.dataset.values import RowError
 from tunefleet.errors import DataError
-from tunefleet.spec.data import TrainingData
-from tunefleet.spec.preferred import AskedData, JudgedData, PairData, PpoData
-from tunefleet.spec.prompts import InferenceData, PromptData
-from tunefleet.spec.rows import RowsSpec
-from tunefleet.spec.tasks import BaseTaskSpec
+from tunefleet.spec.options.data import TrainingData
+from tunefleet.spec.options.preferred import AskedData, JudgedData, PairData, PpoData
+from tunefleet.spec.options.prompts import InferenceData, PromptData
+from tunefleet.spec.options.rows import RowsSpec
+from tunefleet.spec.tasks.task_types import BaseTaskSpec
 
 ROWS: Final = 1000
 """Rows of a file that are read."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tunefleet.client import (
-    campaign_files,
-    flows,
-    routes,
-    routes_campaigns,
-    routes_chat,
-    routes_enrollment,
-    routes_federations,
-    routes_notify,
-    routes_projects,
-    transfer,
+from tunefleet.client import campaign_files, flows, transfer
+from tunefleet.client.routes import (
+    campaign_routes,
+    chat_routes,
+    enrollment_routes,
+    federation_routes,
+    notification_routes,
+    project_routes,
+    workflow_routes,
 )
 from tunefleet.client.verb import (
     Awaited,
@@ -35,185 +33,185 @@ if TYPE_CHECKING:
 class WorkflowVerbs:
     """What can be done with workflows."""
 
-    validate = Verb(routes.validate)
-    create = Verb(routes.create_workflow)
-    list = Verb(routes.list_workflows)
+    validate = Verb(workflow_routes.validate)
+    create = Verb(workflow_routes.create_workflow)
+    list = Verb(workflow_routes.list_workflows)
     iterate = Iteration(flows.iterate_workflows)
-    get = Verb(routes.get_workflow)
+    get = Verb(workflow_routes.get_workflow)
     wait = Verb(flows.wait_for_workflow)
-    cancel = Verb(routes.cancel_workflow)
-    retry = Verb(routes.retry_workflow)
-    remove = Verb(routes.remove_workflow)
+    cancel = Verb(workflow_routes.cancel_workflow)
+    retry = Verb(workflow_routes.retry_workflow)
+    remove = Verb(workflow_routes.remove_workflow)
 
 
 class TaskVerbs:
     """What can be done with tasks."""
 
-    list = Verb(routes.list_tasks)
+    list = Verb(workflow_routes.list_tasks)
     iterate = Iteration(flows.iterate_tasks)
-    get = Verb(routes.get_task)
-    why = Verb(routes.why)
+    get = Verb(workflow_routes.get_task)
+    why = Verb(workflow_routes.why)
     wait = Verb(flows.wait_for_task)
-    cancel = Verb(routes.cancel_task)
-    pause = Verb(routes.pause_task)
+    cancel = Verb(workflow_routes.cancel_task)
+    pause = Verb(workflow_routes.pause_task)
     pause_and_wait = Verb(flows.pause_and_wait)
-    resume = Verb(routes.resume_task)
-    stop = Verb(routes.stop_task)
-    command = Verb(routes.command_task)
-    commands = Verb(routes.list_commands)
-    get_command = Verb(routes.get_command)
+    resume = Verb(workflow_routes.resume_task)
+    stop = Verb(workflow_routes.stop_task)
+    command = Verb(workflow_routes.command_task)
+    commands = Verb(workflow_routes.list_commands)
+    get_command = Verb(workflow_routes.get_command)
     wait_for_command = Verb(flows.wait_for_command)
-    checkpoints = Verb(routes.checkpoints)
-    retry = Verb(routes.retry_task)
-    clone = Verb(routes.clone_task)
-    remove = Verb(routes.remove_task)
-    metrics = Verb(routes.metrics)
+    checkpoints = Verb(workflow_routes.checkpoints)
+    retry = Verb(workflow_routes.retry_task)
+    clone = Verb(workflow_routes.clone_task)
+    remove = Verb(workflow_routes.remove_task)
+    metrics = Verb(workflow_routes.metrics)
     follow_metrics = Iteration(flows.follow_metrics)
-    log = Verb(routes.log)
+    log = Verb(workflow_routes.log)
     follow_log = Iteration(flows.follow_log)
     fetch_output = Verb(flows.fetch_output)
-    result = Verb(routes.get_result)
-    files = Verb(routes.result_files)
+    result = Verb(workflow_routes.get_result)
+    files = Verb(workflow_routes.result_files)
     fetch_file = Verb(transfer.fetch_result_file)
-    get_chat = Verb(routes_chat.get_chat)
-    end_chat = Verb(routes_chat.end_chat)
-    chat = Iteration(routes_chat.chat)
+    get_chat = Verb(chat_routes.get_chat)
+    end_chat = Verb(chat_routes.end_chat)
+    chat = Iteration(chat_routes.chat)
 
 
 class EventVerbs:
     """What happened, and what happens."""
 
-    list = Verb(routes.list_events)
+    list = Verb(workflow_routes.list_events)
     follow = Iteration(flows.follow_events)
 
 
 class ArtifactVerbs:
     """Files that are kept on the server under a digest."""
 
-    list = Verb(routes.list_artifacts)
+    list = Verb(workflow_routes.list_artifacts)
     iterate = Iteration(flows.iterate_artifacts)
-    get = Verb(routes.get_artifact)
+    get = Verb(workflow_routes.get_artifact)
     push = Verb(transfer.push)
     fetch = Verb(transfer.fetch)
-    remove = Verb(routes.remove_artifact)
+    remove = Verb(workflow_routes.remove_artifact)
 
 
 class WorkerVerbs:
     """The machines that run tasks."""
 
-    list = Verb(routes.list_workers)
-    get = Verb(routes.get_worker)
-    tell = Verb(routes.tell_worker)
-    get_command = Verb(routes.worker_command)
+    list = Verb(workflow_routes.list_workers)
+    get = Verb(workflow_routes.get_worker)
+    tell = Verb(workflow_routes.tell_worker)
+    get_command = Verb(workflow_routes.worker_command)
     wait_for_command = Verb(flows.wait_for_worker_command)
-    cordon = Verb(routes.cordon_worker)
-    uncordon = Verb(routes.uncordon_worker)
-    drain = Verb(routes.drain_worker)
-    elastic = Verb(routes.set_elastic)
-    invite = Verb(routes_enrollment.invite)
-    invitations = Verb(routes_enrollment.list_invitations)
-    withdraw = Verb(routes_enrollment.withdraw)
-    remove = Verb(routes.remove_worker)
+    cordon = Verb(workflow_routes.cordon_worker)
+    uncordon = Verb(workflow_routes.uncordon_worker)
+    drain = Verb(workflow_routes.drain_worker)
+    elastic = Verb(workflow_routes.set_elastic)
+    invite = Verb(enrollment_routes.invite)
+    invitations = Verb(enrollment_routes.list_invitations)
+    withdraw = Verb(enrollment_routes.withdraw)
+    remove = Verb(workflow_routes.remove_worker)
 
 
 class KeyVerbs:
     """API keys."""
 
-    list = Verb(routes.list_keys)
-    create = Verb(routes.create_key)
-    revoke = Verb(routes.revoke_key)
+    list = Verb(workflow_routes.list_keys)
+    create = Verb(workflow_routes.create_key)
+    revoke = Verb(workflow_routes.revoke_key)
 
 
 class ProjectVerbs:
     """Projects: who shares the fleet, and what each may use of it."""
 
-    list = Verb(routes_projects.list_projects)
-    get = Verb(routes_projects.get_project)
-    create = Verb(routes_projects.create_project)
-    change = Verb(routes_projects.change_project)
-    archive = Verb(routes_projects.archive_project)
-    restore = Verb(routes_projects.restore_project)
+    list = Verb(project_routes.list_projects)
+    get = Verb(project_routes.get_project)
+    create = Verb(project_routes.create_project)
+    change = Verb(project_routes.change_project)
+    archive = Verb(project_routes.archive_project)
+    restore = Verb(project_routes.restore_project)
 
 
 class NotificationVerbs:
     """Who is told what of your tasks, and what they were told."""
 
-    list = Verb(routes_notify.list_notifications)
-    channels = Verb(routes_notify.list_channels)
-    create_channel = Verb(routes_notify.create_channel)
-    get_channel = Verb(routes_notify.get_channel)
-    change_channel = Verb(routes_notify.change_channel)
-    remove_channel = Verb(routes_notify.remove_channel)
-    test_channel = Verb(routes_notify.test_channel)
+    list = Verb(notification_routes.list_notifications)
+    channels = Verb(notification_routes.list_channels)
+    create_channel = Verb(notification_routes.create_channel)
+    get_channel = Verb(notification_routes.get_channel)
+    change_channel = Verb(notification_routes.change_channel)
+    remove_channel = Verb(notification_routes.remove_channel)
+    test_channel = Verb(notification_routes.test_channel)
 
 
 class FederationVerbs:
     """Federations: many workers train one adapter, each on its own data."""
 
-    create = Verb(routes_federations.create_federation)
-    list = Verb(routes_federations.list_federations)
-    get = Verb(routes_federations.get_federation)
-    start = Verb(routes_federations.start_federation)
-    pause = Verb(routes_federations.pause_federation)
-    cancel = Verb(routes_federations.cancel_federation)
-    remove = Verb(routes_federations.remove_federation)
-    token = Verb(routes_federations.federation_token)
-    replace_token = Verb(routes_federations.replace_federation_token)
-    updates = Verb(routes_federations.list_updates)
-    rounds = Verb(routes_federations.list_rounds)
-    versions = Verb(routes_federations.list_versions)
-    version = Verb(routes_federations.get_version)
-    newest = Verb(routes_federations.newest_version)
-    rollback = Verb(routes_federations.roll_back)
-    change_member = Verb(routes_federations.change_member)
+    create = Verb(federation_routes.create_federation)
+    list = Verb(federation_routes.list_federations)
+    get = Verb(federation_routes.get_federation)
+    start = Verb(federation_routes.start_federation)
+    pause = Verb(federation_routes.pause_federation)
+    cancel = Verb(federation_routes.cancel_federation)
+    remove = Verb(federation_routes.remove_federation)
+    token = Verb(federation_routes.federation_token)
+    replace_token = Verb(federation_routes.replace_federation_token)
+    updates = Verb(federation_routes.list_updates)
+    rounds = Verb(federation_routes.list_rounds)
+    versions = Verb(federation_routes.list_versions)
+    version = Verb(federation_routes.get_version)
+    newest = Verb(federation_routes.newest_version)
+    rollback = Verb(federation_routes.roll_back)
+    change_member = Verb(federation_routes.change_member)
 
 
 class CampaignVerbs:
     """Campaigns: training that goes on by itself, chunk by chunk."""
 
-    apply = Verb(routes_campaigns.apply_campaigns)
+    apply = Verb(campaign_routes.apply_campaigns)
     send = Verb(campaign_files.send)
-    list = Verb(routes_campaigns.list_campaigns)
-    get = Verb(routes_campaigns.get_campaign)
-    start = Verb(routes_campaigns.start_campaign)
-    pause = Verb(routes_campaigns.pause_campaign)
-    resume = Verb(routes_campaigns.resume_campaign)
-    stop = Verb(routes_campaigns.stop_campaign)
-    retry = Verb(routes_campaigns.retry_campaign)
-    remerge = Verb(routes_campaigns.remerge_campaign)
-    rollback = Verb(routes_campaigns.roll_back_campaign)
-    cycles = Verb(routes_campaigns.list_cycles)
-    lineage = Verb(routes_campaigns.campaign_lineage)
-    log = Verb(routes_campaigns.campaign_log)
-    follow_log = Iteration(routes_campaigns.follow_campaign_log)
-    follow = Iteration(routes_campaigns.follow_campaign)
-    watch = Iteration(routes_campaigns.watch_campaign)
+    list = Verb(campaign_routes.list_campaigns)
+    get = Verb(campaign_routes.get_campaign)
+    start = Verb(campaign_routes.start_campaign)
+    pause = Verb(campaign_routes.pause_campaign)
+    resume = Verb(campaign_routes.resume_campaign)
+    stop = Verb(campaign_routes.stop_campaign)
+    retry = Verb(campaign_routes.retry_campaign)
+    remerge = Verb(campaign_routes.remerge_campaign)
+    rollback = Verb(campaign_routes.roll_back_campaign)
+    cycles = Verb(campaign_routes.list_cycles)
+    lineage = Verb(campaign_routes.campaign_lineage)
+    log = Verb(campaign_routes.campaign_log)
+    follow_log = Iteration(campaign_routes.follow_campaign_log)
+    follow = Iteration(campaign_routes.follow_campaign)
+    watch = Iteration(campaign_routes.watch_campaign)
 
 
 class ModelVerbs:
     """Models that campaigns have made, and which version is promoted."""
 
-    list = Verb(routes_campaigns.list_models)
-    get = Verb(routes_campaigns.get_model)
-    promote = Verb(routes_campaigns.promote_model)
-    rollback = Verb(routes_campaigns.roll_back_model)
+    list = Verb(campaign_routes.list_models)
+    get = Verb(campaign_routes.get_model)
+    promote = Verb(campaign_routes.promote_model)
+    rollback = Verb(campaign_routes.roll_back_model)
 
 
 class RunVerbs:
     """One submitted task, from submit to its files."""
 
-    refresh = TaskVerb(routes.get_task)
+    refresh = TaskVerb(workflow_routes.get_task)
     wait = TaskVerb(flows.wait_for_task)
-    cancel = TaskVerb(routes.cancel_task)
-    pause = TaskVerb(routes.pause_task)
+    cancel = TaskVerb(workflow_routes.cancel_task)
+    pause = TaskVerb(workflow_routes.pause_task)
     pause_and_wait = TaskVerb(flows.pause_and_wait)
-    resume = TaskVerb(routes.resume_task)
-    stop = TaskVerb(routes.stop_task)
-    command = TaskVerb(routes.command_task)
-    checkpoints = TaskVerb(routes.checkpoints)
-    metrics = TaskVerb(routes.metrics)
+    resume = TaskVerb(workflow_routes.resume_task)
+    stop = TaskVerb(workflow_routes.stop_task)
+    command = TaskVerb(workflow_routes.command_task)
+    checkpoints = TaskVerb(workflow_routes.checkpoints)
+    metrics = TaskVerb(workflow_routes.metrics)
     follow_metrics = TaskIteration(flows.follow_metrics)
-    log = TaskVerb(routes.log)
+    log = TaskVerb(workflow_routes.log)
     follow_log = TaskIteration(flows.follow_log)
     artifacts = TaskVerb(flows.task_artifacts)
     fetch = TaskVerb(flows.fetch_output)

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tunefleet.client import routes, transfer
+from tunefleet.client import transfer
 from tunefleet.client.call import Flow, ask, work
 from tunefleet.client.local_data import check_file
+from tunefleet.client.routes import workflow_routes
 from tunefleet.errors import DataError, Fault, InputError, ModelError, SpecError
 from tunefleet.schemas.api import SubmitRequest, WorkflowDetail
 from tunefleet.spec import LocalPath, Workflow, local_paths, override_document, parse_workflow
@@ -98,7 +99,7 @@ def submit(
     inputs = yield from _push_local_files(workflow, file.parent if file else Path(), on_progress)
     request = SubmitRequest(document=document, filename=filename, inputs=inputs, strict=strict)
     try:
-        return (yield from ask(routes.create_workflow(request, idempotency_key or uuid.uuid4().hex)))
+        return (yield from ask(workflow_routes.create_workflow(request, idempotency_key or uuid.uuid4().hex)))
     except SpecError as error:
         raise SpecError(error.faults, filename=filename) from None
 

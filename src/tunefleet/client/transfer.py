@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
 from tunefleet.artifacts import LocalFile, hash_file, manifest_digest, replace_file, scan, scan_size, target_path
-from tunefleet.client import routes
 from tunefleet.client.call import Call, Flow, Pause, Sink, ask, work
 from tunefleet.client.direct import DirectSender
 from tunefleet.client.problems import TooLargeForProxy
+from tunefleet.client.routes import workflow_routes
 from tunefleet.errors import ArtifactError, ConflictError, OffsetConflict, UnreachableError
 from tunefleet.schemas.api import ArtifactCreate, ArtifactDetail, ArtifactView, BlobMissing, FileEntry
 from tunefleet.schemas.base import is_shown
-from tunefleet.schemas.compat_results import SINGLE_FILE, ResultFile
+from tunefleet.schemas.compat.task_results import SINGLE_FILE, ResultFile
 
 Phase = Literal["hashing", "uploading", "downloading"]
 PIECE_BYTES: Final = 1 << 20
@@ -105,7 +105,7 @@ def deliver(
     entries = tuple(file.entry for file in files)
     about = {**(metadata or {}), **({SINGLE_FILE: True} if root.is_file() else {})}
     body = ArtifactCreate(name=label, kind=kind, files=entries, digest=manifest_digest(entries), metadata=about)
-    return (yield from ask(routes.publish_artifact(body, task_id)))
+    return (yield from ask(workflow_routes.publish_artifact(body, task_id)))
 
 
 def _scan(
@@ -135,7 +135,7 @@ def upload(
     by_digest = {file.entry.digest: file for file in files}
     sizes = {digest: file.entry.size_bytes for digest, file in by_digest.items()}
     meter = _Meter("uploading", label, sum(sizes.values()), on_progress)
-    reply = yield from ask(routes.missing_blobs(file.entry for file in by_digest.values()))
+    reply = yield from ask(workflow_routes.missing_blobs(file.entry for file in by_digest.values()))
     meter.add(sum(sizes.values()) - sum(sizes[blob.digest] for blob in reply.missing))
     for blob in reply.missing:
         file = by_digest[blob.digest]
@@ -150,7 +150,7 @@ def upload(
 
 
 def _missing(file: LocalFile) -> Flow[tuple[BlobMissing, ...]]:
-    reply = yield from ask(routes.missing_blobs([file.entry]))
+    reply = yield from ask(workflow_routes.missing_blobs([file.entry]))
     return reply.missing
 
 
@@ -184,7 +184,7 @@ def _upload_one(file: LocalFile, offset: int, meter: _Meter) -> Flow[None]:
 def _upload_part(file: LocalFile, offset: int, size: int, meter: _Meter, tries: int) -> Flow[int | None]:
     """Send a part of a file; returns how much the server has of it then, null if it has it whole."""
     try:
-        yield from ask(routes.put_blob(file.entry, offset, size, _reader(file, offset, size, meter)))
+        yield from ask(workflow_routes.put_blob(file.entry, offset, size, _reader(file, offset, size, meter)))
     except OffsetConflict as conflict:
         return conflict.cursor
     except (UnreachableError, ConflictError):
@@ -201,7 +201,7 @@ def _most_tries(entry: FileEntry, offset: int) -> int:
     if offset < entry.size_bytes:
         return FRUITLESS_TRIES
     # All bytes are there: the server passes them on, which takes the longer the more they are.
-    return FRUITLESS_TRIES + int(entry.size_bytes / routes.PASSED_ON_BYTES_PER_S / _LONGEST_PAUSE_S)
+    return FRUITLESS_TRIES + int(entry.size_bytes / workflow_routes.PASSED_ON_BYTES_PER_S / _LONGEST_PAUSE_S)
 
 
 def _reader(file: LocalFile, offset: int, size: int, meter: _Meter) -> Callable[[], Iterator[bytes]]:
@@ -239,7 +239,7 @@ def fetch(
         ConflictError: If a file is there, differs, and is not to be replaced; nothing is written then.
         ArtifactError: If what arrives does not match its digest, or a path would leave `dest`.
     """
-    detail = yield from ask(routes.get_artifact(artifact))
+    detail = yield from ask(workflow_routes.get_artifact(artifact))
     folder = Path(dest).expanduser()
     return (yield from fetch_files(detail, folder, overwrite=overwrite, on_progress=on_progress))
 
@@ -295,7 +295,7 @@ def fetch_result_file(
             entry,
             dest,
             meter,
-            lambda offset, sink: routes.get_result_file(task_id, file.name, offset, entry.digest, sink),
+            lambda offset, sink: workflow_routes.get_result_file(task_id, file.name, offset, entry.digest, sink),
         )
     meter.at(entry.size_bytes)
 
@@ -320,7 +320,7 @@ def _fetch_one(
         with part.open("ab") as out:
             writer = _Writer(out, meter)
             try:
-                yield from ask(get(offset, writer) if get else routes.get_blob(entry.digest, offset, writer))
+                yield from ask(get(offset, writer) if get else workflow_routes.get_blob(entry.digest, offset, writer))
             except UnreachableError:
                 tries = 0 if out.tell() > offset else tries + 1
                 if tries > FRUITLESS_TRIES:

@@ -9,17 +9,17 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
-from tunefleet.client.external_http import Question, Reply, ask
-from tunefleet.client.interrupt import Stop
+from tunefleet.client.external.external_http import Question, Reply, ask
+from tunefleet.client.external.interrupt import Stop
 from tunefleet.errors import InputError, MachineError, UnreachableError
 from tunefleet.executors.base import LightExecutor
 from tunefleet.runtime.secrets.resolver import Redaction
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.settings import ApiSettings, TransferSettings, load
 from tunefleet.spec import ApiTaskSpec, load_task_spec
-from tunefleet.spec.api_and_python import PROMPT, ApiSpec
-from tunefleet.spec.size_limits import Room
-from tunefleet.spec.template_prompts import to_list
+from tunefleet.spec.expressions.size_limits import Room
+from tunefleet.spec.expressions.template_prompts import to_list
+from tunefleet.spec.tasks.api_and_python import PROMPT, ApiSpec
 
 _CHAT: Final = "/v1/chat/completions"
 _TOKEN: Final = "NEBULA_API_TOKEN"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tunefleet.client.interrupt import Stop
+from tunefleet.client.external.interrupt import Stop
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.runtime import envs
 from tunefleet.schemas.control import ControlCommand

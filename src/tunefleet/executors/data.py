@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.needs import missing
-from tunefleet.schemas.compat_results import FILE_KIND
+from tunefleet.schemas.compat.task_results import FILE_KIND
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.trainer_control.files import read_json
 

@@ -6,7 +6,7 @@ from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.needs import missing
 from tunefleet.schemas.control import BETWEEN_ITEMS
 from tunefleet.schemas.job_folder import JobFolder
-from tunefleet.spec.retrieval import VECTORS
+from tunefleet.spec.tasks.retrieval import VECTORS
 
 
 class EmbeddingExecutor(JobExecutor):

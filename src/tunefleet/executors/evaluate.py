@@ -9,7 +9,7 @@ from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.needs import missing
 from tunefleet.schemas.control import BETWEEN_ITEMS
 from tunefleet.schemas.job_folder import JobFolder
-from tunefleet.spec.evaluate_task import ITEMS_FOLDER
+from tunefleet.spec.tasks.evaluate_task import ITEMS_FOLDER
 
 _NEEDED: Final = ("torch", "transformers", "peft", "accelerate", "datasets")
 _HARNESS: Final = "lm-eval"

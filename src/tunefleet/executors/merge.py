@@ -8,7 +8,7 @@ from tunefleet.errors import MachineError
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.needs import missing
 from tunefleet.schemas.job_folder import JobFolder
-from tunefleet.spec.merging import GGUF, QUANTIZE, GgufSpec
+from tunefleet.spec.tasks.merge_task import GGUF, QUANTIZE, GgufSpec
 from tunefleet.workloads.merging import gguf
 
 _NEEDED = ("torch", "transformers", "peft", "safetensors")

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tunefleet.spec.parts import part_of
+from tunefleet.spec.tasks.parts import part_of
 
 __all__ = ["part_of"]

@@ -11,7 +11,7 @@ from tunefleet.schemas.control import BETWEEN_ITEMS
 from tunefleet.schemas.job_folder import Job, JobFolder
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.settings import TransferSettings, load
-from tunefleet.spec.retrieval import INDEX
+from tunefleet.spec.tasks.retrieval import INDEX
 
 
 class QdrantExecutor(JobExecutor):

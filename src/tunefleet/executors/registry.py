@@ -10,7 +10,7 @@ from tunefleet.executors.base import Executor
 from tunefleet.executors.needs import missing
 from tunefleet.schemas.worker_link import ExecutorOffer
 from tunefleet.settings import inherited_environment
-from tunefleet.spec.output import S3
+from tunefleet.spec.options.output import S3
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from tunefleet.executors.needs import missing
 from tunefleet.schemas.control import TRAINING_COMMANDS
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec import load_task_spec
-from tunefleet.spec.trainer import OURS, feature_of
+from tunefleet.spec.options.trainer import OURS, feature_of
 from tunefleet.workloads.external_trainers import registry
 
 NEEDED: Final = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")

@@ -12,11 +12,11 @@ whoever starts quickly imports it on first use.
 from __future__ import annotations
 
 from tunefleet.federation.adapter import CONFIG, TENSORS, AdapterConfig, AdapterFile, config_of, read_config
-from tunefleet.federation.by_products import RESIDUAL
+from tunefleet.federation.aggregation.by_products import RESIDUAL
+from tunefleet.federation.aggregation.report import LayerReport, Report
+from tunefleet.federation.aggregation.strategy import aggregate, refit
 from tunefleet.federation.contract import Checked, Contract, check, check_asked, contract_of
-from tunefleet.federation.report import LayerReport, Report
 from tunefleet.federation.safetensors_writer import write_tensors
-from tunefleet.federation.strategy import aggregate, refit
 from tunefleet.federation.update import Update, update_in
 
 __all__ = [

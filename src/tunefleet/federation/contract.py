@@ -14,7 +14,7 @@ from tunefleet.federation.adapter import AdapterConfig, AdapterFile
 from tunefleet.federation.buffers import Room
 from tunefleet.federation.layers import Parts, parts_of
 from tunefleet.federation.scan import check_finite, product_norm, tensor_digest, values_digest
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.options.federation_options import FederationSpec
 
 
 class Contract(BaseModel):

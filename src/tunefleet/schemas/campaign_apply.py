@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tunefleet.schemas.base import Body
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 CampaignName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 """What a file calls a campaign."""

@@ -13,7 +13,7 @@ from pydantic import AliasChoices, AliasGenerator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from tunefleet.schemas.base import Body, Message, Name
-from tunefleet.schemas.training import MAX_COUNT
+from tunefleet.schemas.training_protocol.training import MAX_COUNT
 
 UploadDtype = Literal["fp32", "fp16", "bf16", "int8"]
 FederationState = Literal["queued", "running", "paused", "completed", "cancelled"]

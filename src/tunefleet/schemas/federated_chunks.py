@@ -7,7 +7,7 @@ from datetime import datetime
 from pydantic import Field, StrictInt
 
 from tunefleet.schemas.federated import Camel, GuideRequest, JobWorker, either
-from tunefleet.schemas.training import MAX_COUNT
+from tunefleet.schemas.training_protocol.training import MAX_COUNT
 
 
 class ClaimChunk(GuideRequest):

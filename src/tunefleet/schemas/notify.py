@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from tunefleet.schemas.base import Body, Message
-from tunefleet.spec.notify import OCCASIONS, Format, Occasion
+from tunefleet.spec.options.notify import OCCASIONS, Format, Occasion
 
 NoticeState = Literal["waiting", "sent", "failed"]
 Happened = Occasion | Literal["published"]

@@ -18,8 +18,8 @@ import uvloop
 from tunefleet.errors import TunefleetError
 from tunefleet.schemas.base import Message
 from tunefleet.simulation.crowd import Crowd
+from tunefleet.simulation.load_report import CrowdFailed, CrowdReady
 from tunefleet.simulation.plan import CrowdPlan
-from tunefleet.simulation.report import CrowdFailed, CrowdReady
 
 _TICK_S: Final = 0.25
 

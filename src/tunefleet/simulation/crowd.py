@@ -13,9 +13,9 @@ import psutil
 
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.simulation.held import Trace
+from tunefleet.simulation.load_report import CrowdEnd, CrowdTick
 from tunefleet.simulation.plan import CrowdPlan
-from tunefleet.simulation.report import CrowdEnd, CrowdTick
-from tunefleet.simulation.worker import SimulatedWorker
+from tunefleet.simulation.simulated_worker import SimulatedWorker
 from tunefleet.transport.base import AsyncWorkerLink, ThreadedLink
 from tunefleet.transport.http_async import AsyncHttpLink, AsyncJournals, Traffic
 from tunefleet.transport.redis.keys import Keys

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 from tunefleet.schemas.base import Message
-from tunefleet.simulation.report import Report
+from tunefleet.simulation.load_report import Report
 
 Read = Callable[[Report], float | None]
 _MIB: Final = 1 << 20

@@ -16,9 +16,9 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.api import SubmitRequest, TaskView
 from tunefleet.simulation import profile, totals
 from tunefleet.simulation.documents import documents
+from tunefleet.simulation.load_report import Report
 from tunefleet.simulation.plan import Meeting, Plan
 from tunefleet.simulation.processes import Crowds
-from tunefleet.simulation.report import Report
 from tunefleet.simulation.sampling import Machine, Sampler
 
 Ended = Literal["done", "time", "interrupted", "stalled"]

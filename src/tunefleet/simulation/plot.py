@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tunefleet import extras
 from tunefleet.errors import InputError, MachineError
 from tunefleet.simulation.curves import Series
-from tunefleet.simulation.report import Report
+from tunefleet.simulation.load_report import Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

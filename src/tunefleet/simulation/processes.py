@@ -13,8 +13,8 @@ from typing import Any, Final, Self
 
 from tunefleet.errors import MachineError
 from tunefleet.settings import inherited_environment
+from tunefleet.simulation.load_report import CrowdEnd, CrowdTick
 from tunefleet.simulation.plan import CrowdPlan, Meeting, Plan
-from tunefleet.simulation.report import CrowdEnd, CrowdTick
 
 _LINE_BYTES: Final = 1 << 30
 """The last word of a process tells of every attempt."""

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import psutil
 
-from tunefleet.simulation.report import RedisCost, Sample, ServerCost
+from tunefleet.simulation.load_report import RedisCost, Sample, ServerCost
 from tunefleet.transport.redis.health import RedisUse, use_of
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 from tunefleet.schemas.api import TaskView
 from tunefleet.simulation.held import Trace
+from tunefleet.simulation.load_report import CrowdEnd, Generator, Report, ServerCost, rate, spread
 from tunefleet.simulation.plan import Plan
-from tunefleet.simulation.report import CrowdEnd, Generator, Report, ServerCost, rate, spread
 
 _LATE_MS: Final = 50.0
 _BUSY_SHARE: Final = 0.85

@@ -10,28 +10,35 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tunefleet.spec.adapter import LoraSpec, QuantizationSpec
-    from tunefleet.spec.base_task import Devices, SplittableTaskSpec, asked_shards
     from tunefleet.spec.builtin import BUILTIN_PREFIX
-    from tunefleet.spec.checkpoint import CheckpointLoadSpec, CheckpointSpec
-    from tunefleet.spec.condition import ConditionSpec, unmet
-    from tunefleet.spec.data import JsonlSpec, TextShape, TrainingData
-    from tunefleet.spec.devices import Parallelism
-    from tunefleet.spec.edit import deep_set, override_document, parse_value
-    from tunefleet.spec.federated_training import FederatedTrainingSpec, SplitSpec
-    from tunefleet.spec.generation import RewardModelSpec
-    from tunefleet.spec.model import ModelSource, ModelSpec, TransformersSpec
-    from tunefleet.spec.nodes import TaskNode
-    from tunefleet.spec.output import OutputSpec
-    from tunefleet.spec.paths import Fetch, LocalPath, fetches, local_paths
-    from tunefleet.spec.policy import EvaluateSpec, LimitsSpec, PredictionsSpec, RetrySpec, ShardSpec
-    from tunefleet.spec.preferred import AskedData, JudgedData, PairData
-    from tunefleet.spec.prompts import EchoData
-    from tunefleet.spec.references import fill_secrets, resolve, secrets_of
-    from tunefleet.spec.resources import GpuSpec, HardwareSpec, ResourcesSpec, format_memory, parse_memory
-    from tunefleet.spec.rows import DataSource, EvalSpec, RowsSpec
-    from tunefleet.spec.schema import json_schema
-    from tunefleet.spec.tasks import (
+    from tunefleet.spec.documents.nodes import TaskNode
+    from tunefleet.spec.documents.overrides import deep_set, override_document, parse_value
+    from tunefleet.spec.documents.paths import Fetch, LocalPath, fetches, local_paths
+    from tunefleet.spec.documents.schema import json_schema
+    from tunefleet.spec.documents.workflow import Workflow, dump_task_spec, load_task_spec, parse_workflow
+    from tunefleet.spec.expressions.condition import ConditionSpec, unmet
+    from tunefleet.spec.expressions.references import fill_secrets, resolve, secrets_of
+    from tunefleet.spec.options.adapter import LoraSpec, QuantizationSpec
+    from tunefleet.spec.options.checkpoint import CheckpointLoadSpec, CheckpointSpec
+    from tunefleet.spec.options.data import JsonlSpec, TextShape, TrainingData
+    from tunefleet.spec.options.devices import Parallelism
+    from tunefleet.spec.options.generation import RewardModelSpec
+    from tunefleet.spec.options.model import ModelSource, ModelSpec, TransformersSpec
+    from tunefleet.spec.options.output import OutputSpec
+    from tunefleet.spec.options.policy import EvaluateSpec, LimitsSpec, PredictionsSpec, RetrySpec, ShardSpec
+    from tunefleet.spec.options.preferred import AskedData, JudgedData, PairData
+    from tunefleet.spec.options.prompts import EchoData
+    from tunefleet.spec.options.resources import GpuSpec, HardwareSpec, ResourcesSpec, format_memory, parse_memory
+    from tunefleet.spec.options.rows import DataSource, EvalSpec, RowsSpec
+    from tunefleet.spec.options.training_options import (
+        CommonTrainingSpec,
+        EarlyStoppingSpec,
+        LoraTrainingSpec,
+        TrainingSpec,
+    )
+    from tunefleet.spec.tasks.base_task import Devices, SplittableTaskSpec, asked_shards
+    from tunefleet.spec.tasks.federated_training import FederatedTrainingSpec, SplitSpec
+    from tunefleet.spec.tasks.task_types import (
         TASK_KINDS,
         AlignmentTaskSpec,
         ApiTaskSpec,
@@ -60,9 +67,7 @@ if TYPE_CHECKING:
         TaskSpec,
         TrainingTaskSpec,
     )
-    from tunefleet.spec.training import CommonTrainingSpec, EarlyStoppingSpec, LoraTrainingSpec, TrainingSpec
-    from tunefleet.spec.trainings import FederableTaskSpec
-    from tunefleet.spec.workflow import Workflow, dump_task_spec, load_task_spec, parse_workflow
+    from tunefleet.spec.tasks.training_tasks import FederableTaskSpec
 
 __all__ = [
     "BUILTIN_PREFIX",
@@ -156,36 +161,36 @@ __all__ = [
 _HOMES: Final = {
     name: module
     for module, names in {
-        "adapter": "LoraSpec QuantizationSpec",
-        "base_task": "Devices SplittableTaskSpec asked_shards",
+        "options.adapter": "LoraSpec QuantizationSpec",
+        "tasks.base_task": "Devices SplittableTaskSpec asked_shards",
         "builtin": "BUILTIN_PREFIX",
-        "checkpoint": "CheckpointLoadSpec CheckpointSpec",
-        "condition": "ConditionSpec unmet",
-        "data": "JsonlSpec TextShape TrainingData",
-        "devices": "Parallelism",
-        "edit": "deep_set override_document parse_value",
-        "federated_training": "FederatedTrainingSpec SplitSpec",
-        "generation": "RewardModelSpec",
-        "model": "ModelSource ModelSpec TransformersSpec",
-        "nodes": "TaskNode",
-        "output": "OutputSpec",
-        "paths": "Fetch LocalPath fetches local_paths",
-        "policy": "EvaluateSpec LimitsSpec PredictionsSpec RetrySpec ShardSpec",
-        "preferred": "AskedData JudgedData PairData",
-        "prompts": "EchoData",
-        "references": "fill_secrets resolve secrets_of",
-        "resources": "GpuSpec HardwareSpec ResourcesSpec format_memory parse_memory",
-        "rows": "DataSource EvalSpec RowsSpec",
-        "schema": "json_schema",
-        "tasks": (
+        "options.checkpoint": "CheckpointLoadSpec CheckpointSpec",
+        "expressions.condition": "ConditionSpec unmet",
+        "options.data": "JsonlSpec TextShape TrainingData",
+        "options.devices": "Parallelism",
+        "documents.overrides": "deep_set override_document parse_value",
+        "tasks.federated_training": "FederatedTrainingSpec SplitSpec",
+        "options.generation": "RewardModelSpec",
+        "options.model": "ModelSource ModelSpec TransformersSpec",
+        "documents.nodes": "TaskNode",
+        "options.output": "OutputSpec",
+        "documents.paths": "Fetch LocalPath fetches local_paths",
+        "options.policy": "EvaluateSpec LimitsSpec PredictionsSpec RetrySpec ShardSpec",
+        "options.preferred": "AskedData JudgedData PairData",
+        "options.prompts": "EchoData",
+        "expressions.references": "fill_secrets resolve secrets_of",
+        "options.resources": "GpuSpec HardwareSpec ResourcesSpec format_memory parse_memory",
+        "options.rows": "DataSource EvalSpec RowsSpec",
+        "documents.schema": "json_schema",
+        "tasks.task_types": (
             "TASK_KINDS AlignmentTaskSpec ApiTaskSpec BaseTaskSpec ChatTaskSpec CommandSpec DataTaskSpec DpoSpec "
             "EchoSpec EmbeddingTaskSpec EvaluateTaskSpec GrpoSpec InferenceTaskSpec KtoSpec LoraSftSpec "
             "MergeTaskSpec ModelTrainingSpec OrpoSpec PpoSpec PythonTaskSpec RagIndexTaskSpec RagTaskSpec "
             "RewardSpec RlooSpec SftSpec TaskSpec TrainingTaskSpec"
         ),
-        "training": "CommonTrainingSpec EarlyStoppingSpec LoraTrainingSpec TrainingSpec",
-        "trainings": "FederableTaskSpec",
-        "workflow": "Workflow dump_task_spec load_task_spec parse_workflow",
+        "options.training_options": "CommonTrainingSpec EarlyStoppingSpec LoraTrainingSpec TrainingSpec",
+        "tasks.training_tasks": "FederableTaskSpec",
+        "documents.workflow": "Workflow dump_task_spec load_task_spec parse_workflow",
     }.items()
     for name in names.split()
 }

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tunefleet.trainer_control.control.control_server import ControlServer
+
 from .checkpoints.manifest import MANIFEST
 from .control.command_queue import CommandBoard
 from .control.discovery import claim, jobs_dir, plain_id
 from .control.file_channel import ControlFiles
-from .control.server import ControlServer
 from .diagnostics import kind_of, watch
 from .distributed import world
 from .files import make_private, read_json

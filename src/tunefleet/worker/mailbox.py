@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
 
-from tunefleet.client.interrupt import Stop, interruptibly
+from tunefleet.client.external.interrupt import Stop, interruptibly
 from tunefleet.errors import AuthError, ForbiddenError, UnreachableError
 from tunefleet.schemas.worker_link import Command, Desired
 

@@ -38,14 +38,15 @@ from tunefleet.transport.base import WorkerLink
 from tunefleet.transport.http import HttpLink
 from tunefleet.transport.redis.connection import address_of
 from tunefleet.transport.redis.keys import Keys
-from tunefleet.worker import changes, hub, logfile, probe, transfers
-from tunefleet.worker.change_detector import Noticed
-from tunefleet.worker.energy import EnergyMeter
+from tunefleet.worker import transfers
 from tunefleet.worker.ephemeral import Once
-from tunefleet.worker.heartbeat import Heartbeat
 from tunefleet.worker.inputs import InputStore
+from tunefleet.worker.machine import changes, hub, logfile, probe
+from tunefleet.worker.machine.change_detector import Noticed
+from tunefleet.worker.machine.energy import EnergyMeter
+from tunefleet.worker.machine.heartbeat import Heartbeat
+from tunefleet.worker.machine.rendezvous import Place
 from tunefleet.worker.outbox import Outbox
-from tunefleet.worker.rendezvous import Place
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import StateFolder
 from tunefleet.worker.verbs import RecentLog, Verbs, exec_self

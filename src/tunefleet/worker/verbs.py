@@ -20,10 +20,10 @@ from tunefleet.client import connection, trust
 from tunefleet.errors import InputError, TunefleetError
 from tunefleet.observability.logs import TextLines
 from tunefleet.runtime import self_upgrade
-from tunefleet.schemas.training import AgentVerb
+from tunefleet.schemas.training_protocol.training import AgentVerb
 from tunefleet.schemas.worker_link import Capabilities, Command, CommandOutcome
 from tunefleet.trainer_control.files import read_json, write_json
-from tunefleet.worker import changes
+from tunefleet.worker.machine import changes
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.state import StateFolder
 

@@ -28,10 +28,10 @@ from tunefleet.schemas.worker_link import (
     SlotClass,
 )
 from tunefleet.transport.base import WorkerLink
-from tunefleet.worker.attempt import JobAttempt
-from tunefleet.worker.discard import Discarder
 from tunefleet.worker.exchange import Exchanger, register_patiently
-from tunefleet.worker.inline_tasks import LightTasks
+from tunefleet.worker.jobs.attempt import JobAttempt
+from tunefleet.worker.jobs.discard import Discarder
+from tunefleet.worker.jobs.inline_tasks import LightTasks
 from tunefleet.worker.outbox import Draft
 from tunefleet.worker.ports import Handle
 from tunefleet.worker.site import Site

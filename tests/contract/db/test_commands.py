@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import insert, text
 
 from tests.integration.postgres.process import PASSWORD
-from tunefleet.cli import checks
-from tunefleet.cli.exitcodes import ExitCode
+from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.main import run
+from tunefleet.cli.server import checks
 from tunefleet.db import Database
 from tunefleet.db.engine import migrate, offline, sqlite
 from tunefleet.db.tables.core import meta

@@ -7,7 +7,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from tunefleet.db import Database
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import events
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import WorkerRow
@@ -22,7 +22,7 @@ def test_a_worker_of_one_project_is_told_of_there_alone_and_one_of_all_everywher
 
     def fill(connection: Connection) -> None:
         for name, project in (("shared", "default"), ("own", "vision")):
-            workers.put(connection, _worker(name, project))
+            worker_rows.put(connection, _worker(name, project))
         told = [Event("worker.online", 1.0, worker_id=name) for name in ("shared", "own", "gone")]
         # A verb for the worker itself belongs to no task.
         told.append(Event("command.asked", 1.0, worker_id="own"))

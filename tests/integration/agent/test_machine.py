@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.agent import logs
+from tunefleet.agent import log_setup
 from tunefleet.agent.gpus import Gpus
 from tunefleet.errors import MachineError
 from tunefleet.runtime.gpu.info import GpuFigures
@@ -21,14 +21,14 @@ def test_the_log_goes_to_a_collector_by_url() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as collector:
         collector.bind(("127.0.0.1", 0))
         collector.settimeout(5)
-        handler = logs.remote(f"syslog://127.0.0.1:{collector.getsockname()[1]}")
+        handler = log_setup.remote(f"syslog://127.0.0.1:{collector.getsockname()[1]}")
         handler.emit(logging.LogRecord("x", logging.WARNING, "f.py", 1, "disk is %s", ("full",), None))
         data = collector.recv(4096)
         handler.close()
     assert data.startswith(b"<12>tunefleet-agent: {")
     assert json.loads(data.partition(b": ")[2])["message"] == "disk is full"
     with pytest.raises(MachineError, match="TUNEFLEET_LOG_SINK"):
-        logs.remote("otlp+http://host")
+        log_setup.remote("otlp+http://host")
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.listening import listening
-from tunefleet.client.download import Downloader
+from tunefleet.client.external.download import Downloader
 from tunefleet.errors import ForbiddenError, InputError, TooLargeError
 
 

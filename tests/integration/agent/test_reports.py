@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from tests.integration.agent.conftest import Call, StubBackend, until
-from tunefleet.agent.job import AgentJob
-from tunefleet.agent.records import AgentRecord
-from tunefleet.agent.reporter import Reporter
+from tunefleet.agent.jobs.job import AgentJob
+from tunefleet.agent.jobs.records import AgentRecord
+from tunefleet.agent.jobs.reporter import Reporter
 from tunefleet.client.backend import JobClient
 from tunefleet.schemas.job_folder import JobFolder
-from tunefleet.schemas.training import JobState
+from tunefleet.schemas.training_protocol.training import JobState
 
 
 @pytest.fixture

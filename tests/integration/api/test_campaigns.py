@@ -13,7 +13,7 @@ import pytest
 from tests.integration.api.support import Running, is_problem, submit
 from tests.integration.api.test_streams import stream
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.lifecycle.model import Stage
+from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.campaigns.cycle_state import CycleState, NewVersion
 from tunefleet.orchestrator.campaigns.engine_repository import Book
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from tests.integration.api.support import Running, submit
-from tunefleet.cli import checks
 from tunefleet.cli.main import run
+from tunefleet.cli.server import checks
 
 API = """apiVersion: tunefleet/v1
 kind: Workflow

@@ -18,7 +18,7 @@ from tests.integration.api.support import Running
 from tests.integration.api.test_federations import Sender
 from tests.integration.s3.gateway import BUCKET, SECRET_KEY, Gateway
 from tests.unit.federation.adapters import config
-from tunefleet.client.federated import FederatedClient
+from tunefleet.client.federation.client import FederatedClient
 from tunefleet.federation import TENSORS
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]

@@ -17,8 +17,8 @@ import pytest
 from tests.integration.api.federated import arrays, create
 from tests.integration.api.support import Running, until
 from tests.unit.federation.adapters import Arrays, config, factors, save
-from tunefleet.client import federated_transfer
-from tunefleet.client.federated import FederatedClient
+from tunefleet.client.federation import transfer
+from tunefleet.client.federation.client import FederatedClient
 from tunefleet.errors import UnreachableError
 from tunefleet.federation import TENSORS, AdapterFile
 from tunefleet.federation.quantize import write_int8
@@ -211,8 +211,8 @@ def test_an_update_whose_answer_was_lost_is_not_sent_again(
     def again(*_: Any) -> Any:
         raise AssertionError("the file was there")
 
-    monkeypatch.setattr(federated_transfer, "together", lost)
-    monkeypatch.setattr(federated_transfer, "send", again)
+    monkeypatch.setattr(transfer, "together", lost)
+    monkeypatch.setattr(transfer, "send", again)
     with _client(running, made, "w1") as client:
         assert client.upload(tmp_path / "saved", step=1, num_examples=5).counted
 
@@ -221,7 +221,7 @@ def test_a_request_that_breaks_is_gone_on_with_apart(
     running: Running, made: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file_of(arrays(1), tmp_path)
-    whole = federated_transfer._reader
+    whole = transfer._reader
     breaks = [True]
 
     def broken(file: Any, offset: int) -> Any:
@@ -231,7 +231,7 @@ def test_a_request_that_breaks_is_gone_on_with_apart(
 
         return read if breaks and breaks.pop() else whole(file, offset)
 
-    monkeypatch.setattr(federated_transfer, "_reader", broken)
+    monkeypatch.setattr(transfer, "_reader", broken)
     with _client(running, made, "w1") as client:
         assert client.upload(tmp_path / "saved", step=1, num_examples=5).counted
     assert breaks == []

@@ -24,7 +24,7 @@ import pytest
 
 from tests.integration.api.support import until
 from tests.unit.federation.adapters import Arrays, config
-from tunefleet.client.federated import FederatedClient
+from tunefleet.client.federation.client import FederatedClient
 from tunefleet.federation import TENSORS, AdapterFile, write_tensors
 
 pytestmark = pytest.mark.proof

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tunefleet import schemas
-from tunefleet.spec import federation_options
+from tunefleet.spec.options import federation_options
 
 HOMES = [
     federation_options,

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.integration.api.support import ECHO, HandWorker, Running, is_problem, submit, until
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.cli.main import run
 from tunefleet.client import Client
 from tunefleet.db.access import audit

@@ -15,7 +15,7 @@ from tests.integration.api.support import HandWorker, Running, is_problem, submi
 from tests.integration.s3.gateway import BUCKET, SECRET_KEY, Gateway
 from tunefleet.artifacts import manifest_digest
 from tunefleet.client import Client
-from tunefleet.client.download import Address, Downloader
+from tunefleet.client.external.download import Address, Downloader
 from tunefleet.schemas.api import FileEntry
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]

@@ -17,7 +17,7 @@ from tests.integration.campaign.test_kills import Fleet, serving
 from tests.libraries import required
 from tunefleet.client import Client
 from tunefleet.schemas.campaign import CampaignDetail
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 from tunefleet.workloads import assets
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]

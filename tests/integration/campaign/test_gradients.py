@@ -16,11 +16,11 @@ from tunefleet.campaign.contract import Base, CycleFailed, Material, Order, Step
 from tunefleet.campaign.hub_models import repo_of
 from tunefleet.campaign.providers import chosen, find, gradients_wire
 from tunefleet.campaign.providers.gradients import MOST_CANDIDATES, GradientsProvider, leads_to, make
-from tunefleet.client.service import NotArrivedError, Patience, Service
+from tunefleet.client.external.third_party_api import NotArrivedError, Patience, Service
 from tunefleet.errors import AuthError, MachineError, UnreachableError
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.settings import CampaignSettings
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 CREATE = "/v1/tasks/create"
 STORE = "http://store.example:9000/bucket"

@@ -23,7 +23,7 @@ from tunefleet.campaign.steps.wait import WaitStep
 from tunefleet.integrations.publishing.targets import Wishes, target
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.settings import CampaignSettings, PublishSettings
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ADAPTER = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"small", "config.json": b"{}"}

@@ -26,7 +26,7 @@ from tunefleet.client import Client
 from tunefleet.errors import TunefleetError
 from tunefleet.lifecycle.cycle import STEPS
 from tunefleet.schemas.campaign import CampaignDetail, CycleView
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 ASKED = os.environ.get("TUNEFLEET_CHAOS_ROUNDS")
 ROUNDS = int(ASKED or "5")

@@ -22,7 +22,7 @@ from tests.integration.s3.gateway import ACCESS_KEY, BUCKET, SECRET_KEY, Gateway
 from tunefleet.campaign.object_store import PREFIX
 from tunefleet.client import Client
 from tunefleet.schemas.campaign import CampaignDetail
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
 

@@ -21,7 +21,7 @@ from tests.fakes.runpod import ENDPOINT, KEY, Jobs, runpod
 from tests.integration.merge.conftest import BUILTIN, lora
 from tunefleet.campaign.contract import StepFailed
 from tunefleet.campaign.merging.runpod import Merged, Merging, RunPod, Waiting
-from tunefleet.client.service import Patience
+from tunefleet.client.external.third_party_api import Patience
 from tunefleet.settings import CampaignSettings
 from tunefleet.workloads import assets
 

@@ -16,7 +16,7 @@ from tests.integration.campaign.test_kills import Fleet, outcome, serving
 from tests.integration.tracking.kept import mlflow_runs, trackio_runs, wandb_runs
 from tunefleet.client import Client
 from tunefleet.schemas.campaign import CampaignDetail, TrackingView
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(400)]
 

@@ -27,7 +27,7 @@ from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import SubmitRequest
 from tunefleet.schemas.campaign import CycleView, ModelVersionView
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 from tunefleet.workloads import assets
 
 required("trl")

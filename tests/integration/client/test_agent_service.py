@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tunefleet.cli.agent import app
+from tunefleet.cli.workers.agent_commands import app
 
 RUNNER = CliRunner()
 

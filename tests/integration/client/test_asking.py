@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from tests.fakes.service import Asked, Says, serving
-from tunefleet.client.external_http import Question, Reply, ask
-from tunefleet.client.interrupt import Stop, Stopped
+from tunefleet.client.external.external_http import Question, Reply, ask
+from tunefleet.client.external.interrupt import Stop, Stopped
 
 LONG_S = 600.0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.cli.process import Child
+from tunefleet.cli.local_cluster.process import Child
 
 REGISTERED = "2026-01-01 00:00:00 INFO tunefleet.worker.worker: Registered as box-1."
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.cli import checks
 from tunefleet.cli.main import run
+from tunefleet.cli.server import checks
 
 PLANTED = {
     "TUNEFLEET_SECRET_HUB": "planted-hub-secret",

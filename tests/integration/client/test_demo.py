@@ -8,7 +8,7 @@ import psutil
 import pytest
 import yaml
 
-from tunefleet.cli import demo
+from tunefleet.cli.local_cluster import demo
 from tunefleet.cli.main import run
 from tunefleet.workloads import assets
 

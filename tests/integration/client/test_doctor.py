@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.cli import checks
 from tunefleet.cli.main import run
+from tunefleet.cli.server import checks
 
 
 @pytest.fixture(autouse=True)

@@ -12,15 +12,15 @@ import pytest
 
 from tests.fakes.dripping import DRIPS, dripping
 from tests.fakes.listening import listening
-from tunefleet.client.download import Address, Downloader
-from tunefleet.client.external_http import Question, ask
-from tunefleet.client.guarded import Guarded
-from tunefleet.client.interrupt import Stop, Stopped
-from tunefleet.client.limit import Limit
-from tunefleet.client.outward import Outward, Receiver
-from tunefleet.client.ssrf_guard import Reach
+from tunefleet.client.external.download import Address, Downloader
+from tunefleet.client.external.external_http import Question, ask
+from tunefleet.client.external.guarded import Guarded
+from tunefleet.client.external.interrupt import Stop, Stopped
+from tunefleet.client.external.limit import Limit
+from tunefleet.client.external.outward import Outward, Receiver
+from tunefleet.client.external.ssrf_guard import Reach
 from tunefleet.errors import UnreachableError
-from tunefleet.schemas.compat_results import ResultEnvelope
+from tunefleet.schemas.compat.task_results import ResultEnvelope
 
 LOOPBACK = ("127.0.0.1",)
 SHORT_S = 0.2

@@ -15,7 +15,7 @@ from tunefleet.cli import options
 from tunefleet.client import AsyncClient, Client
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.schemas.federated import FederationDetail, VersionDetail, VersionView
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.options.federation_options import FederationSpec
 
 
 def two_versions(running: Running, made: dict[str, Any], folder: Path) -> None:

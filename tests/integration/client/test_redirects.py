@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from tests.fakes.listening import listening
-from tunefleet.client.external_http import Question, ask
-from tunefleet.client.ssrf_guard import Reach
+from tunefleet.client.external.external_http import Question, ask
+from tunefleet.client.external.ssrf_guard import Reach
 from tunefleet.errors import ForbiddenError, InputError, UnreachableError
 
 LOOPBACK = ("127.0.0.0/8",)

@@ -7,7 +7,7 @@ import pytest
 from tests.integration.api.support import HandWorker
 from tests.integration.client.conftest import Cli
 from tunefleet.client import Client
-from tunefleet.spec import result_keys
+from tunefleet.spec.expressions import result_keys
 
 
 @pytest.fixture(autouse=True)

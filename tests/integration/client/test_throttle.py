@@ -10,10 +10,10 @@ import pytest
 
 from tests.integration.worker.receiver import receiving
 from tests.unit.client.test_throttle import MB, Clock
-from tunefleet.client.download import Downloader
-from tunefleet.client.outward import Outward, Receiver
+from tunefleet.client.external.download import Downloader
+from tunefleet.client.external.outward import Outward, Receiver
 from tunefleet.client.throttle import Throttle
-from tunefleet.schemas.compat_results import ResultEnvelope
+from tunefleet.schemas.compat.task_results import ResultEnvelope
 
 
 def foreign_download(throttle: Throttle, data: bytes, tmp_path: Path) -> None:

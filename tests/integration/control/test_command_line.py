@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from tunefleet.cli import control as commands
 from tunefleet.cli import main
-from tunefleet.cli.exitcodes import ExitCode
+from tunefleet.cli.control import control_commands as commands
+from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.trainer_control.control.command_queue import SAVING, CommandBoard
+from tunefleet.trainer_control.control.control_server import ControlServer
 from tunefleet.trainer_control.control.discovery import EndpointFolder
 from tunefleet.trainer_control.control.file_channel import ControlFiles
-from tunefleet.trainer_control.control.server import ControlServer
 from tunefleet.trainer_control.files import write_json
 from tunefleet.trainer_control.journal.status import StatusFile
 
@@ -329,7 +329,7 @@ class TestCleanup:
 
 
 def test_ids_are_completed(start: Start, home: Path) -> None:
-    from tunefleet.cli.control_jobs import _complete
+    from tunefleet.cli.control.job_lookup import _complete
 
     start("run-1")
     dead(home, "run-2")

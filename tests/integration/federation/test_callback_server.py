@@ -13,9 +13,13 @@ import pytest
 from tests.integration.api.support import Running
 from tunefleet import FederatedClient
 from tunefleet.client import Client
-from tunefleet.client.routes_federations import cancel_federation, create_federation, pause_federation
+from tunefleet.client.routes.federation_routes import (
+    cancel_federation,
+    create_federation,
+    pause_federation,
+)
 from tunefleet.errors import AdapterRefused, GoneError
-from tunefleet.spec.federation_options import FederationSpec, StrategySpec
+from tunefleet.spec.options.federation_options import FederationSpec, StrategySpec
 
 
 @pytest.fixture(scope="module", autouse=True)

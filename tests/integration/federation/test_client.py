@@ -14,7 +14,7 @@ import pytest
 
 from tests.fakes.federation import FEDERATION, TOKEN, Double, serving
 from tunefleet import FederatedClient
-from tunefleet.client import federated_transfer
+from tunefleet.client.federation import transfer
 from tunefleet.errors import AuthError, GoneError, InputError, NotFoundError, UnreachableError
 from tunefleet.federation import AdapterFile
 from tunefleet.federation.quantize import unpack
@@ -125,7 +125,7 @@ def test_a_small_file_goes_with_its_update(client: FederatedClient, double: Doub
 def test_what_is_there_is_not_sent_again(
     client: FederatedClient, double: Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(federated_transfer, "AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(transfer, "AT_ONCE_BYTES", 0)
     folder = saved(tmp_path / "adapter", arrays())
     client.upload(folder, step=1, num_examples=8)
     size_bytes = double.received_bytes

@@ -19,7 +19,7 @@ MEASURE = """
 import json, sys
 from pathlib import Path
 from tunefleet.federation import aggregate, update_in
-from tunefleet.spec.federation_options import StrategySpec
+from tunefleet.spec.options.federation_options import StrategySpec
 
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) // 1024

@@ -20,8 +20,8 @@ from tunefleet.federation import (
     refit,
     update_in,
 )
-from tunefleet.federation.fidelity import product_error
-from tunefleet.spec.federation_options import StrategySpec
+from tunefleet.federation.aggregation.fidelity import product_error
+from tunefleet.spec.options.federation_options import StrategySpec
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -21,8 +21,8 @@ from typing import Any
 import httpx
 import psutil
 
-from tunefleet.client import routes
 from tunefleet.client.connection import Connection
+from tunefleet.client.routes import workflow_routes
 from tunefleet.client.transport import Transport
 from tunefleet.schemas.api import SubmitRequest, TaskDetail
 
@@ -124,17 +124,20 @@ class Cluster:
     def await_workers(self, count: int = 2) -> None:
         """Wait until so many workers answer."""
         self.until(
-            lambda: sum(each.status == "online" for each in self.ask(routes.list_workers()).items) == count, "workers"
+            lambda: sum(each.status == "online" for each in self.ask(workflow_routes.list_workers()).items) == count,
+            "workers",
         )
 
     def submit(self, text: str) -> str:
         """Submit a document with one task."""
-        made = self.ask(routes.create_workflow(SubmitRequest(document=text), hashlib.sha256(os.urandom(8)).hexdigest()))
+        made = self.ask(
+            workflow_routes.create_workflow(SubmitRequest(document=text), hashlib.sha256(os.urandom(8)).hexdigest())
+        )
         return str(made.tasks[0].id)
 
     def task(self, task_id: str) -> TaskDetail:
         """Return a task."""
-        found: TaskDetail = self.ask(routes.get_task(task_id))
+        found: TaskDetail = self.ask(workflow_routes.get_task(task_id))
         return found
 
     def ends(self, task_id: str, status: str = "completed") -> TaskDetail:
@@ -159,7 +162,7 @@ class Cluster:
 
     def losses(self, task_id: str) -> list[tuple[int, float]]:
         """Return the series that the server has."""
-        points = self.ask(routes.metrics(task_id, max_points=5000)).points
+        points = self.ask(workflow_routes.metrics(task_id, max_points=5000)).points
         return [(point.step, point.values["loss"]) for point in points if "loss" in point.values]
 
     def weights(self, task_id: str) -> str:
@@ -175,7 +178,8 @@ class Cluster:
     def uploaded(self, task_id: str) -> None:
         """Wait until a checkpoint is on the server."""
         self.until(
-            lambda: any(each.artifact for each in self.ask(routes.checkpoints(task_id))), "an uploaded checkpoint"
+            lambda: any(each.artifact for each in self.ask(workflow_routes.checkpoints(task_id))),
+            "an uploaded checkpoint",
         )
 
     def processes(self, name: str, task_id: str) -> list[psutil.Process]:

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.integration.gangs.cluster import Cluster, document
-from tunefleet.client import routes
+from tunefleet.client.routes import workflow_routes
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(500)]
 
@@ -63,14 +63,14 @@ def test_a_node_that_has_the_result_already_does_not_let_the_others_wait(machine
 def test_a_cancel_ends_both_nodes(machines: Cluster) -> None:
     task_id = machines.submit(document(2000, "nodes: 2"))
     machines.reached(task_id, 3)
-    machines.ask(routes.cancel_task(task_id))
+    machines.ask(workflow_routes.cancel_task(task_id))
     machines.ends(task_id, "cancelled")
     machines.until(lambda: nothing_runs(machines, task_id), "the end of both nodes")
 
 
 def test_a_node_that_never_comes_holds_nobody_else(machines: Cluster) -> None:
     """The worker stands still when it is offered its part: all is given back, and another task gets the other one."""
-    machines.until(lambda: all(not each.running for each in machines.ask(routes.list_workers()).items), "rest")
+    machines.until(lambda: all(not each.running for each in machines.ask(workflow_routes.list_workers()).items), "rest")
     still = machines.workers["two"].pid
     os.kill(still, signal.SIGSTOP)
     try:

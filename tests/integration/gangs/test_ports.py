@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from tunefleet.errors import MachineError
-from tunefleet.worker.rendezvous import Place
+from tunefleet.worker.machine.rendezvous import Place
 
 
 def test_the_first_free_port_of_the_range_is_taken_and_a_full_range_is_named() -> None:

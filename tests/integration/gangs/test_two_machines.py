@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.gangs.cluster import Cluster, document
-from tunefleet.client import routes
+from tunefleet.client.routes import workflow_routes
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(400)]
 
@@ -30,11 +30,11 @@ def test_two_nodes_train_what_two_processes_of_one_would_and_a_pause_changes_not
 
     paused = machines.submit(document(steps, "nodes: 2"))
     machines.reached(paused, 4)
-    machines.ask(routes.pause_task(paused))
+    machines.ask(workflow_routes.pause_task(paused))
     machines.until(lambda: machines.task(paused).status == "paused", "the pause")
     machines.until(lambda: not machines.processes("one", paused), "the end on the first machine")
     machines.until(lambda: not machines.processes("two", paused), "the end on the second machine")
-    machines.ask(routes.resume_task(paused))
+    machines.ask(workflow_routes.resume_task(paused))
     done = machines.ends(paused)
     assert [each.reason for each in done.attempt_list] == ["paused", "finished"]
     assert machines.losses(paused) == machines.losses(spread)

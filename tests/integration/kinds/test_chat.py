@@ -17,7 +17,7 @@ import httpx
 import pytest
 import yaml
 
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.schemas.chat import ChatMessage, ChatPiece, ChatRequest, ChatView

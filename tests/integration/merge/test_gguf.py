@@ -12,7 +12,7 @@ from tests.fakes import llama_cpp as double
 from tests.integration.merge.conftest import BUILTIN, Merge, lora
 from tests.libraries import required
 from tunefleet.errors import MachineError, ModelError
-from tunefleet.spec.merging import GgufSpec
+from tunefleet.spec.tasks.merge_task import GgufSpec
 from tunefleet.workloads import assets
 from tunefleet.workloads.merging import gguf
 from tunefleet.workloads.merging.gguf_run import splitting

@@ -13,7 +13,7 @@ from tunefleet.cli.main import app
 from tunefleet.client import Client
 from tunefleet.errors import AuthError, ConflictError, InputError, UnreachableError
 from tunefleet.settings import ProcessSettings, load, load_worker
-from tunefleet.worker import enrollment
+from tunefleet.worker.machine import enrollment
 
 
 def _token(running: Running, name: str | None = None) -> str:

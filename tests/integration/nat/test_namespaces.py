@@ -19,8 +19,8 @@ import pytest
 import trustme
 
 from tests.integration.nat.namespaces import ROUTER_DOWN, SERVER, WORKER, Net, Teller, available, net
-from tunefleet.client import routes, routes_enrollment
 from tunefleet.client.connection import Connection
+from tunefleet.client.routes import enrollment_routes, workflow_routes
 from tunefleet.client.transport import Transport
 from tunefleet.schemas.api import SubmitRequest
 
@@ -84,20 +84,20 @@ class Far:
 
     def submit(self) -> str:
         """Submit the loop."""
-        made = self.ask(routes.create_workflow(SubmitRequest(document=DOCUMENT), "once"))
+        made = self.ask(workflow_routes.create_workflow(SubmitRequest(document=DOCUMENT), "once"))
         return str(made.tasks[0].id)
 
     def is_(self, task_id: str, status: str) -> bool:
         """Whether a task has a status."""
-        return bool(self.ask(routes.get_task(task_id)).status == status)
+        return bool(self.ask(workflow_routes.get_task(task_id)).status == status)
 
     def steps(self, task_id: str) -> list[int]:
         """Return the steps of which the server has the loss."""
-        return [point.step for point in self.ask(routes.metrics(task_id, max_points=5000)).points]
+        return [point.step for point in self.ask(workflow_routes.metrics(task_id, max_points=5000)).points]
 
     def lines(self, task_id: str) -> list[int]:
         """Return the numbered lines of the log."""
-        text = self.ask(routes.log(task_id)).text
+        text = self.ask(workflow_routes.log(task_id)).text
         return [int(line.split()[1]) for line in text.splitlines() if line.startswith("line ")]
 
     def here(self, task_id: str) -> int:
@@ -142,7 +142,7 @@ def far(tmp_path: Path, missing: Callable[[str], None]) -> Iterator[Far]:
 
 def _join(far: Far, url: str) -> None:
     """Type on the worker's machine what the invitation says."""
-    command = far.ask(routes_enrollment.invite("far-1")).command.split()
+    command = far.ask(enrollment_routes.invite("far-1")).command.split()
     assert command[:3] == ["tunefleet", "join", url]
     argv = [str(Path(sys.executable).with_name("tunefleet")), *command[1:]]
     options = ["--ca-file", str(far.folder / "ca.pem"), "--results-dir", str(far.folder / "results"), "--allow-code"]
@@ -153,7 +153,7 @@ def _join(far: Far, url: str) -> None:
     }
     with (far.folder / "worker.log").open("wb") as log:
         far.net.start("worker", [*argv, *options], environment, stdout=log, stderr=log)
-    far.until(lambda: [each for each in far.ask(routes.list_workers()).items if each.id == "far-1"])
+    far.until(lambda: [each for each in far.ask(workflow_routes.list_workers()).items if each.id == "far-1"])
 
 
 def _nobody_can_reach(far: Far) -> None:
@@ -171,24 +171,24 @@ def test_a_worker_behind_a_router_goes_on_for_an_hour_without_its_server_and_all
     _nobody_can_reach(far)
 
     far.net.cable("down")
-    far.until(lambda: far.ask(routes.get_worker("far-1")).status != "online")
+    far.until(lambda: far.ask(workflow_routes.get_worker("far-1")).status != "online")
     far.an_hour_passes()
     known, written = len(far.steps(task_id)), far.here(task_id)
     assert far.is_(task_id, "running"), "it waits for its worker"
     far.until(lambda: far.here(task_id) > written + 20)
     assert len(far.steps(task_id)) == known, "nothing arrives meanwhile"
-    far.ask(routes.pause_task(task_id))
+    far.ask(workflow_routes.pause_task(task_id))
     far.net.cable("up")
     far.until(lambda: far.is_(task_id, "paused"))
     paused = far.steps(task_id)
     assert paused == list(range(1, len(paused) + 1))
     assert len(paused) > known + 20, "what was done without the server has arrived"
 
-    far.ask(routes.resume_task(task_id))
+    far.ask(workflow_routes.resume_task(task_id))
     far.until(lambda: len(far.steps(task_id)) > len(paused) + 5)
     far.net.slow_down("16mbit")
     before = far.proxy.tell("stats")[0][1]
-    far.ask(routes.stop_task(task_id))
+    far.ask(workflow_routes.stop_task(task_id))
     for share in (0.2, 0.5):
         far.until(lambda share=share: far.proxy.tell("stats")[0][1] - before > share * SIZE)
         far.proxy.tell("cut")
@@ -196,14 +196,14 @@ def test_a_worker_behind_a_router_goes_on_for_an_hour_without_its_server_and_all
 
     steps = far.steps(task_id)
     assert steps == far.lines(task_id) == list(range(1, len(steps) + 1)), "in order, and nothing twice"
-    detail = far.ask(routes.get_task(task_id))
+    detail = far.ask(workflow_routes.get_task(task_id))
     assert (detail.reason, detail.attempts) == ("stopped_early", 2)
     assert far.proxy.tell("stats")[0][1] - before < 1.8 * SIZE, "what had arrived was not sent again"
     wanted = hashlib.sha256(random.Random(7).randbytes(SIZE)).hexdigest()
-    files = far.ask(routes.result_files(task_id))
+    files = far.ask(workflow_routes.result_files(task_id))
     assert [each.sha256 for each in files.files if each.name == "weights"] == [wanted]
 
-    points = far.ask(routes.metrics(task_id, max_points=5000)).points
+    points = far.ask(workflow_routes.metrics(task_id, max_points=5000)).points
     pauses = [(after.at - point.at).total_seconds() for point, after in pairwise(points)]
     assert min(pauses) >= 0.0
     assert [pause for pause in pauses if pause > HOUR_S / 2] == [pytest.approx(HOUR_S, abs=60)], (

@@ -10,7 +10,7 @@ from tests.integration.notify.told import deliver
 from tests.unit.orchestrator.campaigns.desk import HOUR, reached, spec, taken
 from tests.unit.orchestrator.lab import Lab
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.lifecycle.model import Stage
+from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.campaigns import service
 from tunefleet.orchestrator.campaigns.cycle_state import BudgetError, NewVersion
 from tunefleet.orchestrator.campaigns.engine_repository import Book

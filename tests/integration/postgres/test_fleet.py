@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.api.support import until
 from tests.integration.postgres.process import PostgresProcess
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 CHAIN = """apiVersion: tunefleet/v1

@@ -26,8 +26,8 @@ def libraries() -> None:
 
     from torch.distributed import PrefixStore, TCPStore
 
-    from tunefleet.trainer_control.callbacks.checkpoint import CheckpointCallback
-    from tunefleet.trainer_control.callbacks.termination import EndingCallback
+    from tunefleet.trainer_control.callbacks.checkpoint_callback import CheckpointCallback
+    from tunefleet.trainer_control.callbacks.termination_callback import EndingCallback
 
 
 pytestmark = pytest.mark.torch

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
     global deepspeed
-    from tunefleet.workloads.training import deepspeed
+    from tunefleet.workloads.training.model import deepspeed
 
 
 def test_a_process_alone_gets_the_environment_that_a_launcher_would_give(monkeypatch: pytest.MonkeyPatch) -> None:

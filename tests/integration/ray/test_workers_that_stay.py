@@ -14,7 +14,7 @@ import pytest
 from tests.acceptance.ways import NODES_COMMAND
 from tests.integration.ray.cluster import PYTHON, RayCluster
 from tests.machine import machine_environment
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 pytestmark = [pytest.mark.heavy, pytest.mark.proof, pytest.mark.timeout(300)]

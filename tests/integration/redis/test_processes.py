@@ -14,7 +14,7 @@ import pytest
 from tests.contract.transport.conftest import ECHO
 from tests.integration.redis.process import RedisProcess
 from tests.integration.redis.site import until
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from tests.unit.api.test_forward import SECRET, Server, asked, served_here
 from tests.unit.orchestrator.lab import FakeClock
 from tunefleet.api import launch
-from tunefleet.api.leader_proxy import Forward
+from tunefleet.api.middleware.leader_proxy import Forward
 from tunefleet.orchestrator.context import Clock
 from tunefleet.transport.forward import epoch_of
 

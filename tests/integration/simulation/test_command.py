@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.integration.redis.process import binary
-from tunefleet.cli.exitcodes import ExitCode
+from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.main import run
 
 COMMAND = [str(Path(sys.executable).with_name("tunefleet")), "simulate"]

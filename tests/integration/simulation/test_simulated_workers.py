@@ -24,7 +24,7 @@ from tunefleet.simulation.load_run import Load, Progress
 from tunefleet.simulation.plan import Meeting, Plan
 from tunefleet.simulation.processes import Crowds
 from tunefleet.simulation.sampling import Machine
-from tunefleet.simulation.worker import SimulatedWorker
+from tunefleet.simulation.simulated_worker import SimulatedWorker
 from tunefleet.transport.http_async import AsyncHttpLink, AsyncJournals, Traffic
 
 pytestmark = pytest.mark.proof

@@ -14,7 +14,7 @@ import pytest
 from tests.acceptance.ways import NODES_COMMAND
 from tests.integration.slurm.cluster import SlurmCluster
 from tests.integration.slurm.training import document
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.errors import MachineError, SpecError
 

@@ -21,7 +21,7 @@ from tests.unit.orchestrator.campaigns.desk import ADA, made
 from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign.report import run_of
 from tunefleet.campaign.reporter import Reporter
-from tunefleet.cli import campaign_view
+from tunefleet.cli.campaigns import views
 from tunefleet.cli.console import _THEME
 from tunefleet.integrations.trackers import delivery
 from tunefleet.orchestrator.campaigns import history, service
@@ -51,7 +51,7 @@ async def shown(lab: Lab, id_: str) -> tuple[CampaignDetail, list[TrackingView]]
 def on_screen(found: CampaignDetail) -> str:
     """What `campaign show` prints."""
     screen = Console(file=io.StringIO(), width=4000, theme=_THEME)
-    for part in campaign_view.detail(found):
+    for part in views.detail(found):
         screen.print(part)
     assert isinstance(screen.file, io.StringIO)
     return screen.file.getvalue()

@@ -15,7 +15,7 @@ import pytest
 from tunefleet.schemas.control import CommandState, ControlReply, Endpoint
 from tunefleet.trainer_control.control import peer_auth
 from tunefleet.trainer_control.control.command_queue import CommandBoard
-from tunefleet.trainer_control.control.server import MAX_BODY_BYTES, ControlServer
+from tunefleet.trainer_control.control.control_server import MAX_BODY_BYTES, ControlServer
 from tunefleet.trainer_control.journal.status import StatusFile
 
 OUTCOMES = ("taken", "refused", "it broke")
@@ -159,7 +159,7 @@ def test_after_the_training_a_command_is_refused_with_the_reason(server: Control
 
 
 def test_an_unknown_user_needs_the_token(server: ControlServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunefleet.trainer_control.control.server.peer_uid", lambda *_: None)
+    monkeypatch.setattr("tunefleet.trainer_control.control.control_server.peer_uid", lambda *_: None)
     assert command(server, "graceful_stop")[0] == 401
     assert command(server, "graceful_stop", Authorization=f"Bearer {server.token}")[0] == 200
     assert command(server, "graceful_stop", Authorization=f"bearer {server.token}x")[0] == 401

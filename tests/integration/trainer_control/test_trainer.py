@@ -31,7 +31,7 @@ def libraries() -> None:
     from transformers import LlamaForCausalLM, Trainer, TrainingArguments
 
     from tests.integration.trainer_control.tiny import ROWS, At, tiny_config
-    from tunefleet.trainer_control.callbacks.control import ControlCallback
+    from tunefleet.trainer_control.callbacks.control_callback import ControlCallback
 
 
 pytestmark = pytest.mark.torch

@@ -14,13 +14,13 @@ import pytest
 
 from tests.acceptance.story import until
 from tests.fakes.service import Asked, Says, Service, completion, serving
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.executors.api import ApiExecutor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.worker_link import Finish, Offer
-from tunefleet.worker.inline_tasks import run_light
+from tunefleet.worker.jobs.inline_tasks import run_light
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "workflows" / "api.yaml"
 TOKEN = "the-token-of-the-service"

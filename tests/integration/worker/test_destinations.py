@@ -19,9 +19,9 @@ from tunefleet.executors.echo import EchoExecutor
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.worker_link import Finish, MergedTask, Offer
 from tunefleet.worker import worker as worker_module
-from tunefleet.worker.destinations import DeliveryError, Destination
-from tunefleet.worker.inline_tasks import LightTasks
-from tunefleet.worker.light_delivery import LightDelivery
+from tunefleet.worker.jobs.inline_tasks import LightTasks
+from tunefleet.worker.outputs.destinations import DeliveryError, Destination
+from tunefleet.worker.outputs.light_delivery import LightDelivery
 from tunefleet.worker.transfers import Transfers
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.redis.process import RedisProcess
 from tests.integration.redis.site import Proxy
 from tests.integration.s3.gateway import BUCKET, Gateway
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(180)]

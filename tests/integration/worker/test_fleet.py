@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.errors import MachineError
 from tunefleet.runtime.environment import core_count
@@ -176,7 +176,11 @@ def test_a_taken_port_names_its_owner_and_the_option(tmp_path: Path, free_port: 
 
 
 def _fleet_children() -> set[int]:
-    return {child.pid for child in psutil.Process().children() if "tunefleet.cli.child" in " ".join(child.cmdline())}
+    return {
+        child.pid
+        for child in psutil.Process().children()
+        if "tunefleet.cli.local_cluster.child" in " ".join(child.cmdline())
+    }
 
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.acceptance.conftest import ENVIRONMENT, PATIENCE_S
 from tests.acceptance.story import Story, until
 from tests.libraries import required
 from tunefleet.artifacts import manifest_digest
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.schemas.api import FileEntry
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.integration.redis.process import RedisProcess
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]

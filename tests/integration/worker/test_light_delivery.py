@@ -12,8 +12,8 @@ from tests.unit.worker.fakes import World
 from tests.unit.worker.test_light_delivery import ITEMS
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.schemas.worker_link import Desired, ExchangeRequest, Finish, Offer
-from tunefleet.worker import inline_tasks as module
-from tunefleet.worker.inline_tasks import LightTasks
+from tunefleet.worker.jobs import inline_tasks as module
+from tunefleet.worker.jobs.inline_tasks import LightTasks
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.transfers import Transfers
 

@@ -19,7 +19,7 @@ import pytest
 
 from tests.acceptance.story import Story, alive, check_series, document, submit, until
 from tests.libraries import required
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.worker.state import StateFolder
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.cli.exitcodes import ExitCode
+from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.integrations.clusters import slurm
 
 TUNEFLEET = str(Path(sys.executable).with_name("tunefleet"))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.story import until
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.schemas.api import TaskDetail, WorkflowDetail
 

@@ -15,7 +15,7 @@ import yaml
 
 from tests.fakes.qdrant import QdrantDouble
 from tests.making.sentence_model import DIMENSION, make
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.schemas.api import TaskDetail
 from tunefleet.schemas.job_folder import JobFolder, JobProcess

@@ -11,7 +11,7 @@ from threading import Thread
 
 import pytest
 
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 pytestmark = pytest.mark.proof

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.worker.test_fleet import ECHO, QUIET
-from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.errors import ConflictError, ForbiddenError, InputError
 

@@ -31,7 +31,7 @@ def libraries() -> None:
     from tunefleet.workloads.data.sources import open_portions
     from tunefleet.workloads.data.tokenization import Encoder, tokenize
     from tunefleet.workloads.training import build
-    from tunefleet.workloads.training.packing import pack
+    from tunefleet.workloads.training.rows.packing import pack
     from tunefleet.workloads.training.trainer import Trainer
 
 
@@ -189,7 +189,7 @@ def test_a_quantised_base_is_trained_through(bits: int, train: Any, trainers: li
 def test_liger_is_asked_of_the_trainer_where_it_is_there(train: Any) -> None:
     from tunefleet.spec import load_task_spec
     from tunefleet.workloads.training.arguments import Setting
-    from tunefleet.workloads.training.hardware import Hardware, Kernels
+    from tunefleet.workloads.training.model.hardware import Hardware, Kernels
     from tunefleet.workloads.training.supervised import supervised_arguments
 
     spec = load_task_spec({**train.spec, "training": {"batch_size": 4}})

@@ -13,7 +13,7 @@ from tests.libraries import required
 from tests.making.sentence_model import DIMENSION, make
 from tunefleet.errors import InputError, ModelError, UnreachableError
 from tunefleet.spec import load_task_spec
-from tunefleet.spec.retrieval import ChunkingSpec, QdrantSpec, VectorSpec
+from tunefleet.spec.tasks.retrieval import ChunkingSpec, QdrantSpec, VectorSpec
 
 
 @pytest.fixture(scope="module", autouse=True)

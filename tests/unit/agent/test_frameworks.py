@@ -14,7 +14,7 @@ import pytest
 from tests.unit.workloads.external_trainers.test_plans import request
 from tunefleet.agent import poller
 from tunefleet.agent.agent import Agent
-from tunefleet.agent.records import AgentRecord
+from tunefleet.agent.jobs.records import AgentRecord
 from tunefleet.agent.translate import Defaults, Translation, translate
 from tunefleet.errors import InputError, SpecError
 from tunefleet.executors.sft import OTHERS, LoraSftExecutor
@@ -22,7 +22,7 @@ from tunefleet.runtime import envs
 from tunefleet.runtime.envs import registry
 from tunefleet.runtime.envs.catalog import digest
 from tunefleet.runtime.monitor.system import SystemReader
-from tunefleet.schemas.training import Heartbeat, HeartbeatReply
+from tunefleet.schemas.training_protocol.training import Heartbeat, HeartbeatReply
 from tunefleet.settings import AgentSettings
 from tunefleet.trainer_control.files import write_json
 from tunefleet.workloads.external_trainers import registry as trainer_registry

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.unit.worker.fakes import TrainExecutor
-from tunefleet.agent.job import AgentJob
-from tunefleet.agent.job_queue import JobBook
-from tunefleet.agent.job_run import JobRun
-from tunefleet.agent.records import AgentRecord
-from tunefleet.agent.site import Site
+from tunefleet.agent.jobs.job import AgentJob
+from tunefleet.agent.jobs.job_queue import JobBook
+from tunefleet.agent.jobs.job_run import JobRun
+from tunefleet.agent.jobs.records import AgentRecord
+from tunefleet.agent.jobs.site import Site
 from tunefleet.errors import MachineError
 from tunefleet.executors.registry import Registry
 from tunefleet.lifecycle.task import TaskReason
@@ -25,7 +25,7 @@ from tunefleet.runtime.monitor.elapsed_time import RunClock, boot_name
 from tunefleet.runtime.monitor.stall_detector import Stall
 from tunefleet.runtime.monitor.state import Interruption, Watched
 from tunefleet.schemas.job_folder import Job, JobFolder
-from tunefleet.schemas.training import JobState
+from tunefleet.schemas.training_protocol.training import JobState
 from tunefleet.settings import AgentSettings
 
 KILLED = JobEnd(outcome="failed", reason=TaskReason.KILLED, error="It was killed.", launch="l1")
@@ -223,7 +223,7 @@ def test_a_job_that_a_restart_of_the_machine_ended_goes_on(tmp_path: Path, reboo
 def test_a_job_waits_for_a_gpu_in_use_and_not_for_one_that_is_not_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tunefleet.agent.job_run._GPU_PAUSE_S", 0.01)
+    monkeypatch.setattr("tunefleet.agent.jobs.job_run._GPU_PAUSE_S", 0.01)
     agent = Agent(tmp_path, over=lambda _: True)
     agent.refusals = [GpuBusyError("in use"), GpuBusyError("in use")]
     assert agent.run().state is JobState.COMPLETED

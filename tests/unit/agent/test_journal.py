@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.agent.journal import JournalReader
+from tunefleet.agent.jobs.journal import JournalReader
 from tunefleet.schemas.job_folder import JobFolder
 
 POINT = {"type": "metric", "at": 1.0, "step": 7, "values": {"loss": 0.5}}

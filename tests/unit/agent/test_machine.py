@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.agent import admission, logs
+from tunefleet.agent import admission, log_setup
 from tunefleet.agent.gpus import Gpus
-from tunefleet.agent.logtext import LogPages, LogTimes, stamped
+from tunefleet.agent.jobs.logtext import LogPages, LogTimes, stamped
 from tunefleet.errors import InputError, MachineError
 from tunefleet.runtime import job_log
 from tunefleet.runtime.gpu import gpus as ledger
@@ -106,8 +106,8 @@ def test_the_file_rotates_and_what_is_old_goes(tmp_path: Path) -> None:
     old = tmp_path / "agent.log.7"
     old.write_text("")
     os.utime(old, (0, time.time() - 31 * 24 * 3600))
-    handler = logs.RotatingFile(tmp_path / "agent.log", max_bytes=500)
-    handler.setFormatter(logs.JsonLines())
+    handler = log_setup.RotatingFile(tmp_path / "agent.log", max_bytes=500)
+    handler.setFormatter(log_setup.JsonLines())
     assert not old.exists()
     for number in range(10):
         handler.emit(logging.LogRecord("x", logging.INFO, "f.py", 1, "line %d", (number,), None))

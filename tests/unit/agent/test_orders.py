@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tunefleet.agent.job import AgentJob
-from tunefleet.agent.orders import Orders
-from tunefleet.agent.records import AgentRecord
+from tunefleet.agent.jobs.command_outbox import Orders
+from tunefleet.agent.jobs.job import AgentJob
+from tunefleet.agent.jobs.records import AgentRecord
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.schemas.control import CommandState
 from tunefleet.schemas.job_folder import JobFolder
-from tunefleet.schemas.training import AgentCommand, AgentOutcome, JobState
+from tunefleet.schemas.training_protocol.training import AgentCommand, AgentOutcome, JobState
 
 
 class Launch:

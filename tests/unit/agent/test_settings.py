@@ -15,7 +15,7 @@ from tunefleet.agent.identity import agent_id
 from tunefleet.agent.poller import Poller
 from tunefleet.agent.translate import Defaults
 from tunefleet.errors import MachineError
-from tunefleet.schemas.training import Heartbeat, HeartbeatReply, PollReply
+from tunefleet.schemas.training_protocol.training import Heartbeat, HeartbeatReply, PollReply
 from tunefleet.settings import AgentSettings, load, load_agent
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tunefleet.agent.logtext import LogTimes
-from tunefleet.agent.sink import BackendSink
+from tunefleet.agent.jobs.backend_sink import BackendSink
+from tunefleet.agent.jobs.logtext import LogTimes
 from tunefleet.runtime import job_log
 from tunefleet.runtime.log_shipper import JournalShipper
 from tunefleet.schemas.job_folder import JobFolder

@@ -13,7 +13,7 @@ import pytest
 from tunefleet.agent.translate import Defaults, translate
 from tunefleet.client import local_data
 from tunefleet.errors import SpecError
-from tunefleet.schemas.training import PolledJob
+from tunefleet.schemas.training_protocol.training import PolledJob
 from tunefleet.spec import TASK_KINDS, load_task_spec
 
 SOURCE = {"path": "rows.jsonl"}

@@ -6,7 +6,7 @@ import pytest
 
 from tunefleet.api import launch
 from tunefleet.certificate import Facts, opened
-from tunefleet.cli import local_address
+from tunefleet.cli.local_cluster import local_address
 from tunefleet.errors import MachineError
 from tunefleet.settings import ServerSettings, load
 

@@ -12,7 +12,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from tests.unit.orchestrator.lab import FakeClock
-from tunefleet.api.leader_proxy import Forward, needs_leader
+from tunefleet.api.middleware.leader_proxy import Forward, needs_leader
 from tunefleet.db.fleet.servers import LeaderRow
 from tunefleet.orchestrator.context import Clock
 from tunefleet.orchestrator.ha.leader_election import SEEN

@@ -16,8 +16,8 @@ from tunefleet.campaign.intervals import interval_of
 from tunefleet.cli.main import run
 from tunefleet.orchestrator.campaigns import service
 from tunefleet.settings import CampaignSettings, PublishSettings, load
-from tunefleet.spec.campaign import RunIntervalsSpec
-from tunefleet.spec.campaign_file import parse_campaigns
+from tunefleet.spec.documents.campaign_document import RunIntervalsSpec
+from tunefleet.spec.documents.campaign_file import parse_campaigns
 
 VARIABLES = """\
 GRADIENTS_API_KEY=your_api_key_here

@@ -10,7 +10,7 @@ from pydantic import AliasChoices
 
 from tunefleet.errors import MachineError
 from tunefleet.settings import CampaignSettings, TrackingSettings, load
-from tunefleet.spec.campaign_file import parse_campaigns
+from tunefleet.spec.documents.campaign_file import parse_campaigns
 
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "campaign"
 

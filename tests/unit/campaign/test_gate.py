@@ -14,7 +14,7 @@ from tunefleet.analysis.evaluation.comparison import Difference
 from tunefleet.campaign import gate
 from tunefleet.campaign.steps.select import SelectStep
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.spec.campaign import CampaignGateSpec
+from tunefleet.spec.documents.campaign_document import CampaignGateSpec
 
 WANTED = CampaignGateSpec()
 

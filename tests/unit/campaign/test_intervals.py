@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tunefleet.campaign.intervals import draw_s, interval_of
 from tunefleet.settings import CampaignSettings
-from tunefleet.spec.campaign import CampaignSpec, RunIntervalsSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec, RunIntervalsSpec
 
 LIMIT = st.floats(0, 1000, allow_nan=False)
 

@@ -14,7 +14,7 @@ from tests.libraries import required
 from tunefleet.campaign import data_documents
 from tunefleet.campaign.position import chunk_at
 from tunefleet.spec import parse_workflow
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 ROW = {"name": "org/rows", "field_instruction": "q", "field_input": "c", "field_output": "a"}
 

@@ -13,7 +13,7 @@ from tunefleet.campaign import publish_targets, terms
 from tunefleet.campaign.contract import Base, CycleFailed, Misconfigured, StepFailed
 from tunefleet.errors import ConflictError
 from tunefleet.settings import CampaignSettings
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 KEYED = CampaignSettings(hf_username="me", hf_token=SecretStr("token"))
 

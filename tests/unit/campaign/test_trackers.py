@@ -15,7 +15,7 @@ from tunefleet.errors import InputError, MachineError, SpecError
 from tunefleet.integrations.trackers import catalog
 from tunefleet.integrations.trackers.contract import OpenRun, TrackedRun
 from tunefleet.settings import TrackingSettings, load
-from tunefleet.spec.campaign_file import parse_campaigns
+from tunefleet.spec.documents.campaign_file import parse_campaigns
 
 DOCUMENT = """\
 name-of-the-task:

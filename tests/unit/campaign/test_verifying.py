@@ -11,7 +11,7 @@ from tunefleet.campaign import base_model_check
 from tunefleet.campaign.contract import Base, CycleFailed, Misconfigured, StepFailed
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec import load_task_spec
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 ROW = {"name": "org/rows", "field_instruction": "q", "field_output": "a"}
 GPU = {"resources": {"hardware": {"gpu": {"count": 2}, "cpu": 2}}}

@@ -10,7 +10,7 @@ import pytest
 from tunefleet.campaign.contract import CycleFailed, Later, Progress, StepFailed
 from tunefleet.campaign.steps.wait import WaitStep
 from tunefleet.settings import CampaignSettings
-from tunefleet.spec.campaign import CampaignBudgetSpec
+from tunefleet.spec.documents.campaign_document import CampaignBudgetSpec
 
 NOW = 1_000_000.0
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tunefleet.cli import campaign_board
-from tunefleet.cli.campaign_board import Board, JsonBoard, LiveBoard, LogBoard, board, log_board
+from tunefleet.cli.campaigns import live_view
+from tunefleet.cli.campaigns.live_view import Board, JsonBoard, LiveBoard, LogBoard, board, log_board
 from tunefleet.schemas.campaign import ActivityView, CampaignLine, CampaignView, CycleView
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -38,7 +38,7 @@ def merging(done: int) -> CampaignView:
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> Console:
     made = Console(file=io.StringIO(), force_terminal=True, width=110, color_system=None)
-    monkeypatch.setattr(campaign_board, "err", lambda: made)
+    monkeypatch.setattr(live_view, "err", lambda: made)
     return made
 
 
@@ -76,7 +76,7 @@ def test_a_pipe_gets_a_line_when_other_work_begins_and_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr(campaign_board.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(live_view.time, "monotonic", lambda: clock[0])
     with board(as_json=False) as shown:
         assert type(shown) is Board
         shown.show(campaign())
@@ -105,14 +105,14 @@ def test_json_has_the_lines_of_the_log_and_nothing_else(capsys: pytest.CaptureFi
 def test_a_log_that_is_followed_has_a_bar_on_a_terminal_and_its_lines_alone_elsewhere(
     screen: Console, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(campaign_board, "out", lambda: screen)
+    monkeypatch.setattr(live_view, "out", lambda: screen)
     with log_board(as_json=False) as shown:
         assert isinstance(shown, LiveBoard)
         shown.show(merging(40))
         shown.line(LINE)
         shown._bars.refresh()
     assert "40 of 80 MiB" in drawn(screen)
-    monkeypatch.setattr(campaign_board, "out", lambda: Console(file=io.StringIO()))
+    monkeypatch.setattr(live_view, "out", lambda: Console(file=io.StringIO()))
     with log_board(as_json=False) as piped:
         assert isinstance(piped, LogBoard)
         piped.show(merging(40))

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tunefleet.cli import campaign_check
-from tunefleet.cli.exitcodes import ExitCode
+from tunefleet.cli.campaigns import dry_run
+from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.main import run
 from tunefleet.client.campaign_files import named_files
 from tunefleet.errors import DataError, ModelError
-from tunefleet.spec.campaign import CampaignSpec, RunIntervalsSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec, RunIntervalsSpec
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "campaign"
 
@@ -44,7 +44,7 @@ def test_what_is_here_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_an_interval_in_words(interval: dict[str, float], words: str) -> None:
-    assert campaign_check._interval(RunIntervalsSpec(**interval)) == words
+    assert dry_run._interval(RunIntervalsSpec(**interval)) == words
 
 
 def test_what_is_elsewhere_is_named_as_not_checked(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.test_campaign_board import campaign
-from tunefleet.cli.campaign_run import _follow
+from tunefleet.cli.campaigns.run import _follow
 from tunefleet.lifecycle.cycle import CampaignStatus
 from tunefleet.schemas.campaign import CampaignLog, CampaignView
 

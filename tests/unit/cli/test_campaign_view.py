@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console, Group
 
 from tests.unit.cli.test_campaign_board import NOW, campaign
-from tunefleet.cli import campaign_view as view
+from tunefleet.cli.campaigns import views as view
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus
 from tunefleet.schemas.campaign import LineageView
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tunefleet.cli.chatdocument import Options, document_for
+from tunefleet.cli.models.chat_document import Options, document_for
 from tunefleet.spec import parse_workflow
-from tunefleet.spec.chat import ChatTaskSpec
+from tunefleet.spec.tasks.chat_task import ChatTaskSpec
 
 
 @pytest.mark.parametrize("given", [None, True, False])

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tunefleet.cli import chat, conversation, streaming_output
 from tunefleet.cli.console import err, out
-from tunefleet.cli.streaming_output import Answer
+from tunefleet.cli.models import chat_commands, streaming_output, terminal_chat
+from tunefleet.cli.models.streaming_output import Answer
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.schemas.chat import ChatPiece, ChatRequest, ChatView
 
@@ -60,8 +60,8 @@ def echo(request: ChatRequest) -> Iterator[ChatPiece]:
     yield END
 
 
-def talk_of(client: FakeClient, *names: str, **more: Any) -> conversation.Conversation:
-    return conversation.Conversation(client, "task-1", list(names), {"max_tokens": 9}, system=None, **more)  # type: ignore[arg-type]
+def talk_of(client: FakeClient, *names: str, **more: Any) -> terminal_chat.Conversation:
+    return terminal_chat.Conversation(client, "task-1", list(names), {"max_tokens": 9}, system=None, **more)  # type: ignore[arg-type]
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Tty:
@@ -102,7 +102,7 @@ def test_one_model_answers_until_the_end_of_the_input(
 ) -> None:
     client = FakeClient(echo)
     typed(monkeypatch, "first", "second", "", "/reset", "third")
-    conversation.converse(talk_of(client, "tuned"))
+    terminal_chat.converse(talk_of(client, "tuned"))
     assert capsys.readouterr().out == "tuned heard first\ntuned heard second\ntuned heard third\n"
     assert client.said(1) == [("user", "first"), ("assistant", "tuned heard first"), ("user", "second")]
     assert client.said(2) == [("user", "third")], "begun anew"
@@ -115,7 +115,7 @@ def test_commands_are_never_put_to_the_model(
     client = FakeClient(echo)
     lines = ["/help", "/halp", "/system", "/temperature hot", "/system Be brief.", "one", "/temperature 0", "//two"]
     typed(monkeypatch, *lines, "/quit", "never")
-    conversation.converse(talk_of(client, "base"))
+    terminal_chat.converse(talk_of(client, "base"))
     told = capsys.readouterr()
     assert "/system TEXT" in told.out
     assert [line.split(".")[0] for line in told.err.splitlines()] == [
@@ -146,7 +146,7 @@ def test_answers_side_by_side_stand_on_the_screen_once_however_long_they_are(mon
     monkeypatch.setattr(streaming_output, "_EVERY_S", 0.001)
     monkeypatch.setattr(streaming_output, "_beside", paint)
     talk = talk_of(FakeClient(long), "base", "tuned")
-    conversation.once(talk, "Tell me.", as_json=False)
+    terminal_chat.once(talk, "Tell me.", as_json=False)
     lines = shown(screen.getvalue())
     assert [line.split() for line in lines if line.split() == ["base", "tuned"]] == [["base", "tuned"]]
     rows = [line.split() for line in lines if "-line-" in line]
@@ -211,8 +211,8 @@ def test_ctrl_c_ends_an_answer_and_not_the_conversation(
     client = FakeClient(half)
     typed(monkeypatch, "first", "second")
     with monkeypatch.context() as patched:
-        patched.setattr(conversation, "threading", SimpleNamespace(Thread=Interrupted, Event=threading.Event))
-        conversation.converse(talk_of(client, "base"))
+        patched.setattr(terminal_chat, "threading", SimpleNamespace(Thread=Interrupted, Event=threading.Event))
+        terminal_chat.converse(talk_of(client, "base"))
     assert not never.is_set()
     never.set()
     assert capsys.readouterr().out == "half\nhalf\n"
@@ -229,7 +229,7 @@ def test_a_failure_is_told_with_the_model_that_it_is_of_and_forgotten(
 
     client = FakeClient(fails)
     typed(monkeypatch, "first", "second")
-    conversation.converse(talk_of(client, "base", "tuned"))
+    terminal_chat.converse(talk_of(client, "base", "tuned"))
     told = capsys.readouterr()
     assert told.err == "tuned: The conversation has 521 tokens. /reset begins anew.\n"
     assert "base:\nbase heard second\ntuned:\ntuned heard second\n" in told.out
@@ -254,7 +254,7 @@ def test_why_nothing_comes_is_told_once_and_is_no_answer(
 
     monkeypatch.setattr(streaming_output, "err", told)
     monkeypatch.setattr(streaming_output, "_EVERY_S", 0.001)
-    conversation.once(talk_of(FakeClient(waits), "base"), "Hello?", as_json=False)
+    terminal_chat.once(talk_of(FakeClient(waits), "base"), "Hello?", as_json=False)
     written = capsys.readouterr()
     assert written.err == "The worker does not answer. Waiting…\n"
     assert written.out == "base heard Hello?\n"
@@ -273,7 +273,7 @@ def test_what_was_typed_before_the_first_prompt_is_no_question(monkeypatch: pyte
             raise EOFError
 
         monkeypatch.setattr("builtins.input", prompt)
-        conversation.converse(talk_of(client, "base"))
+        terminal_chat.converse(talk_of(client, "base"))
     os.close(controller)
     assert client.asked == []
 
@@ -285,15 +285,15 @@ def test_why_a_chat_waits_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
         get_chat=lambda _: next(views), get=lambda _: SimpleNamespace(why="waiting: box-1 is busy [1 of 1].")
     )
     status = SimpleNamespace(update=lambda text: shown.append(str(text)))
-    monkeypatch.setattr(chat, "err", lambda: SimpleNamespace(status=lambda _: nullcontext(status)))
-    monkeypatch.setattr(chat, "_LOOK_S", 0)
-    assert chat._ready(SimpleNamespace(tasks=tasks), "t").ready  # type: ignore[arg-type]
+    monkeypatch.setattr(chat_commands, "err", lambda: SimpleNamespace(status=lambda _: nullcontext(status)))
+    monkeypatch.setattr(chat_commands, "_LOOK_S", 0)
+    assert chat_commands._ready(SimpleNamespace(tasks=tasks), "t").ready  # type: ignore[arg-type]
     assert shown == ["The chat t: waiting: box-1 is busy [1 of 1]."]
 
 
 def test_what_is_too_much_to_be_sent_is_said_and_asks_nobody() -> None:
     client = FakeClient(echo)
-    talk = conversation.Conversation(client, "task-1", ["tuned"], {}, system=None)  # type: ignore[arg-type]
+    talk = terminal_chat.Conversation(client, "task-1", ["tuned"], {}, system=None)  # type: ignore[arg-type]
     answer = Answer("tuned")
     talk.ask("x" * 1_000_001, answer, threading.Event())
     assert (client.asked, "/reset" in str(answer.error)) == ([], True)

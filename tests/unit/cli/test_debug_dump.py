@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunefleet.cli.dump_redaction import Quiet
+from tunefleet.cli.server.dump_redaction import Quiet
 
 
 @pytest.mark.parametrize(

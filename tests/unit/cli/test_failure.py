@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.cli import failure
+from tunefleet.cli import error_display
 from tunefleet.cli.main import run
 from tunefleet.errors import Fault, MachineError, NotFoundError, SpecError
 
@@ -23,7 +23,7 @@ spec:
 
 
 def test_a_sentence_and_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert failure.report(NotFoundError("There is no task x.", hint="`tunefleet ls` lists them.")) == 4
+    assert error_display.report(NotFoundError("There is no task x.", hint="`tunefleet ls` lists them.")) == 4
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == "Error: There is no task x.\n       `tunefleet ls` lists them.\n"
@@ -54,7 +54,7 @@ def test_a_try_shows_the_lines_of_faults_as_validate_does(tmp_path: Path, capsys
 @pytest.mark.parametrize("at", [0, 30, 100, 199])
 def test_of_a_line_that_is_too_long_the_part_with_the_fault_is_shown(at: int) -> None:
     line = f"{'.' * at}!{'.' * (199 - at)}"
-    shown, now = failure._around(line, at, 72)
+    shown, now = error_display._around(line, at, 72)
     assert len(shown) == 72
     assert shown[now] == "!"
     assert shown.startswith("…") == (at > 36)
@@ -88,30 +88,30 @@ def test_validate_prints_json_and_knows_a_good_document(tmp_path: Path, capsys: 
 
 
 def test_faults_without_a_place_are_told_too(capsys: pytest.CaptureFixture[str]) -> None:
-    failure.report(SpecError([Fault("spec.x", "is wrong", hint="write y")], filename="gone.yaml"))
+    error_display.report(SpecError([Fault("spec.x", "is wrong", hint="write y")], filename="gone.yaml"))
     assert "gone.yaml  spec.x\n      is wrong\n      write y" in capsys.readouterr().err
 
 
 def test_a_bug_asks_for_a_report_and_debug_shows_where(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert failure.report(ZeroDivisionError("division by zero")) == 70
+    assert error_display.report(ZeroDivisionError("division by zero")) == 70
     said = capsys.readouterr().err
     assert "TUNEFLEET_DEBUG=1" in said
     assert "Traceback" not in said
     monkeypatch.setenv("TUNEFLEET_DEBUG", "1")
     with pytest.raises(MachineError) as caught:
         raise MachineError("No room.")
-    assert failure.report(caught.value) == 8
+    assert error_display.report(caught.value) == 8
     assert "Traceback" in capsys.readouterr().err
     monkeypatch.setenv("TUNEFLEET_DEBUG", "perhaps")
-    assert failure.report(TimeoutError("late")) == 10
-    assert failure.report(PermissionError("no")) == 8
+    assert error_display.report(TimeoutError("late")) == 10
+    assert error_display.report(PermissionError("no")) == 8
 
 
 def test_json_errors_have_faults(capsys: pytest.CaptureFixture[str]) -> None:
-    failure.report(SpecError([Fault("spec.x", "is wrong", 3, 4)]), as_json=True)
+    error_display.report(SpecError([Fault("spec.x", "is wrong", 3, 4)]), as_json=True)
     said = json.loads(capsys.readouterr().err)
     assert (said["error"], said["exit_code"], said["faults"][0]["line"]) == ("spec_invalid", 3, 3)
-    failure.report(ValueError("odd"), as_json=True)
+    error_display.report(ValueError("odd"), as_json=True)
     assert json.loads(capsys.readouterr().err)["error"] == "ValueError"

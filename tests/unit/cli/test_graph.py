@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.cli.exitcodes import ExitCode
+from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.main import run
 
 DIAMOND = """\

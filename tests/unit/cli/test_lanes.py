@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunefleet.cli.lanes import Row, draw
+from tunefleet.cli.tasks.dag_lanes import Row, draw
 
 # The sides that a character has lines to: up, down, left, right.
 SIDES = {

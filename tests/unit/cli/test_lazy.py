@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import pytest
 
-from tunefleet.cli import lazy
-from tunefleet.cli.lazy import Entry, LazyGroup
+from tunefleet.cli import lazy_group
+from tunefleet.cli.lazy_group import Entry, LazyGroup
 
 
 class Group(LazyGroup):
@@ -24,7 +24,7 @@ def imported(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) -> 
         module.act = lambda: None  # type: ignore[attr-defined]
         return module
 
-    monkeypatch.setattr(lazy, "import_module", load)
+    monkeypatch.setattr(lazy_group, "import_module", load)
 
 
 class Dropping:

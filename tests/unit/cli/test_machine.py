@@ -13,8 +13,9 @@ import pytest
 from filelock import FileLock
 
 from tunefleet import extras
-from tunefleet.cli import checks, preview
 from tunefleet.cli.main import run
+from tunefleet.cli.models import preview
+from tunefleet.cli.server import checks
 
 
 @pytest.fixture(autouse=True)
@@ -199,7 +200,7 @@ def test_a_worker_without_a_key_says_how_to_get_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The handler would outlive this test.
-    monkeypatch.setattr("tunefleet.cli.worker.log_to_stderr", lambda level, form: None)
+    monkeypatch.setattr("tunefleet.cli.workers.start_worker.log_to_stderr", lambda level, form: None)
     assert run(["worker", "--server", "http://127.0.0.1:9", "--results-dir", str(tmp_path / "results")]) == 6
     told = capsys.readouterr().err
     assert "tunefleet join URL TOKEN" in told

@@ -9,8 +9,8 @@ import pytest
 import typer
 
 from tunefleet.cli import main, session
-from tunefleet.cli.exitcodes import ExitCode, exit_code_of
-from tunefleet.cli.lazy import examples_of
+from tunefleet.cli.exit_codes import ExitCode, exit_code_of
+from tunefleet.cli.lazy_group import examples_of
 from tunefleet.errors import (
     ArtifactError,
     AuthError,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from tunefleet.cli.on_cluster import Pool, _asks, _reading_key, end, start
+from tunefleet.cli.workers.cluster_nodes import Pool, _asks, _reading_key, end, start
 from tunefleet.errors import AuthError, InputError
 from tunefleet.integrations.clusters.factory import Engine
 from tunefleet.integrations.clusters.ray_order import KEY, LASTING, SERVER

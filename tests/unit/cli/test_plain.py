@@ -14,7 +14,8 @@ import pytest
 from rich.live import Live
 from rich.text import Text
 
-from tunefleet.cli import console, failure, logs, options, results, show, stages
+from tunefleet.cli import console, error_display, options
+from tunefleet.cli.tasks import log_command, results, show, workflow_view
 from tunefleet.errors import InputError, printable
 from tunefleet.schemas.api import FaultView, TaskDetail, WorkflowView
 
@@ -62,15 +63,15 @@ def metrics_table() -> Any:
 SCREENS: dict[str, Callable[[], Any]] = {
     "result": lambda: console.say(console.facts(results.rows(task(result={EVIL: [{"output": EVIL}], "s": EVIL})))),
     "task": lambda: console.say(show.screen(task(error=EVIL, why=EVIL, detail=EVIL, reason="bug"), memory=EVIL)),
-    "workflow": lambda: console.say(stages.screen(workflow())),
+    "workflow": lambda: console.say(workflow_view.screen(workflow())),
     "table": lambda: console.say(metrics_table()),
     "sentence": lambda: console.say(EVIL, style="dim"),
     "live": lambda: Live(Text(EVIL), console=console.out(), auto_refresh=False).console.print(Text(EVIL)),
-    "error": lambda: failure.report(InputError(EVIL, hint=EVIL)),
-    "error as JSON": lambda: failure.report(InputError(EVIL, hint=EVIL), as_json=True),
+    "error": lambda: error_display.report(InputError(EVIL, hint=EVIL)),
+    "error as JSON": lambda: error_display.report(InputError(EVIL, hint=EVIL), as_json=True),
     "JSON": lambda: console.print_json(FaultView(path=EVIL, message=EVIL)),
-    "log": lambda: logs._write(EVIL, as_json=False),
-    "log as JSON": lambda: logs._write(EVIL, as_json=True),
+    "log": lambda: log_command._write(EVIL, as_json=False),
+    "log as JSON": lambda: log_command._write(EVIL, as_json=True),
 }
 
 
@@ -90,12 +91,12 @@ def test_what_people_write_stays_and_styles_stay_where_they_are(monkeypatch: pyt
     fair = "a\u00a0b\u3000ü 漢字 👩\u200d💻"
     console.say(Text.assemble((f"{EVIL}", "bad"), (fair, "good")))
     assert f"\x1b[32m{fair}\x1b[0m" in terminal.getvalue()
-    logs._write("\x1b[32mINFO\x1b[0m one\r\ttwo\n", as_json=False)
+    log_command._write("\x1b[32mINFO\x1b[0m one\r\ttwo\n", as_json=False)
     assert terminal.getvalue().endswith("INFO one\r\ttwo\n")
 
 
 def test_a_pipe_gets_a_log_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    logs._write(EVIL, as_json=False)
+    log_command._write(EVIL, as_json=False)
     assert capsys.readouterr().out == EVIL
     console.print_json({"text": EVIL})
     assert json.loads(capsys.readouterr().out) == {"text": EVIL}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.cli import up
+from tunefleet.cli.local_cluster import up
 
 
 class _NoFleet:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tunefleet.cli import show
 from tunefleet.cli.console import _THEME
-from tunefleet.cli.tasks import run_time
+from tunefleet.cli.tasks import show
+from tunefleet.cli.tasks.task_commands import run_time
 from tunefleet.schemas.api import EventView, TaskDetail, TaskView
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

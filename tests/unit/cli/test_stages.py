@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 from rich.console import Console
 
-from tunefleet.cli import causes, order, stages
 from tunefleet.cli.console import _THEME
+from tunefleet.cli.tasks import failure_causes, stage_order, workflow_view
 from tunefleet.schemas.api import RetriedView, TaskView, WorkflowView
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -26,7 +26,7 @@ def shown(status: str, *tasks: TaskView, retried_as: RetriedView | None = None, 
         id="wf-1", name="pipe", owner="admin", status=status, created_at=AT, tasks=tasks, retried_as=retried_as
     )
     console = Console(file=io.StringIO(), width=110, theme=_THEME, force_terminal=False)
-    console.print(stages.screen(flow, height=height))
+    console.print(workflow_view.screen(flow, height=height))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -35,7 +35,7 @@ def test_stages_stand_in_the_order_in_which_they_run_and_parts_behind_their_whol
         task("join", "left", "right"), task("right", "top"), task("left", "top"), task("top"), task("away", "other"),
         task("left#0", shard_of="task-left", shard=(0, 2)), task("left#1", shard_of="task-left", shard=(1, 2)),
     ]  # fmt: skip
-    names = [each.name for each in order.in_order(tasks)]
+    names = [each.name for each in stage_order.in_order(tasks)]
     assert names == ["top", "right", "left", "left#0", "left#1", "join", "away"]
 
 
@@ -62,7 +62,7 @@ def looks_at(count: int, *, fan: bool) -> int:
     ]
     read = [Read.model_validate(each.model_dump()) for each in reversed(tasks)]
     Read.looks = 0
-    stages.stage_table(read)
+    workflow_view.stage_table(read)
     return Read.looks
 
 
@@ -75,7 +75,7 @@ def test_a_table_of_twice_as_many_tasks_is_twice_the_work(fan: bool) -> None:
 
 def test_a_circle_which_no_document_may_have_hides_no_task() -> None:
     tasks = [task("a", "b"), task("b", "a"), task("c")]
-    assert [each.name for each in order.in_order(tasks)] == ["c", "a", "b"]
+    assert [each.name for each in stage_order.in_order(tasks)] == ["c", "a", "b"]
 
 
 def test_a_running_workflow_that_is_longer_than_the_terminal_shows_what_is_at_work_first() -> None:
@@ -205,7 +205,7 @@ def test_a_line_says_where_a_task_runs_and_why_it_ended() -> None:
         task("b", status="failed", reason="bug", error="a bug.", worker_id="w1"),
         task("c", "b", status="failed", reason="upstream_failed", error="b (task-b) failed: a bug."),
     ]
-    assert [stages.line(each, causes.Causes(tasks)) for each in tasks] == [
+    assert [workflow_view.line(each, failure_causes.Causes(tasks)) for each in tasks] == [
         "a: running on w1",
         "b: failed (a bug)",
         "c: failed (because b failed)",
@@ -219,5 +219,5 @@ def test_the_exit_code_tells_how_a_workflow_ended(status: str | None, code: int 
     flow = None
     if status is not None:
         flow = WorkflowView(id="wf-1", name="pipe", owner="admin", status=status, created_at=AT, tasks=())
-    found = stages.exit_code(flow)
+    found = workflow_view.exit_code(flow)
     assert (found == code) if code is not None else found not in {0, 1}

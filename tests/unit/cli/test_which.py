@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.cli.which import one_federation
+from tunefleet.cli.id_lookup import one_federation
 from tunefleet.errors import ConflictError
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tunefleet.cli import why, workers
 from tunefleet.cli.console import _THEME, cut, facts
-from tunefleet.cli.which import one_worker
+from tunefleet.cli.id_lookup import one_worker
+from tunefleet.cli.tasks import why
+from tunefleet.cli.workers import worker_commands
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.schemas.fleet import WorkerVerdict
 
@@ -52,7 +53,7 @@ def test_a_clock_that_is_off_stands_beside_the_status(ahead_s: float | None, tol
     worker: Any = SimpleNamespace(
         status="online", draining=False, cordoned=False, elastic_disabled=False, capabilities=has
     )
-    assert workers._status(worker).plain == told
+    assert worker_commands._status(worker).plain == told
 
 
 def test_a_worker_is_meant_by_its_id_or_a_beginning_that_no_other_has() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tunefleet.client.backend import _read
 from tunefleet.errors import UnreachableError
-from tunefleet.schemas.training import PolledJob
+from tunefleet.schemas.training_protocol.training import PolledJob
 
 JOB: dict[str, Any] = {"id": "job-1", "model_name": "m", "dataset_path": "rows.jsonl", "config": {}}
 

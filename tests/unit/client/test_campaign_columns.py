@@ -13,8 +13,8 @@ from tunefleet.client.call import Work
 from tunefleet.client.campaign_columns import column_errors
 from tunefleet.client.campaign_files import file_errors, send
 from tunefleet.errors import SpecError
-from tunefleet.spec.campaign import CampaignSpec
-from tunefleet.spec.campaign_data import CampaignDatasetSpec
+from tunefleet.spec.documents.campaign_data import CampaignDatasetSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 ROW = {"question": "q", "context": "c", "answer": "a"}
 NAMES = {"field_instruction": "question", "field_output": "answer"}

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tunefleet.client import download
-from tunefleet.client.download import Address, Downloader
-from tunefleet.client.interrupt import Stop
+from tunefleet.client.external import download
+from tunefleet.client.external.download import Address, Downloader
+from tunefleet.client.external.interrupt import Stop
 from tunefleet.errors import UnreachableError
 
 HOUR_S = 3600.0

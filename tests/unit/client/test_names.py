@@ -14,11 +14,11 @@ from tunefleet.schemas.enrollment import InvitationCreate, JoinRequest
 from tunefleet.schemas.federated import JobCreate
 from tunefleet.schemas.notify import ChannelCreate
 from tunefleet.schemas.projects import ProjectCreate
-from tunefleet.schemas.training_jobs import JobRegistration
+from tunefleet.schemas.training_protocol.jobs import JobRegistration
 from tunefleet.schemas.worker_link import Capabilities, ExchangeRequest, RegisterRequest
-from tunefleet.spec.pipeline import task_name
-from tunefleet.spec.resources import ResourcesSpec
-from tunefleet.spec.workflow import Metadata
+from tunefleet.spec.documents.pipeline import task_name
+from tunefleet.spec.documents.workflow import Metadata
+from tunefleet.spec.options.resources import ResourcesSpec
 
 PATHS = {
     "nothing",

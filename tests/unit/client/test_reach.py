@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunefleet.client.ssrf_guard import Reach, same_server, shown
+from tunefleet.client.external.ssrf_guard import Reach, same_server, shown
 from tunefleet.errors import ForbiddenError, UnreachableError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from tunefleet.client.service import NotArrivedError, Patience, Reply, Service
+from tunefleet.client.external.third_party_api import NotArrivedError, Patience, Reply, Service
 
 
 @pytest.mark.parametrize(("verb", "failures"), [("get", 1), ("get", 2), ("delete", 2)])

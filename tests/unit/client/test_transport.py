@@ -7,9 +7,10 @@ import httpx
 import pytest
 
 from tests.unit.client.fake import URL, FakeServer, problem
-from tunefleet.client import flows, routes
+from tunefleet.client import flows
 from tunefleet.client.call import Emit, Flow, Pause, Stream, ask, work
 from tunefleet.client.connection import Connection
+from tunefleet.client.routes import workflow_routes
 from tunefleet.client.transport import Policy, Transport, _options
 from tunefleet.errors import (
     AuthError,
@@ -63,13 +64,13 @@ def test_a_server_of_this_machine_that_is_not_there_is_soon_given_up(
     policy = Policy(patience_s=4.0, refused_s=refused_s)
     transport = Transport(Connection(url, "tf_key"), policy, network=httpx.MockTransport(refuse))
     with pytest.raises(UnreachableError, match="Nothing answers"):
-        transport.run(routes.info())
+        transport.run(workflow_routes.info())
     assert least_s <= clock.now_s <= most_s
 
 
 def test_a_call_sends_the_key_and_returns_a_model() -> None:
     server = FakeServer(answers=[info()])
-    assert server.sync().run(routes.info()) == ServerInfo(**INFO)
+    assert server.sync().run(workflow_routes.info()) == ServerInfo(**INFO)
     request = server.requests[0]
     assert str(request.url) == f"{URL}/api/v1/info"
     assert request.headers["Authorization"] == "Bearer tf_key"
@@ -78,15 +79,15 @@ def test_a_call_sends_the_key_and_returns_a_model() -> None:
 async def test_the_asynchronous_client_does_the_same() -> None:
     server = FakeServer(answers=[info()])
     transport = server.asynchronous()
-    assert (await transport.run(routes.info())).owner == "admin"
+    assert (await transport.run(workflow_routes.info())).owner == "admin"
     await transport.close()
 
 
 def test_queries_leave_out_what_is_not_given_and_ids_are_escaped() -> None:
     server = FakeServer(answers=[httpx.Response(200, json={"items": []})])
-    server.sync().run(routes.list_tasks(status="running", limit=5))
+    server.sync().run(workflow_routes.list_tasks(status="running", limit=5))
     assert dict(server.requests[0].url.params) == {"status": "running", "limit": "5"}
-    assert routes.get_task("../keys?x=1").path == "/tasks/..%2Fkeys%3Fx%3D1"
+    assert workflow_routes.get_task("../keys?x=1").path == "/tasks/..%2Fkeys%3Fx%3D1"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_a_problem_becomes_the_servers_exception(code: str, status: int, kind: t
 
     server = FakeServer(answers=[problem(status, code, "It went wrong.", hint="Do this.")])
     with pytest.raises(kind) as caught:
-        server.sync().run(routes.get_task("task-1"))
+        server.sync().run(workflow_routes.get_task("task-1"))
     assert type(caught.value) is kind
     assert str(caught.value) == "It went wrong. Do this."
 
@@ -114,57 +115,57 @@ def test_a_spec_error_keeps_its_faults_and_a_conflict_its_cursor() -> None:
     fault = {"path": "spec.x", "message": "unknown", "line": 3, "column": 5, "hint": "did you mean y?"}
     server = FakeServer(answers=[problem(422, "spec_invalid", "1 fault", faults=[fault])])
     with pytest.raises(SpecError) as caught:
-        server.sync().run(routes.validate("x"))
+        server.sync().run(workflow_routes.validate("x"))
     assert (caught.value.faults[0].line, caught.value.faults[0].hint) == (3, "did you mean y?")
     server = FakeServer(answers=[problem(409, "offset_conflict", "gap", cursor=7)])
     with pytest.raises(OffsetConflict) as conflict:
-        server.sync().run(routes.put_log("task-1", 9, b"x"))
+        server.sync().run(workflow_routes.put_log("task-1", 9, b"x"))
     assert conflict.value.cursor == 7
 
 
 def test_an_answer_that_is_not_ours_says_so() -> None:
     server = FakeServer(answers=[httpx.Response(404, text="<html>nginx</html>")])
     with pytest.raises(UnreachableError, match="not in Tunefleet's words"):
-        server.sync().run(routes.info())
+        server.sync().run(workflow_routes.info())
     server = FakeServer(answers=[httpx.Response(200, text="<html>hello</html>")])
     with pytest.raises(UnreachableError, match="does not understand"):
-        server.sync().run(routes.info())
+        server.sync().run(workflow_routes.info())
 
 
 def test_what_may_be_repeated_is_tried_again() -> None:
     server = FakeServer(answers=[httpx.ReadError("gone"), problem(503, "unreachable", "busy"), info()])
-    assert server.sync(Policy(patience_s=5)).run(routes.info()).version == "1"
+    assert server.sync(Policy(patience_s=5)).run(workflow_routes.info()).version == "1"
     assert len(server.requests) == 3
 
 
 def test_what_must_not_be_repeated_is_sent_once() -> None:
     server = FakeServer(answers=[httpx.ReadError("gone"), info()])
     with pytest.raises(UnreachableError, match="broke"):
-        server.sync(Policy(patience_s=5)).run(routes.retry_task("task-1"))
+        server.sync(Policy(patience_s=5)).run(workflow_routes.retry_task("task-1"))
     assert len(server.requests) == 1
 
 
 async def test_both_are_patient_for_as_long_as_they_are_told() -> None:
     down = [httpx.ConnectError("refused")] * 20
     with pytest.raises(UnreachableError, match=r"Nothing answers at http://server\.test"):
-        FakeServer(answers=list(down)).sync(Policy(patience_s=0)).run(routes.info())
+        FakeServer(answers=list(down)).sync(Policy(patience_s=0)).run(workflow_routes.info())
     server = FakeServer(answers=list(down))
     transport = server.asynchronous(Policy(patience_s=0.2))
     with pytest.raises(UnreachableError):
-        await transport.run(routes.info())
+        await transport.run(workflow_routes.info())
     await transport.close()
     assert len(server.requests) > 1
     with pytest.raises(UnreachableError, match="in time"):
-        FakeServer(answers=[httpx.ReadTimeout("slow")]).sync(Policy(patience_s=0)).run(routes.info())
+        FakeServer(answers=[httpx.ReadTimeout("slow")]).sync(Policy(patience_s=0)).run(workflow_routes.info())
 
 
 def counting(log: list[str]) -> Flow[str]:
     try:
-        first = yield from ask(routes.info())
+        first = yield from ask(workflow_routes.info())
         yield Pause(0.0)
         second = yield from work(lambda: "worked")
         try:
-            yield from ask(routes.get_task("none"))
+            yield from ask(workflow_routes.get_task("none"))
         except NotFoundError:
             log.append("caught")
         return f"{first.version} {second}"
@@ -244,7 +245,7 @@ def test_a_transport_closes() -> None:
     transport: Transport = FakeServer().sync()
     transport.close()
     with pytest.raises(RuntimeError):
-        transport.run(routes.info())
+        transport.run(workflow_routes.info())
 
 
 class Lines(httpx.SyncByteStream):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tunefleet.analysis.evaluation.comparison import compare
-from tunefleet.cli.compare import _difference
+from tunefleet.cli.tasks.compare import _difference
 from tunefleet.errors import ConflictError, InputError
 
 

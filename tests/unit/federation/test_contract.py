@@ -23,7 +23,7 @@ from tunefleet.federation import (
     contract_of,
     write_tensors,
 )
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.options.federation_options import FederationSpec
 
 A_OF_Q = f"{PREFIX}{Q}.lora_A.weight"
 B_OF_Q = f"{PREFIX}{Q}.lora_B.weight"

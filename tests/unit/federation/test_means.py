@@ -12,7 +12,7 @@ from tests.unit.federation.adapters import PREFIX, Q, difference, factors, load,
 from tunefleet.errors import AdapterRefused, InputError
 from tunefleet.federation import TENSORS, AdapterFile, Update, aggregate, update_in, write_tensors
 from tunefleet.federation.floats import narrow, widen
-from tunefleet.spec.federation_options import StrategySpec
+from tunefleet.spec.options.federation_options import StrategySpec
 
 A = f"{PREFIX}{Q}.lora_A.weight"
 B = f"{PREFIX}{Q}.lora_B.weight"

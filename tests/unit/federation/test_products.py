@@ -9,10 +9,11 @@ import pytest
 
 from tests.unit.federation.adapters import PREFIX, SHAPES, Arrays, Q, V, difference, factors, load, products, save
 from tunefleet.errors import InputError
-from tunefleet.federation import RESIDUAL, Update, aggregate, config_of, exact, refit, update_in
-from tunefleet.federation.fidelity import product_error, with_error
-from tunefleet.federation.truncate import Truncated, truncate
-from tunefleet.spec.federation_options import StrategySpec
+from tunefleet.federation import RESIDUAL, Update, aggregate, config_of, refit, update_in
+from tunefleet.federation.aggregation import exact
+from tunefleet.federation.aggregation.fidelity import product_error, with_error
+from tunefleet.federation.aggregation.truncate import Truncated, truncate
+from tunefleet.spec.options.federation_options import StrategySpec
 
 EXACT = StrategySpec(name="fedavg_exact")
 
@@ -286,7 +287,7 @@ def test_too_large_a_sum_of_ranks_is_refused_and_not_tried(tmp_path: Path) -> No
 
 def test_blocks_of_a_large_layer_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 64 rows or columns, as a layer has that does not fit into memory."""
-    monkeypatch.setattr("tunefleet.federation.stacks._MAX_BYTES", 1)
+    monkeypatch.setattr("tunefleet.federation.aggregation.stacks._MAX_BYTES", 1)
     rng = np.random.default_rng(15)
     shapes = {Q: (200, 150)}
     updates = [save(tmp_path / f"w{n}", factors(rng, 3, shapes), worker=f"w{n}", rank=3) for n in range(3)]

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.federation.adapters import PREFIX, Q, difference, factors, load, products, save
 from tunefleet.errors import AdapterRefused, InputError
 from tunefleet.federation import AdapterFile, Update, aggregate, update_in
-from tunefleet.spec.federation_options import StrategySpec
+from tunefleet.spec.options.federation_options import StrategySpec
 
 A = f"{PREFIX}{Q}.lora_A.weight"
 B = f"{PREFIX}{Q}.lora_B.weight"

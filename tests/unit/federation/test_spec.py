@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
-from tunefleet.spec.federation_options import FederationSpec, StrategyName, StrategySpec
+from tunefleet.spec.options.federation_options import FederationSpec, StrategyName, StrategySpec
 
 
 def test_each_strategy_gets_its_own_defaults() -> None:

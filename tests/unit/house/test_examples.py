@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.spec import SplittableTaskSpec, gallery, parse_workflow
-from tunefleet.spec.tasks import TASK_KINDS
+from tunefleet.spec import SplittableTaskSpec, parse_workflow
+from tunefleet.spec.documents import gallery
+from tunefleet.spec.tasks.task_types import TASK_KINDS
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

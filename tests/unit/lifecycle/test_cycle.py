@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tunefleet.errors import IllegalTransition
-from tunefleet.lifecycle import model
+from tunefleet.lifecycle import model_version
 from tunefleet.lifecycle.cycle import (
     CAMPAIGN_TRANSITIONS,
     CYCLE_TRANSITIONS,
@@ -16,13 +16,13 @@ from tunefleet.lifecycle.cycle import (
     move_cycle,
     needs_you,
 )
-from tunefleet.lifecycle.model import Stage
+from tunefleet.lifecycle.model_version import Stage
 
 
 def test_every_status_has_a_row() -> None:
     assert set(CAMPAIGN_TRANSITIONS) == set(CampaignStatus)
     assert set(CYCLE_TRANSITIONS) == set(CycleStatus)
-    assert set(model.TRANSITIONS) == set(Stage)
+    assert set(model_version.TRANSITIONS) == set(Stage)
 
 
 def test_the_steps_follow_each_other_and_the_paid_one_comes_after_what_it_needs() -> None:
@@ -50,9 +50,9 @@ def test_a_dead_letter_may_run_again_and_never_simply_counts_as_completed() -> N
 
 
 def test_a_promoted_version_is_only_ever_succeeded() -> None:
-    assert model.move(Stage.ARCHIVED, Stage.PROMOTED) is Stage.PROMOTED
+    assert model_version.move(Stage.ARCHIVED, Stage.PROMOTED) is Stage.PROMOTED
     with pytest.raises(IllegalTransition, match="A version that is promoted cannot become candidate"):
-        model.move(Stage.PROMOTED, Stage.CANDIDATE)
+        model_version.move(Stage.PROMOTED, Stage.CANDIDATE)
 
 
 @pytest.mark.parametrize(

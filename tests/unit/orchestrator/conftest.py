@@ -13,8 +13,8 @@ from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.bootstrap import open_core
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.settings import ServerSettings
-from tunefleet.spec import result_keys
-from tunefleet.spec.result_keys import RESULT_KEYS
+from tunefleet.spec.expressions import result_keys
+from tunefleet.spec.expressions.result_keys import RESULT_KEYS
 
 
 @pytest.fixture(scope="session")

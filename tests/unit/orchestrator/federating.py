@@ -30,7 +30,7 @@ from tunefleet.orchestrator.federation.updates.acceptance import Accepted, Arriv
 from tunefleet.orchestrator.federation.version_archives import with_archive
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.federated import FederationCreated, VersionDetail
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.options.federation_options import FederationSpec
 
 RANK, ROWS, COLUMNS = 2, 3, 4
 A, B = (f"base_model.model.layer.lora_{side}.weight" for side in "AB")

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from tests.unit.orchestrator.lab import Lab
 from tests.unit.orchestrator.test_chats import HELLO, READY, running
 from tunefleet.api.routers import chat
-from tunefleet.client import routes_chat
 from tunefleet.client.call import Emit, NextLine
+from tunefleet.client.routes import chat_routes
 from tunefleet.orchestrator.chat import sessions
 from tunefleet.schemas.chat import ChatPiece, ChatRequest, ChatUsage
 
@@ -133,7 +133,7 @@ async def test_a_stream_says_first_who_speaks_and_why_nothing_comes(lab: Lab) ->
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert chunks[1]["waiting"] == "It loads."
     # Our own client makes pieces of them again.
-    stream = routes_chat.chat(task_id, HELLO)
+    stream = chat_routes.chat(task_id, HELLO)
     next(stream)
     lines = iter([line for event in events for line in (f"data: {event}", "")])
     got, told = [], stream.send("handle")

@@ -24,13 +24,12 @@ from tunefleet.db.federations import federation_versions, rounds
 from tunefleet.db.federations.rounds import RoundRow
 from tunefleet.db.repositories import artifacts
 from tunefleet.errors import NotFoundError
-from tunefleet.federation import strategy
+from tunefleet.federation.aggregation import strategy
 from tunefleet.federation.floats import Array
 from tunefleet.orchestrator.context import Clock, Core
 from tunefleet.orchestrator.federation import (
     adapter_files,
     aggregation,
-    downloads,
     members,
     participants,
     service,
@@ -39,6 +38,7 @@ from tunefleet.orchestrator.federation import (
 )
 from tunefleet.orchestrator.federation import round_scheduler as keeping
 from tunefleet.orchestrator.federation.aggregation import Work
+from tunefleet.orchestrator.federation.guide import downloads
 from tunefleet.orchestrator.federation.round_scheduler import LEASE_S, MAX_FAULTS, RoundKeeper, pause_s
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.orchestrator.pubsub import Signals

@@ -13,19 +13,11 @@ from tests.unit.orchestrator.test_federation_attempts import fail_for
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.federation import (
-    data_chunks,
-    downloads,
-    event_feed,
-    guide_progress,
-    members,
-    service,
-    upload_guide,
-    versions,
-)
-from tunefleet.orchestrator.federation.chunk_files import Piece
+from tunefleet.orchestrator.federation import event_feed, members, service, versions
+from tunefleet.orchestrator.federation.guide import data_chunks, downloads, guide_progress, upload_guide
+from tunefleet.orchestrator.federation.guide.chunk_files import Piece
+from tunefleet.orchestrator.federation.guide.signed_links import Signer
 from tunefleet.orchestrator.federation.participants import FederationActor, Who
-from tunefleet.orchestrator.federation.signed_links import Signer
 from tunefleet.orchestrator.federation.updates import uploads
 from tunefleet.schemas.federated import ADAPTER_FILE, MemberChange, UpdateCreate
 from tunefleet.schemas.federated_chunks import ClaimChunk

@@ -16,14 +16,15 @@ from tunefleet.artifacts import FolderStore
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.errors import AdapterRefused, AuthError, ForbiddenError, InputError, NotFoundError, TooLargeError
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.federation import participants, signed_links
+from tunefleet.orchestrator.federation import participants
+from tunefleet.orchestrator.federation.guide import signed_links
 from tunefleet.orchestrator.federation.participants import FederationActor, may_look, may_steer, may_take_part
 from tunefleet.orchestrator.federation.updates import intake
 from tunefleet.orchestrator.federation.updates.archive_layout import find_adapter, find_recipes_adapter, is_tokenizer
 from tunefleet.orchestrator.federation.updates.equality import untrained
 from tunefleet.orchestrator.federation.updates.scratch import Landing, keep
 from tunefleet.orchestrator.federation.updates.uploads import read_fields
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.options.federation_options import FederationSpec
 
 SECRET = b"s" * 32
 ROW = FederationRow(

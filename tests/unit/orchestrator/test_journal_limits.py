@@ -19,8 +19,8 @@ from tunefleet.db.tables.operations import reported_predictions
 from tunefleet.errors import InputError
 from tunefleet.orchestrator.telemetry import events, journal_limits
 from tunefleet.orchestrator.training_protocol import job_metrics, predictions, registered_jobs
-from tunefleet.schemas.training_jobs import JobRegistration
-from tunefleet.schemas.training_reports import PredictionItem, ReportedPoint
+from tunefleet.schemas.training_protocol.jobs import JobRegistration
+from tunefleet.schemas.training_protocol.reports import PredictionItem, ReportedPoint
 from tunefleet.schemas.worker_link import Offer
 
 LONG = "n" * 257

@@ -25,9 +25,9 @@ from tunefleet.orchestrator.workers import registration, workers
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import BlobQuery, FileEntry, KeyCreate, SubmitRequest
 from tunefleet.schemas.projects import ProjectChange, ProjectCreate
-from tunefleet.schemas.training_jobs import JobRegistration
+from tunefleet.schemas.training_protocol.jobs import JobRegistration
 from tunefleet.schemas.worker_link import Gpu
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.options.federation_options import FederationSpec
 
 GPUS = tuple(Gpu(index=number, uuid=f"GPU-{number}", name="L40", memory_total_bytes=48 << 30) for number in range(2))
 ON_GPU = TRAIN.replace("spec:\n", "spec:\n  resources: {hardware: {gpu: {count: 2}}}\n")

@@ -10,14 +10,14 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.libraries import required
-from tunefleet.cli import simulate_view
 from tunefleet.cli.console import say
+from tunefleet.cli.local_cluster import simulate_views
 from tunefleet.errors import InputError
 from tunefleet.schemas.api import TaskView
 from tunefleet.simulation import curves, plot
 from tunefleet.simulation.held import Trace
+from tunefleet.simulation.load_report import CrowdEnd, Report, Sample, ServerCost, rate, spread
 from tunefleet.simulation.plan import Plan
-from tunefleet.simulation.report import CrowdEnd, Report, Sample, ServerCost, rate, spread
 from tunefleet.simulation.totals import Found, questions, report
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -128,8 +128,8 @@ def test_slopes_are_those_of_what_was_measured() -> None:
 
 
 def test_a_load_and_a_series_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    say(simulate_view.load(_at(10, 101.0)))
-    say(simulate_view.series(curves.series([_at(10, 101.0), _at(1000, 200.0)])))
+    say(simulate_views.load(_at(10, 101.0)))
+    say(simulate_views.series(curves.series([_at(10, 101.0), _at(1000, 200.0)])))
     text = capsys.readouterr().out
     assert "2 completed, 0 lost, 0 counted twice" in text
     assert "server rss mib" in text

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tunefleet.errors import Fault, ReferenceFault, SpecError
 from tunefleet.spec import Workflow, load_task_spec, local_paths, parse_workflow, resolve, secrets_of
-from tunefleet.spec.tasks import TASK_KINDS
+from tunefleet.spec.tasks.task_types import TASK_KINDS
 
 WORDS = st.sampled_from(
     ["a", "b", "task-1", "echo", "graph_template", "list", "${a.x}", "${a.result.items.0.output}", "${b.task_id}", "${",

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tunefleet.spec import parse_workflow
-from tunefleet.spec.at_submit import new_faults, remarks
+from tunefleet.spec.documents.submit_checks import new_faults, remarks
 
 HEAD = """\
 apiVersion: tunefleet/v1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tunefleet.errors import SpecError
-from tunefleet.spec.campaign import CampaignSpec
-from tunefleet.spec.campaign_file import dump_campaign_spec, load_campaign_spec, parse_campaigns
+from tunefleet.spec.documents.campaign_document import CampaignSpec
+from tunefleet.spec.documents.campaign_file import dump_campaign_spec, load_campaign_spec, parse_campaigns
 
 DOCUMENT = """\
 name-of-the-task:

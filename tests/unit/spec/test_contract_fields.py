@@ -12,9 +12,9 @@ import pytest
 
 from tunefleet.errors import SpecError
 from tunefleet.spec import deep_set, load_task_spec
-from tunefleet.spec.explain import walk_blocks
-from tunefleet.spec.refused import REFUSED
-from tunefleet.spec.tasks import TASK_KINDS
+from tunefleet.spec.documents.fault_messages import walk_blocks
+from tunefleet.spec.documents.refused_keys import REFUSED
+from tunefleet.spec.tasks.task_types import TASK_KINDS
 
 FIELDS: list[tuple[str, Any, str]] = [
     # resources

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.spec.documents import SMALLEST
 from tunefleet.errors import Fault, SpecError
 from tunefleet.spec import dump_task_spec, load_task_spec, parse_workflow
-from tunefleet.spec.engine import EngineSpec
+from tunefleet.spec.options.engine import EngineSpec
 
 
 def engine(text: str) -> EngineSpec:

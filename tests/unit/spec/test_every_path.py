@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from tunefleet.spec.environment import runs_code
-from tunefleet.spec.paths import _PLACES, _WORKER_PLACES
-from tunefleet.spec.tasks import TASK_KINDS
+from tunefleet.spec.documents.paths import _PLACES, _WORKER_PLACES
+from tunefleet.spec.options.environment import runs_code
+from tunefleet.spec.tasks.task_types import TASK_KINDS
 
 LOOKED_UP = {pointer for pointer, *_ in (*_PLACES, *_WORKER_PLACES)}
 CLIMBS = ("/etc/passwd", "../../elsewhere", "a/../../elsewhere")

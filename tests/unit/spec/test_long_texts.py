@@ -14,8 +14,8 @@ from tunefleet.orchestrator.training_protocol.failure_analysis import traceback_
 from tunefleet.spec import deep_set
 from tunefleet.spec import text as module
 from tunefleet.spec.base import is_url
+from tunefleet.spec.documents.workflow import load_task_spec
 from tunefleet.spec.text import read_text
-from tunefleet.spec.workflow import load_task_spec
 
 N = 1_000_000
 LORA = {"taskType": "lora_sft", "model": {"source": {"identifier": "m"}}, "data": {"prompts": ["a"]}}

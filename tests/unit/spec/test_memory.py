@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunefleet.spec import format_memory, parse_memory, resources
+from tunefleet.spec import format_memory, parse_memory
+from tunefleet.spec.options import resources
 
 GI = 1 << 30
 

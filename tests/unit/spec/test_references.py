@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tunefleet.errors import InputError, ReferenceFault
 from tunefleet.spec import ConditionSpec, fill_secrets, resolve, secrets_of, unmet
-from tunefleet.spec.placeholders import Escape, Reference, Secret, Stray, escape, pieces
+from tunefleet.spec.expressions.placeholders import Escape, Reference, Secret, Stray, escape, pieces
 
 RESULT = {
     "items": [{"output": "one", "score": 0.5}, {"output": "two", "score": 1}],

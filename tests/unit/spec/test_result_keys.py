@@ -9,8 +9,8 @@ import pytest
 
 from tunefleet.errors import SpecError
 from tunefleet.spec import parse_workflow
-from tunefleet.spec.result_keys import RESULT_KEYS
-from tunefleet.spec.tasks import TASK_KINDS
+from tunefleet.spec.expressions.result_keys import RESULT_KEYS
+from tunefleet.spec.tasks.task_types import TASK_KINDS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "results.md"
 

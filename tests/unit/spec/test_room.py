@@ -8,9 +8,9 @@ import pytest
 
 from tunefleet.errors import ReferenceFault, SpecError
 from tunefleet.spec import ConditionSpec, fill_secrets, parse_workflow, resolve, unmet
-from tunefleet.spec import lookup as lookup_module
-from tunefleet.spec.placeholders import MAX_PLACEHOLDER, Reference
-from tunefleet.spec.size_limits import MAX_RESOLVED_CHARACTERS, MAX_RESOLVED_LEVELS, MAX_RESOLVED_VALUES
+from tunefleet.spec.expressions import lookup as lookup_module
+from tunefleet.spec.expressions.placeholders import MAX_PLACEHOLDER, Reference
+from tunefleet.spec.expressions.size_limits import MAX_RESOLVED_CHARACTERS, MAX_RESOLVED_LEVELS, MAX_RESOLVED_VALUES
 
 LONG = "x" * 1_000_000
 FITS = MAX_RESOLVED_CHARACTERS // len(LONG)
@@ -43,7 +43,7 @@ def test_a_long_result_is_named_as_often_as_there_is_room(entry: Any, monkeypatc
         looked += 1
         return real(*args, **kwargs)
 
-    monkeypatch.setattr("tunefleet.spec.references.look_up", counted)
+    monkeypatch.setattr("tunefleet.spec.expressions.references.look_up", counted)
     with pytest.raises(ReferenceFault) as caught:
         resolve(items(*[entry] * 300), known)
     assert looked == FITS + 1, "nothing is looked at once there is no room"

@@ -13,9 +13,9 @@ from tests.unit.spec.documents import ECHO, EVERYTHING, SMALLEST, training
 from tunefleet.spec import json_schema
 from tunefleet.spec.base import known_keys
 from tunefleet.spec.descriptions import descriptions
-from tunefleet.spec.explain import walk_blocks
-from tunefleet.spec.tasks import TASK_KINDS
-from tunefleet.spec.workflow import Document
+from tunefleet.spec.documents.fault_messages import walk_blocks
+from tunefleet.spec.documents.workflow import Document
+from tunefleet.spec.tasks.task_types import TASK_KINDS
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,13 @@ import pytest
 import yaml
 
 from tunefleet.errors import Fault, SpecError
-from tunefleet.spec import cycles, edges, explain, nodes, parse_workflow, placeholders, result_keys, suggestions
-from tunefleet.spec.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS, MAX_TASKS
-from tunefleet.spec.edges import Edge
-from tunefleet.spec.pipeline import Draft
-from tunefleet.spec.placeholders import MAX_PLACEHOLDER, Stray, pieces
+from tunefleet.spec import parse_workflow, suggestions
+from tunefleet.spec.documents import cycle_check, dependencies, fault_messages, nodes
+from tunefleet.spec.documents.dependencies import Edge
+from tunefleet.spec.documents.pipeline import Draft
+from tunefleet.spec.expressions import placeholders, result_keys
+from tunefleet.spec.expressions.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS, MAX_TASKS
+from tunefleet.spec.expressions.placeholders import MAX_PLACEHOLDER, Stray, pieces
 from tunefleet.spec.text import MAX_VALUES, Source
 from tunefleet.spec.value_preview import MAX_FAULTS, More
 
@@ -118,9 +120,9 @@ def test_of_many_references_to_one_value_it_is_looked_up_once(monkeypatch: pytes
 
 
 def test_no_more_faults_than_anybody_reads_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    read, guess = Calls(monkeypatch, nodes, "read_spec"), Calls(monkeypatch, edges, "nearest")
-    keys = Calls(monkeypatch, explain, "nearest")
-    explain._nearest_key.cache_clear()
+    read, guess = Calls(monkeypatch, nodes, "read_spec"), Calls(monkeypatch, dependencies, "nearest")
+    keys = Calls(monkeypatch, fault_messages, "nearest")
+    fault_messages._nearest_key.cache_clear()
     found = faults(graph(f"name: n{n}, dependsOn: [z{n}], spec: {{datta: 1, dta: 2}}" for n in range(3_000)))
     assert len(found) == MAX_FAULTS + 1
     assert [fault.line for fault in found] == sorted(fault.line for fault in found)
@@ -133,7 +135,7 @@ def test_no_more_faults_than_anybody_reads_are_looked_for(monkeypatch: pytest.Mo
 
 
 def test_names_are_guessed_for_the_first_of_many_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    guess = Calls(monkeypatch, edges, "nearest")
+    guess = Calls(monkeypatch, dependencies, "nearest")
     found = faults(graph(f"name: first{n}, dependsOn: [frist{n}]" for n in range(100)))
     assert len(found) == 100
     assert str(found[0].hint).startswith("did you mean first")
@@ -198,7 +200,7 @@ def test_a_task_that_waits_for_many_is_put_together_in_one_pass() -> None:
 
 
 def test_of_many_circles_the_first_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    walks = Calls(monkeypatch, cycles, "_without_ends")
+    walks = Calls(monkeypatch, cycle_check, "_without_ends")
 
     def pairs() -> Iterator[str]:
         for n in range(300):

@@ -144,7 +144,7 @@ def test_what_somebody_reads_or_has_pinned_is_not_deleted(tmp_path: Path) -> Non
 
 def test_the_best_checkpoint_is_found_where_it_lies_now(tmp_path: Path) -> None:
     required("transformers")
-    from tunefleet.trainer_control.callbacks.checkpoint import _find_best
+    from tunefleet.trainer_control.callbacks.checkpoint_callback import _find_best
 
     args: Any = SimpleNamespace(output_dir=str(tmp_path / "checkpoints"))
     save(tmp_path, 10)

@@ -16,14 +16,14 @@ from tests.unit.worker.fakes import Running, World
 from tunefleet.client.transfer import OnProgress, ignore_progress
 from tunefleet.errors import ForbiddenError, InputError, NotFoundError
 from tunefleet.runtime.secrets.resolver import Secrets
-from tunefleet.schemas.compat_results import ResultFile
+from tunefleet.schemas.compat.task_results import ResultFile
 from tunefleet.schemas.worker_link import InputRef, Offer
-from tunefleet.worker.fetch_progress import Fetching
+from tunefleet.worker.jobs.fetch_progress import Fetching
+from tunefleet.worker.jobs.preparation import paths_here
+from tunefleet.worker.jobs.spec_files import Bringer
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.ports import Delivery
-from tunefleet.worker.preparation import paths_here
 from tunefleet.worker.site import Site
-from tunefleet.worker.spec_files import Bringer
 from tunefleet.worker.transfers import Transfers
 
 TRAIN: dict[str, Any] = {

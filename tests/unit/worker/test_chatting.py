@@ -10,7 +10,7 @@ import pytest
 
 from tunefleet.runtime.chat_channel import Call
 from tunefleet.schemas.chat import ChatMessage, ChatPiece, ChatRequest, ChatTurn
-from tunefleet.worker.chat_relay import Relay
+from tunefleet.worker.jobs.chat_relay import Relay
 from tunefleet.worker.ports import Delivery
 
 WAITS = {"waiting": "The worker loads the model for 'base'."}

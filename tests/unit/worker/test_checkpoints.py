@@ -16,8 +16,8 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import InputRef, ResumeFrom
 from tunefleet.trainer_control.checkpoints.manifest import fault_of, finish_checkpoint, list_whole
-from tunefleet.worker import uploads
-from tunefleet.worker.checkpoint_restore import Restorer
+from tunefleet.worker.jobs.checkpoint_restore import Restorer
+from tunefleet.worker.outputs import uploads
 
 
 def make(folder: JobFolder, step: int, *, best: int | None = None, content: bytes = b"weights") -> Path:

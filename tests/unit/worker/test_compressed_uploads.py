@@ -18,9 +18,9 @@ from tunefleet.schemas.job_folder import JobFolder, Keep
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.trainer_control.checkpoints.manifest import fault_of, finish_checkpoint
 from tunefleet.trainer_control.checkpoints.retention import kept_by_others
-from tunefleet.worker import uploads
 from tunefleet.worker.mailbox import Mailbox
-from tunefleet.worker.uploads import CheckpointUploads
+from tunefleet.worker.outputs import uploads
+from tunefleet.worker.outputs.uploads import CheckpointUploads
 
 
 @pytest.fixture(scope="module", autouse=True)

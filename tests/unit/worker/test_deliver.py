@@ -8,7 +8,7 @@ from typing import Any, cast
 from tunefleet.errors import TooLargeError
 from tunefleet.runtime.secrets.resolver import Redaction
 from tunefleet.schemas.worker_link import JournalBatch
-from tunefleet.worker.deliver import _AttemptSink
+from tunefleet.worker.outputs.deliver import _AttemptSink
 from tunefleet.worker.ports import Delivery
 
 

@@ -13,8 +13,8 @@ import pytest
 from tests.unit.worker.fakes import FakeEnd, Running, World
 from tunefleet.errors import InputError, StoreError
 from tunefleet.runtime.secrets.resolver import Secrets
-from tunefleet.schemas.compat_results import ResultEnvelope
-from tunefleet.worker.destinations import DeliveryError, Destination
+from tunefleet.schemas.compat.task_results import ResultEnvelope
+from tunefleet.worker.outputs.destinations import DeliveryError, Destination
 from tunefleet.worker.transfers import Transfers
 
 ENVELOPE = ResultEnvelope(task_id="task-1", result={"ok": True})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.worker.fakes import Running, World
-from tunefleet.worker.discard import Discarder
+from tunefleet.worker.jobs.discard import Discarder
 from tunefleet.worker.outbox import Outbox
 
 

@@ -10,8 +10,8 @@ import pytest
 from tunefleet.runtime.gpu.info import GpuFigures
 from tunefleet.schemas.worker_link import GpuLoad
 from tunefleet.settings import WorkerSettings
-from tunefleet.worker import probe
-from tunefleet.worker.energy import EnergyMeter
+from tunefleet.worker.machine import probe
+from tunefleet.worker.machine.energy import EnergyMeter
 
 
 def _gpus(**power_w: float | None) -> list[GpuLoad]:

@@ -11,8 +11,8 @@ import pytest
 from tunefleet.errors import MachineError
 from tunefleet.schemas.worker_link import ExchangeReply, Load
 from tunefleet.settings import WorkerSettings
-from tunefleet.worker import logfile, probe
-from tunefleet.worker.heartbeat import Heartbeat
+from tunefleet.worker.machine import logfile, probe
+from tunefleet.worker.machine.heartbeat import Heartbeat
 from tunefleet.worker.outbox import Outbox
 
 

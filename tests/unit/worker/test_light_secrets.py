@@ -11,7 +11,7 @@ from tunefleet.executors.base import LightExecutor
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.worker_link import MergedTask, Offer
-from tunefleet.worker.inline_tasks import run_light
+from tunefleet.worker.jobs.inline_tasks import run_light
 
 SECRETS = Secrets({"TOKEN": "value-of-token"})
 

@@ -12,8 +12,8 @@ import pytest
 from tunefleet.errors import InputError
 from tunefleet.schemas.worker_link import InputRef, Offer
 from tunefleet.spec.base import is_hub_name, is_written_as_path
-from tunefleet.spec.paths import _PLACES, _WORKER_PLACES
-from tunefleet.worker.preparation import paths_here
+from tunefleet.spec.documents.paths import _PLACES, _WORKER_PLACES
+from tunefleet.worker.jobs.preparation import paths_here
 from tunefleet.worker.transfers import Transfers
 
 POINTERS = {places: required for places, _, required in (*_PLACES, *_WORKER_PLACES)}

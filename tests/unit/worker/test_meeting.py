@@ -13,8 +13,8 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import Supervisor
 from tunefleet.schemas.job_folder import GangJob, Job
 from tunefleet.schemas.worker_link import Finish, GangNode, Offer, release_of
-from tunefleet.worker.probe import torch_version
-from tunefleet.worker.rendezvous import Place, as_node, is_member
+from tunefleet.worker.machine.probe import torch_version
+from tunefleet.worker.machine.rendezvous import Place, as_node, is_member
 
 MINE = release_of(version("tunefleet"), torch_version())
 

@@ -17,9 +17,9 @@ from tunefleet.executors.echo import EchoExecutor
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
-from tunefleet.worker import deliver
-from tunefleet.worker.inline_tasks import run_light
-from tunefleet.worker.outputs import Outputs
+from tunefleet.worker.jobs.inline_tasks import run_light
+from tunefleet.worker.outputs import deliver
+from tunefleet.worker.outputs.output_files import Outputs
 from tunefleet.worker.transfers import Transfers
 
 HTTP = {"destination": {"type": "http"}}

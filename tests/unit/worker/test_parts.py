@@ -13,8 +13,8 @@ from tunefleet.executors.base import LightExecutor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.worker_link import Finish, MergedTask, Offer
-from tunefleet.worker.discard import Discarder
-from tunefleet.worker.inline_tasks import LightTasks
+from tunefleet.worker.jobs.discard import Discarder
+from tunefleet.worker.jobs.inline_tasks import LightTasks
 from tunefleet.worker.outbox import Outbox
 
 

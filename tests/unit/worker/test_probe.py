@@ -15,9 +15,9 @@ from tunefleet.runtime import environment
 from tunefleet.runtime.gpu.info import GpuFigures
 from tunefleet.schemas.worker_link import ExecutorOffer, Offer
 from tunefleet.settings import WorkerSettings
-from tunefleet.worker import hub, probe
 from tunefleet.worker import main as worker_main
-from tunefleet.worker.change_detector import Noticed
+from tunefleet.worker.machine import hub, probe
+from tunefleet.worker.machine.change_detector import Noticed
 
 GIB = 1 << 30
 MACHINE = (

@@ -14,7 +14,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.control import CommandState, ControlReply
 from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
 from tunefleet.schemas.worker_link import pause_id
-from tunefleet.worker import command_dispatch
+from tunefleet.worker.jobs import command_dispatch
 
 
 class SteeredJob(FakeJob):

@@ -9,7 +9,8 @@ import pytest
 from tunefleet.artifacts import Packing
 from tunefleet.errors import MachineError
 from tunefleet.settings import WorkerSettings, load, unsupported
-from tunefleet.worker import probe, transfers
+from tunefleet.worker import transfers
+from tunefleet.worker.machine import probe
 
 
 def of(tmp_path: Path) -> transfers.Transfers:

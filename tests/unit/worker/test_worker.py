@@ -18,7 +18,8 @@ from tunefleet.executors.echo import EchoExecutor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.job_folder import JobFolder, Shipped
 from tunefleet.schemas.worker_link import InputRef
-from tunefleet.worker import deliver, inline_tasks
+from tunefleet.worker.jobs import inline_tasks
+from tunefleet.worker.outputs import deliver
 
 
 @pytest.fixture
@@ -209,7 +210,7 @@ def test_records_that_the_server_lacks_are_shipped_again(world: World) -> None:
 
 
 def test_a_cancel_gets_through_once_a_full_disk_has_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunefleet.worker.job_end._CANCEL_PAUSE_S", 0.01)
+    monkeypatch.setattr("tunefleet.worker.jobs.job_end._CANCEL_PAUSE_S", 0.01)
     token = world.server.offer()
     with Running(world) as running:
         job = world.job()
@@ -255,7 +256,7 @@ def test_a_full_disk_delays_the_journal_that_the_server_lacks(world: World, monk
         write(*args)
 
     monkeypatch.setattr(deliver, "write_synced", sometimes)
-    monkeypatch.setattr("tunefleet.worker.attempt._FULL_PAUSE_S", 0.01)
+    monkeypatch.setattr("tunefleet.worker.jobs.attempt._FULL_PAUSE_S", 0.01)
     token = world.server.offer()
     world.server.behind_once = {token}
     with Running(world):

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from tunefleet.errors import DataError, InputError
 from tunefleet.spec import load_task_spec
-from tunefleet.spec.rewards import Reward
+from tunefleet.spec.options.rewards import Reward
 from tunefleet.workloads import assets
 
 

@@ -13,7 +13,7 @@ def libraries() -> None:
     global HARDWARE, Hardware, Kernels, choose, inspect
     pytest.importorskip("torch")
 
-    from tunefleet.workloads.training.hardware import Hardware, Kernels, choose, inspect
+    from tunefleet.workloads.training.model.hardware import Hardware, Kernels, choose, inspect
 
     HARDWARE = {
         "CPU": Hardware("cpu"),

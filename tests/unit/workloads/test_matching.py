@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunefleet.spec.answer_match import MatchSpec
+from tunefleet.spec.options.answer_match import MatchSpec
 from tunefleet.workloads.common.answer_extraction import extractor, final_number, judge, last_number, number
 
 

@@ -22,9 +22,9 @@ def libraries() -> None:
     pytest.importorskip("torch")
 
     from tunefleet.workloads.common.base_model import Source
-    from tunefleet.workloads.training import memory
-    from tunefleet.workloads.training.hardware import Kernels
-    from tunefleet.workloads.training.memory import Memory, look_at
+    from tunefleet.workloads.training.model import memory
+    from tunefleet.workloads.training.model.hardware import Kernels
+    from tunefleet.workloads.training.model.memory import Memory, look_at
 
     BF16 = Kernels("bfloat16", "sdpa", liger=False, varlen=False)
 

@@ -19,7 +19,7 @@ def libraries() -> None:
     pytest.importorskip("torch")
 
     from tunefleet.workloads.data.sources import open_portions
-    from tunefleet.workloads.training.assembly import locate_base
+    from tunefleet.workloads.training.model.assembly import locate_base
 
 
 pytestmark = pytest.mark.torch

@@ -22,9 +22,10 @@ def libraries() -> None:
 
     from tunefleet.workloads.common import base_model
     from tunefleet.workloads.distributed import torchrun
-    from tunefleet.workloads.training import deepspeed, supervised, weights_loader
+    from tunefleet.workloads.training import supervised
     from tunefleet.workloads.training.arguments import Setting
-    from tunefleet.workloads.training.hardware import Hardware, Kernels
+    from tunefleet.workloads.training.model import deepspeed, weights_loader
+    from tunefleet.workloads.training.model.hardware import Hardware, Kernels
 
     KERNELS = Kernels("bfloat16", "sdpa", liger=False, varlen=False)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tunefleet.errors import InputError, MachineError
-from tunefleet.spec.served_model import VllmSpec
+from tunefleet.spec.options.served_model import VllmSpec
 from tunefleet.workloads.engine.protocol import EngineModel, Sampling
 from tunefleet.workloads.engine.vllm_options import Machine, engine_args, sampling_params, utilization
 

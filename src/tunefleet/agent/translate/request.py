@@ -15,8 +15,8 @@ from tunefleet.agent.translate.methods import method as method_of
 from tunefleet.agent.translate.training import training
 from tunefleet.errors import Fault, SpecError
 from tunefleet.spec import dump_task_spec, load_task_spec
+from tunefleet.spec.options.trainer import NAMES, OURS
 from tunefleet.spec.suggestions import nearest
-from tunefleet.spec.trainer import NAMES, OURS
 
 __all__ = ["Defaults", "Translation", "translate"]
 

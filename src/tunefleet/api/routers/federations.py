@@ -18,16 +18,8 @@ from tunefleet.api.routers.blobs import Digest, UploadLength, UploadOffset
 from tunefleet.api.routing import Router
 from tunefleet.errors import NotFoundError
 from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.federation import (
-    downloads,
-    event_feed,
-    members,
-    service,
-    token_access,
-    upload_guide,
-    versions,
-    views,
-)
+from tunefleet.orchestrator.federation import event_feed, members, service, token_access, versions, views
+from tunefleet.orchestrator.federation.guide import downloads, upload_guide
 from tunefleet.orchestrator.federation.participants import Who
 from tunefleet.orchestrator.federation.status import topic
 from tunefleet.orchestrator.federation.updates import single_request, uploads
@@ -56,7 +48,7 @@ from tunefleet.schemas.federated import (
 )
 from tunefleet.schemas.federated_tokens import FederationToken, TokenReplace
 from tunefleet.schemas.worker_link import Cursor as Reached
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.options.federation_options import FederationSpec
 
 router = Router(prefix="/federations", tags=["federations"])
 

@@ -13,7 +13,7 @@ from tunefleet.api.routing import Router
 from tunefleet.orchestrator.compat import worker_guide
 from tunefleet.orchestrator.observability import exposition
 from tunefleet.schemas.api import Problem
-from tunefleet.schemas.compat_worker_guide import GuideWorker, Health, Snapshot
+from tunefleet.schemas.compat.worker_guide import GuideWorker, Health, Snapshot
 from tunefleet.schemas.fleet import ElasticRequest, ElasticView
 
 router = Router()

@@ -18,7 +18,7 @@ from tunefleet.orchestrator.storage import prune, usage_report
 from tunefleet.schemas.api import PruneReply, PruneRequest, ServerInfo
 from tunefleet.schemas.server_info import HealthView
 from tunefleet.schemas.ui import ExampleView
-from tunefleet.spec import gallery
+from tunefleet.spec.documents import gallery
 
 router = Router(tags=["server"])
 _PUBLIC: dict[str, Any] = {"security": []}

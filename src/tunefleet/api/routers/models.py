@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import Cursor, Limit, names, one_of
 from tunefleet.api.routing import Router
-from tunefleet.lifecycle.model import Stage
+from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.campaigns import model_versions
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.campaign import ModelVersionView

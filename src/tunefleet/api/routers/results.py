@@ -27,7 +27,7 @@ from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.storage import artifacts
 from tunefleet.orchestrator.storage.signed_urls import Signature, Signer
 from tunefleet.schemas.api import FileEntry
-from tunefleet.schemas.compat_results import OWN_NAMES, ResultEnvelope, ResultFiles, ResultStored
+from tunefleet.schemas.compat.task_results import OWN_NAMES, ResultEnvelope, ResultFiles, ResultStored
 
 router = Router(prefix="/results", tags=["results"])
 

@@ -19,7 +19,7 @@ from tunefleet.orchestrator.tasks import listing, tasks
 from tunefleet.orchestrator.tasks.listing import SORTS, Look
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import CloneRequest, Page, Problem, SubmitRequest, TaskDetail, TaskView
-from tunefleet.schemas.compat_v1 import Submitted, TaskAnswer, TaskRecord
+from tunefleet.schemas.compat.v1 import Submitted, TaskAnswer, TaskRecord
 from tunefleet.schemas.fleet import WhyView
 
 router = Router(prefix="/tasks", tags=["tasks"])

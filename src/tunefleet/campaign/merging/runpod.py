@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from tunefleet.campaign.contract import CycleFailed, NeedsYou, StepFailed
 from tunefleet.campaign.merging import runpod_wire as wire
-from tunefleet.client.service import NotArrivedError, Patience, Reply, Service
+from tunefleet.client.external.third_party_api import NotArrivedError, Patience, Reply, Service
 from tunefleet.errors import AuthError, TunefleetError, UnreachableError
 from tunefleet.settings import CampaignSettings
 

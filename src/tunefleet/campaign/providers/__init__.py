@@ -9,7 +9,7 @@ from typing import Final
 from tunefleet.campaign.contract import MakeProvider
 from tunefleet.errors import InputError, MachineError
 from tunefleet.settings import CampaignSettings
-from tunefleet.spec.campaign import GRADIENTS, LOCAL, CampaignSpec
+from tunefleet.spec.documents.campaign_document import GRADIENTS, LOCAL, CampaignSpec
 
 GROUP: Final = "tunefleet.providers"
 _OURS: Final = {

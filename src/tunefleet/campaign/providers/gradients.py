@@ -17,11 +17,11 @@ from tunefleet.campaign.hub_models import repo_of
 from tunefleet.campaign.providers import gradients_wire as wire
 from tunefleet.campaign.providers.gradients_wire import TaskState
 from tunefleet.client import AsyncClient
-from tunefleet.client.service import NotArrivedError, Patience, Reply, Service
+from tunefleet.client.external.third_party_api import NotArrivedError, Patience, Reply, Service
 from tunefleet.errors import AuthError, MachineError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.settings import CampaignSettings
-from tunefleet.spec.campaign import GRADIENTS
+from tunefleet.spec.documents.campaign_document import GRADIENTS
 
 log = logging.getLogger(__name__)
 

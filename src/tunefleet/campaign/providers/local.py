@@ -14,7 +14,7 @@ from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import SubmitRequest, TaskDetail
 from tunefleet.settings import CampaignSettings
-from tunefleet.spec.campaign import LOCAL
+from tunefleet.spec.documents.campaign_document import LOCAL
 
 LOOK_S: Final = 1.0
 """Our own server may be asked often."""

@@ -13,8 +13,8 @@ from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.campaign.steps.submit import chosen_base, original
 from tunefleet.campaign.task_client import Desk, TaskFailed, digest_of, document, inputs_of, model_of, result_of
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.spec.campaign import CampaignSpec
-from tunefleet.spec.evaluate_task import ITEMS_FOLDER
+from tunefleet.spec.documents.campaign_document import CampaignSpec
+from tunefleet.spec.tasks.evaluate_task import ITEMS_FOLDER
 
 _TRIES: Final = 2
 """After so many further tries what a machine had no room or time for is taken for the candidate's own fault."""

@@ -15,7 +15,7 @@ from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.campaign.task_client import result_of
 from tunefleet.errors import NotFoundError
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.spec.evaluate_task import ITEMS_FOLDER
+from tunefleet.spec.tasks.evaluate_task import ITEMS_FOLDER
 
 _SAME: Final = Difference(0.0, 0.0, 0.0, "the same evaluation", None, "none")
 """Of a candidate that is the very model it is held against."""

@@ -9,7 +9,7 @@ from tunefleet.campaign.hub_models import HUB
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.integrations.trackers import catalog
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.lifecycle.model import Stage
+from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.campaigns.cycle_state import NewVersion
 from tunefleet.settings import TrackingSettings, load
 

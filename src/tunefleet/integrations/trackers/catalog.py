@@ -13,7 +13,7 @@ from tunefleet import extras
 from tunefleet.errors import InputError, MachineError, TunefleetError
 from tunefleet.integrations.trackers.contract import Tracker
 from tunefleet.settings import TrackingSettings
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 GROUP: Final = "tunefleet.trackers"
 WANDB: Final = "wandb"

@@ -10,8 +10,7 @@ from typing import Final
 
 from tunefleet.artifacts import write_private
 from tunefleet.db import DEFAULT_PROJECT, Connection, after_commit, wake
-from tunefleet.db.access import keys
-from tunefleet.db.access import projects as project_rows
+from tunefleet.db.access import keys, project_rows
 from tunefleet.db.repositories import attempts, tasks
 from tunefleet.db.rows import AttemptRow, KeyRow
 from tunefleet.errors import AuthError, ForbiddenError, NotFoundError, StoreError

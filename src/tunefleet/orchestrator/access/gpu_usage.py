@@ -14,7 +14,7 @@ from typing import Final
 from tunefleet.db import Connection
 from tunefleet.db.access import usage
 from tunefleet.db.access.usage import EnergyRow, UsageRow
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.orchestrator.scheduling import cluster_state, worker_state
 from tunefleet.orchestrator.workers.presence import AGENT_SESSION
@@ -49,7 +49,7 @@ def measured(connection: Connection, whose: Sequence[tuple[AttemptRow, str, str]
         connection: To read with.
         whose: Attempts with a time of accept and one of end, each with its task's project and owner.
     """
-    there = {id_: workers.get(connection, id_) for id_ in {row.worker_id for row, _, _ in whose}}
+    there = {id_: worker_rows.get(connection, id_) for id_ in {row.worker_id for row, _, _ in whose}}
     known = {
         id_: None if found is None else worker_state.capabilities(found.capabilities) for id_, found in there.items()
     }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tunefleet.db import DEFAULT_PROJECT, Connection, after_commit, wake
-from tunefleet.db.access import projects
-from tunefleet.db.access.projects import ProjectRow
+from tunefleet.db.access import project_rows
+from tunefleet.db.access.project_rows import ProjectRow
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor, is_operator, may_operate, may_read
@@ -23,7 +23,7 @@ async def list_(core: Core, actor: Actor) -> list[ProjectView]:
     now = core.clock.wall()
 
     def operation(connection: Connection) -> list[ProjectView]:
-        rows = projects.all_rows(connection)
+        rows = project_rows.all_rows(connection)
         return _views(connection, [row for row in rows if _sees(actor, row.name)], now)
 
     return await core.read(operation)
@@ -52,9 +52,9 @@ async def create(core: Core, actor: Actor, body: ProjectCreate) -> ProjectView:
     row = ProjectRow(**body.model_dump(), created_by=actor.owner, created_at=now)
 
     def operation(connection: Connection) -> ProjectView:
-        if projects.get(connection, row.name) is not None:
+        if project_rows.get(connection, row.name) is not None:
             raise ConflictError(f"There is a project {row.name} already.", hint=_HINT)
-        projects.insert_one(connection, row)
+        project_rows.insert_one(connection, row)
         return _views(connection, [row], now)[0]
 
     return await core.write(operation)
@@ -85,7 +85,7 @@ async def change(core: Core, actor: Actor, name: str, body: ProjectChange) -> Pr
             after_commit(connection, core.keys.forget)
             wake(connection, KEYS)
         if values:
-            projects.change(connection, name, values)
+            project_rows.change(connection, name, values)
         return _views(connection, [row._replace(**values)], now)[0]
 
     return await core.write(operation)
@@ -105,7 +105,7 @@ def known(connection: Connection, actor: Actor, name: str) -> ProjectRow:
 
 
 def _found(connection: Connection, actor: Actor, name: str, *, lock: bool = False) -> ProjectRow:
-    row = projects.get(connection, name, lock=lock) if _sees(actor, name) else None
+    row = project_rows.get(connection, name, lock=lock) if _sees(actor, name) else None
     if row is None:
         raise NotFoundError(f"There is no project {name}.", hint=_HINT)
     return row
@@ -117,8 +117,8 @@ def _sees(actor: Actor, name: str) -> bool:
 
 def _views(connection: Connection, rows: list[ProjectRow], now: float) -> list[ProjectView]:
     names = [row.name for row in rows]
-    running, waiting = projects.running(connection, now, names), projects.waiting(connection)
-    stored = projects.stored_bytes(connection, names)
+    running, waiting = project_rows.running(connection, now, names), project_rows.waiting(connection)
+    stored = project_rows.stored_bytes(connection, names)
     spent = {name: quotas.gpu_hours(connection, name, running.get(name), now) for name in names}
     views = []
     for row in rows:

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tunefleet.db import Connection
-from tunefleet.db.access import projects, usage
-from tunefleet.db.access.projects import ProjectRow, RunningRow
+from tunefleet.db.access import project_rows, usage
+from tunefleet.db.access.project_rows import ProjectRow, RunningRow
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.repositories import artifacts, workflows
 from tunefleet.errors import QuotaError
@@ -51,7 +51,7 @@ def why(connection: Connection, row: ProjectRow, need: Requirement, now: float) 
     raised = f"an admin can raise it: tunefleet projects set {row.name}"
     if row.archived_at is not None:
         return f"waiting: the project {row.name} is archived (tunefleet projects restore {row.name} opens it)."
-    running = projects.running(connection, now, [row.name]).get(row.name)
+    running = project_rows.running(connection, now, [row.name]).get(row.name)
     count = running.tasks if running is not None else 0
     if row.max_running is not None and count >= row.max_running:
         return (
@@ -98,7 +98,7 @@ class Holding:
         row = self._limited(project)
         if row is None or row.max_running is None:
             return None
-        running = projects.running(self._connection, self._now, [project]).get(project)
+        running = project_rows.running(self._connection, self._now, [project]).get(project)
         return max(0, row.max_running - (0 if running is None else running.tasks))
 
     def within(self, project: str, need: Requirement, count: int) -> int:
@@ -117,14 +117,14 @@ class Holding:
     def _limited(self, project: str) -> ProjectRow | None:
         """Return the row of a project that has a quota, or is archived; null if nothing limits it."""
         if self._rows is None:
-            self._rows = {row.name: row for row in projects.all_rows(self._connection)}
+            self._rows = {row.name: row for row in project_rows.all_rows(self._connection)}
         row = self._rows.get(project)
         return row if row is not None and row.limited else None
 
 
 def limits_storage(connection: Connection, project: str) -> bool:
     """Whether a project has a quota of storage."""
-    row = projects.get(connection, project)
+    row = project_rows.get(connection, project)
     return row is not None and row.storage_bytes is not None
 
 
@@ -143,10 +143,10 @@ def refuse_storing(
     Raises:
         QuotaError: If it would.
     """
-    row = projects.get(connection, project, lock=lock) if size_bytes else None
+    row = project_rows.get(connection, project, lock=lock) if size_bytes else None
     if row is None or row.storage_bytes is None:
         return
-    kept = projects.stored_bytes(connection, [project]).get(project, 0)
+    kept = project_rows.stored_bytes(connection, [project]).get(project, 0)
     if kept + reserved_bytes + size_bytes > row.storage_bytes:
         reserved = f", {reserved_bytes:,} more are reserved by unfinished uploads" if reserved_bytes else ""
         raise QuotaError(
@@ -169,10 +169,10 @@ def store_document(connection: Connection, project: str, grown_bytes: int) -> No
 
 def room_for(connection: Connection, project: str) -> int | None:
     """Return how many bytes a project may store beside those that it keeps; null if it has no quota of storage."""
-    row = projects.get(connection, project)
+    row = project_rows.get(connection, project)
     if row is None or row.storage_bytes is None:
         return None
-    return max(0, row.storage_bytes - projects.stored_bytes(connection, [project]).get(project, 0))
+    return max(0, row.storage_bytes - project_rows.stored_bytes(connection, [project]).get(project, 0))
 
 
 def refuse_update(connection: Connection, federation: FederationRow, sizes: Mapping[str, int]) -> None:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.lifecycle.model import Stage
-from tunefleet.spec.campaign import CampaignBudgetSpec, CampaignSpec
+from tunefleet.lifecycle.model_version import Stage
+from tunefleet.spec.documents.campaign_document import CampaignBudgetSpec, CampaignSpec
 
 TASK: Final = "task"
 """What is spent on a task at the provider; one row of it a task."""

@@ -13,7 +13,7 @@ from tunefleet.db.campaigns.models import ModelRow
 from tunefleet.db.repositories import artifacts
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.lifecycle.model import Stage, move
+from tunefleet.lifecycle.model_version import Stage, move
 from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read
 from tunefleet.orchestrator.campaigns.cycle_state import CycleState, ModelVersion, NewVersion
 from tunefleet.orchestrator.campaigns.status import tell

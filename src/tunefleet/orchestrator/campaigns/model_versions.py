@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tunefleet.db import Connection
 from tunefleet.db.campaigns import models
 from tunefleet.errors import ConflictError
-from tunefleet.lifecycle.model import Stage
+from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.campaigns import model_registry, views
 from tunefleet.orchestrator.context import Core

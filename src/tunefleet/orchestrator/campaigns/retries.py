@@ -11,7 +11,7 @@ from tunefleet.db.campaigns.campaigns import CampaignRow
 from tunefleet.db.campaigns.cycles import CycleRow
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
-from tunefleet.lifecycle.model import Stage
+from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.campaigns import backwards, model_registry, service, views
 from tunefleet.orchestrator.campaigns.status import mine, tell

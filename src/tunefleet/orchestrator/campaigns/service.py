@@ -22,8 +22,8 @@ from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.pagination import before, bounded, split
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.campaign import CampaignApplied, CampaignDetail, CampaignView
-from tunefleet.spec.campaign import CampaignSpec
-from tunefleet.spec.notify import format_of, is_address
+from tunefleet.spec.documents.campaign_document import CampaignSpec
+from tunefleet.spec.options.notify import format_of, is_address
 
 NOT_ENABLED: Final = "Its configuration says enabled: false."
 _RESTING: Final = frozenset({CampaignStatus.PAUSED.value, CampaignStatus.HELD.value, CampaignStatus.STOPPED.value})

@@ -18,8 +18,8 @@ from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus, move_campaign, needs_you
 from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
 from tunefleet.orchestrator.campaigns.cycle_state import Unreadable
-from tunefleet.spec.campaign import CampaignSpec
-from tunefleet.spec.campaign_file import dump_campaign_spec, load_campaign_spec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
+from tunefleet.spec.documents.campaign_file import dump_campaign_spec, load_campaign_spec
 
 TOPIC: Final = "campaigns"
 """Notified when a campaign may want something of the engine."""

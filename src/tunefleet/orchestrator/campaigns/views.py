@@ -14,7 +14,7 @@ from tunefleet.db.campaigns.cycles import CycleRow, StepRow
 from tunefleet.db.campaigns.models import ModelRow
 from tunefleet.db.campaigns.tracking_outbox import TrackingRow
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
-from tunefleet.lifecycle.model import Stage
+from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.campaigns import step_progress
 from tunefleet.orchestrator.campaigns.cycles import kept_of
 from tunefleet.orchestrator.campaigns.status import readable

@@ -9,7 +9,7 @@ import orjson
 
 from tunefleet.db import Connection, wake
 from tunefleet.db.access import keys as key_rows
-from tunefleet.db.fleet import clusters, workers
+from tunefleet.db.fleet import clusters, worker_rows
 from tunefleet.db.fleet.clusters import ClusterJobRow
 from tunefleet.db.repositories import attempts, commands, controls, events, tasks
 from tunefleet.db.rows import TaskRow
@@ -144,7 +144,7 @@ def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: flo
             for each in attempts.open_of(connection, worker_id).values()
         ]
         unreported_ends.end(connection, lost, now)
-        workers.remove(connection, worker_id)
+        worker_rows.remove(connection, worker_id)
         commands.delete_of_worker(connection, worker_id)
         controls.forget(connection, worker_id)
     if task is not None:

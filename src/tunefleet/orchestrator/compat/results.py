@@ -24,7 +24,7 @@ from tunefleet.orchestrator.tasks.manifest import manifest
 from tunefleet.orchestrator.telemetry.ingest import refuse_ended
 from tunefleet.orchestrator.views import moment
 from tunefleet.schemas.api import ArtifactCreate, FileEntry
-from tunefleet.schemas.compat_results import (
+from tunefleet.schemas.compat.task_results import (
     FILE_KIND,
     MANIFEST_NAME,
     RESULT_NAMES,

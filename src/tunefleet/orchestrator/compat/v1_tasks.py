@@ -23,7 +23,7 @@ from tunefleet.orchestrator.tasks.relations import Related
 from tunefleet.orchestrator.views import moment
 from tunefleet.orchestrator.workflows.fan_out import MANY_WORKERS
 from tunefleet.schemas.api import WorkflowDetail
-from tunefleet.schemas.compat_v1 import RecordFields, RecordStatus, Submitted, SubmittedTask, TaskAnswer, TaskRecord
+from tunefleet.schemas.compat.v1 import RecordFields, RecordStatus, Submitted, SubmittedTask, TaskAnswer, TaskRecord
 
 NEWEST: Final = 1000
 """How many tasks the bare list has at most."""

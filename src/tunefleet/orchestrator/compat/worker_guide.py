@@ -14,7 +14,7 @@ from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.views import maybe_moment, moment
 from tunefleet.orchestrator.workers import workers
 from tunefleet.placement.policy import category
-from tunefleet.schemas.compat_worker_guide import EndedTask, GuideWorker, Snapshot, Timing
+from tunefleet.schemas.compat.worker_guide import EndedTask, GuideWorker, Snapshot, Timing
 from tunefleet.schemas.fleet import WorkerView
 from tunefleet.transport.redis.worker_guide_events import hardware
 

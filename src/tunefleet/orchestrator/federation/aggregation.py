@@ -147,8 +147,8 @@ async def make(core: Core, work: Work, folder: Path) -> Made:
 
 def _make(blobs: BlobStore, work: Work, folder: Path) -> Made:
     # NumPy: most servers average nothing.
-    from tunefleet.federation.fidelity import with_error  # noqa: PLC0415
-    from tunefleet.federation.strategy import aggregate  # noqa: PLC0415
+    from tunefleet.federation.aggregation.fidelity import with_error  # noqa: PLC0415
+    from tunefleet.federation.aggregation.strategy import aggregate  # noqa: PLC0415
 
     into = folder / "made"
     shutil.rmtree(into, ignore_errors=True)

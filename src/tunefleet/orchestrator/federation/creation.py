@@ -12,7 +12,7 @@ from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.federation.status import tell
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.notifications import formats
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.options.federation_options import FederationSpec
 
 
 def make(

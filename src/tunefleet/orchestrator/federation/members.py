@@ -16,7 +16,7 @@ from tunefleet.orchestrator.federation.status import find, find_to_take_part
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.orchestrator.notifications.triggers import TOPIC
 from tunefleet.schemas.federated import MemberChange, MemberView
-from tunefleet.spec.notify import address_fault
+from tunefleet.spec.options.notify import address_fault
 
 
 async def list_(core: Core, who: Who, reference: str) -> tuple[MemberView, ...]:

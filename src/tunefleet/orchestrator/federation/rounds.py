@@ -24,7 +24,7 @@ from tunefleet.lifecycle.round import RoundReason, RoundStatus
 from tunefleet.orchestrator.federation import task_parts
 from tunefleet.orchestrator.federation.status import RUNNING, how_to_start, move, spec_of, tell
 from tunefleet.orchestrator.federation.updates.weights import rows_of_both
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.options.federation_options import FederationSpec
 
 _COLLECTING: Final = RoundStatus.COLLECTING.value
 _SAMPLING: Final = RoundStatus.SAMPLING.value

@@ -23,7 +23,7 @@ from tunefleet.orchestrator.notifications import formats
 from tunefleet.orchestrator.pagination import before, bounded, split
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.federated import FederationCreated, FederationDetail, FederationView, RoundView, UpdateView
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.options.federation_options import FederationSpec
 
 
 async def create(

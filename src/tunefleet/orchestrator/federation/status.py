@@ -14,7 +14,7 @@ from tunefleet.errors import ForbiddenError, NotFoundError
 from tunefleet.lifecycle import federation as lifecycle
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.orchestrator.federation.participants import FederationActor, Who, may_look, may_take_part, only_worker
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.options.federation_options import FederationSpec
 
 TOPIC: Final = "federations"
 """Notified when a round of any federation may want something of the server."""

@@ -21,8 +21,8 @@ from tunefleet.orchestrator.federation.status import move, spec_of
 from tunefleet.orchestrator.federation.task_parts import worker_of
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.schemas.worker_link import FederatedPart
-from tunefleet.spec.federated_training import FederatedTrainingSpec
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.options.federation_options import FederationSpec
+from tunefleet.spec.tasks.federated_training import FederatedTrainingSpec
 
 _MARK: Final = '"federation"'
 

@@ -33,7 +33,7 @@ from tunefleet.orchestrator.storage.signed_urls import Signer
 from tunefleet.orchestrator.tasks.transitions import switch
 from tunefleet.orchestrator.workflows import fan_out, part_results
 from tunefleet.schemas.api import FileEntry
-from tunefleet.schemas.compat_results import ARCHIVE_KIND, SINGLE_FILE
+from tunefleet.schemas.compat.task_results import ARCHIVE_KIND, SINGLE_FILE
 
 SWEEP_S: Final = 60.0
 """Time between two looks, if nothing says that there is something to do."""

@@ -19,7 +19,7 @@ from tunefleet.orchestrator.notifications.senders import Sender, mail_server
 from tunefleet.orchestrator.notifications.triggers import TOPIC
 from tunefleet.orchestrator.views import moment
 from tunefleet.schemas.notify import ChannelChange, ChannelCreate, ChannelCreated, ChannelTestReply, ChannelView, Told
-from tunefleet.spec.notify import MAILTO, OCCASIONS, Format, Occasion, address_fault, format_of
+from tunefleet.spec.options.notify import MAILTO, OCCASIONS, Format, Occasion, address_fault, format_of
 
 MAX_CHANNELS: Final = 50
 """Of one owner."""

@@ -19,7 +19,7 @@ from tunefleet.orchestrator.federation import webhooks
 from tunefleet.orchestrator.notifications.senders import Outcome, Sender
 from tunefleet.orchestrator.notifications.triggers import TOPIC
 from tunefleet.schemas.notify import Told
-from tunefleet.spec.notify import Format
+from tunefleet.spec.options.notify import Format
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import orjson
 from tunefleet.db import Connection
 from tunefleet.db.campaigns import campaigns
 from tunefleet.db.campaigns.campaigns import CampaignRow
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import attempts, journal, shards, tasks, workflows
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import TaskRow
@@ -20,7 +20,7 @@ from tunefleet.orchestrator.credential_filter import scrub
 from tunefleet.orchestrator.notifications.messages import Happening, campaign_text, worker_text
 from tunefleet.orchestrator.views import moment
 from tunefleet.schemas.notify import Told, ToldCampaign, ToldTask, ToldWorkflow
-from tunefleet.spec.notify import Occasion
+from tunefleet.spec.options.notify import Occasion
 
 _OWN_NAME: Final[dict[str, Occasion]] = {
     "out_of_memory": "out_of_memory",
@@ -183,7 +183,7 @@ def _of_event(connection: Connection, event_id: int, event: Event, rows: dict[st
         if campaign is not None:
             yield Case(event_id, event, campaign.owner, campaign=campaign)
         return
-    worker = workers.get(connection, event.worker_id or "")
+    worker = worker_rows.get(connection, event.worker_id or "")
     if worker is None:
         yield Case(event_id, event, "")
     else:

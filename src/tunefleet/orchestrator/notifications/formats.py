@@ -18,7 +18,7 @@ import orjson
 
 import tunefleet
 from tunefleet.schemas.notify import Told
-from tunefleet.spec.notify import MAILTO, Format
+from tunefleet.spec.options.notify import MAILTO, Format
 
 PREFIX: Final = "whsec_"
 _DISCORD_MAX: Final = 2000

@@ -17,7 +17,7 @@ from tunefleet.orchestrator.pagination import before, bounded, split
 from tunefleet.orchestrator.views import maybe_moment, moment
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.notify import Happened, NotificationView
-from tunefleet.spec.notify import Format
+from tunefleet.spec.options.notify import Format
 
 
 async def list_(

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tunefleet.lifecycle.cycle import NEEDS_YOU
 from tunefleet.schemas.notify import ToldTask
-from tunefleet.spec.notify import Occasion
+from tunefleet.spec.options.notify import Occasion
 
 _AGAIN: Final = "It is tried again."
 _SHORT_S: Final = 120.0

@@ -11,14 +11,14 @@ from email.message import EmailMessage
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from tunefleet.client.ssrf_guard import Reach, addresses_of
-from tunefleet.client.webhook import post
+from tunefleet.client.external.ssrf_guard import Reach, addresses_of
+from tunefleet.client.external.webhook import post
 from tunefleet.errors import ForbiddenError, InputError, MachineError, TunefleetError, UnreachableError
 from tunefleet.orchestrator.credential_filter import scrub
 from tunefleet.orchestrator.notifications import formats
 from tunefleet.schemas.notify import Told
 from tunefleet.settings import ServerSettings
-from tunefleet.spec.notify import Format
+from tunefleet.spec.options.notify import Format
 
 _SMTP_S: Final = 20.0
 _PORTS: Final = {"smtp": 587, "smtps": 465}

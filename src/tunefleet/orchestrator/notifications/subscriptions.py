@@ -11,7 +11,7 @@ from tunefleet.db.repositories.notifications import WishRow
 from tunefleet.db.rows import TaskRow
 from tunefleet.errors import Fault
 from tunefleet.spec import TaskNode
-from tunefleet.spec.notify import MAILTO, NotifySpec, format_of, is_address
+from tunefleet.spec.options.notify import MAILTO, NotifySpec, format_of, is_address
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from tunefleet.db.repositories.notifications import CHANGED, WAITING, ChannelRow
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.notifications import facts
 from tunefleet.orchestrator.notifications.facts import Case
-from tunefleet.spec.notify import Occasion
+from tunefleet.spec.options.notify import Occasion
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from prometheus_client import (
 )
 
 import tunefleet
-from tunefleet.spec.notify import Format
+from tunefleet.spec.options.notify import Format
 
 MOST: Final = 64
 """How many values a label has at most that people can choose; further ones are counted as `other`."""

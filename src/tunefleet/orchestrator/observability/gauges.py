@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from tunefleet.db import Connection
 from tunefleet.db.engine import statistics
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows as workers
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.observability.counters import OTHER, Bounded
 from tunefleet.orchestrator.scheduling import cluster_state

@@ -14,8 +14,8 @@ from tunefleet.schemas.fleet import TaskForecast
 from tunefleet.schemas.memory import MemoryForecast, MemoryVariant
 from tunefleet.settings.server import ServerSettings
 from tunefleet.spec import BaseTaskSpec, LoraSpec, ModelTrainingSpec
-from tunefleet.spec.adapter import QuantizationSpec
-from tunefleet.spec.training import CommonTrainingSpec
+from tunefleet.spec.options.adapter import QuantizationSpec
+from tunefleet.spec.options.training_options import CommonTrainingSpec
 
 _PLAIN: Final = frozenset({"sft", "lora_sft"})
 """Kinds that do nothing with a row but learn it; others hold a second model beside the first, or draw answers."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from tunefleet.client import hubconfig
+from tunefleet.client.external import hub_config
 from tunefleet.errors import TunefleetError
 from tunefleet.settings.server import ServerSettings
 from tunefleet.spec.builtin import BUILTIN_PREFIX
@@ -74,7 +74,7 @@ def _looked_up(name: str, revision: str, settings: ServerSettings) -> Found:
         return "its configuration is not in the server's cache, and the server asks no hub (HF_HUB_OFFLINE)"
     url = f"{settings.hub_endpoint.rstrip('/')}/{name}/resolve/{revision}/config.json"
     try:
-        return hubconfig.fetch(url, settings.url_allow)
+        return hub_config.fetch(url, settings.url_allow)
     except TunefleetError as error:
         return f"its configuration could not be fetched: {error.message.rstrip('.')}"
 

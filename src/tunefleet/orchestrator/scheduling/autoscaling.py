@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from tunefleet.db import Connection
-from tunefleet.db.fleet import clusters, workers
+from tunefleet.db.fleet import clusters, worker_rows
 from tunefleet.db.repositories import attempts, controls, events, queue, resumes
 from tunefleet.db.repositories.controls import ControlRow
 from tunefleet.db.repositories.events import Event
@@ -175,7 +175,7 @@ async def _apply(core: Core, changes: Changes) -> int:
 def _store(connection: Connection, *, wanted: Mapping[str, bool], now: float) -> list[str]:
     """Store who rests, and return those for whom it is new."""
     changed: list[ControlRow] = []
-    decided, there = controls.all_rows(connection), {row[0] for row in workers.watched(connection)}
+    decided, there = controls.all_rows(connection), {row[0] for row in worker_rows.watched(connection)}
     for worker_id, enabled in wanted.items():
         known = decided.get(worker_id, ControlRow(worker_id))
         if (known.elastic_disabled_at is None) != enabled and worker_id in there:

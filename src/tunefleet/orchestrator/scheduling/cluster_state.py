@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from tunefleet.db import DEFAULT_PROJECT, Connection
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import attempts, controls, queue, resumes, tasks
 from tunefleet.db.repositories.attempts import Held
 from tunefleet.db.repositories.controls import ControlRow
@@ -115,7 +115,7 @@ def states(connection: Connection, here: Presences) -> list[WorkerState]:
     decided = controls.all_rows(connection)
     nothing: frozenset[str] = frozenset()
     found = []
-    for who in workers.standing(connection):
+    for who in worker_rows.standing(connection):
         id_ = who[0]
         refused = frozenset(cordoned[id_]) if id_ in cordoned else nothing
         about = _about(who, here, held.get(id_, ""), refused, decided.get(id_))

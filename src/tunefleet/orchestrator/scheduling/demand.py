@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tunefleet.db import Connection
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import task_list
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import Core
@@ -88,5 +88,5 @@ def _known(connection: Connection, here: Presences, project: str, sort: Sort) ->
     present = [state for state in mine if state.present]
     if present or not mine:
         return present
-    lately = workers.seen_since(connection, here.now - _REMEMBERED_S)
+    lately = worker_rows.seen_since(connection, here.now - _REMEMBERED_S)
     return [state for state in mine if state.id in lately]

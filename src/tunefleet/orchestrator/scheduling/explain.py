@@ -37,7 +37,7 @@ from tunefleet.placement import (
 from tunefleet.schemas.api import SubmitRequest, ValidateReply
 from tunefleet.schemas.fleet import TaskForecast, WhyView, WorkerVerdict
 from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, parse_workflow
-from tunefleet.spec.at_submit import new_faults, remarks
+from tunefleet.spec.documents.submit_checks import new_faults, remarks
 
 
 async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final
 
 from tunefleet.db import Connection, after_commit
-from tunefleet.db.access import projects, usage
-from tunefleet.db.access.projects import ProjectRow, RunningRow
+from tunefleet.db.access import project_rows, usage
+from tunefleet.db.access.project_rows import ProjectRow, RunningRow
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.context import Core
 from tunefleet.placement import BARE_SHARE, QUANTUM_S, Decayed, Share
@@ -60,11 +60,11 @@ def standing(connection: Connection, ledger: Ledger, waiting: Collection[str], n
         waiting: The projects.
         now: Unix time.
     """
-    rows = {row.name: row for row in projects.all_rows(connection) if row.name in waiting}
+    rows = {row.name: row for row in project_rows.all_rows(connection) if row.name in waiting}
     if len(waiting) < 2 and not any(row.limited for row in rows.values()):
         return None
-    projects.lock(connection, [name for name, row in rows.items() if row.limited])
-    running = projects.running(connection, now, list(waiting))
+    project_rows.lock(connection, [name for name, row in rows.items() if row.limited])
+    running = project_rows.running(connection, now, list(waiting))
     ended = ledger.catch_up(connection, now)
     return {name: _share(connection, ended, name, rows.get(name), running.get(name), now) for name in waiting}
 

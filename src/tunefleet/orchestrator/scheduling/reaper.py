@@ -11,7 +11,7 @@ import orjson
 
 from tunefleet.db import Connection
 from tunefleet.db.access import keys
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows as workers
 from tunefleet.db.repositories import attempts, events, queue, tasks
 from tunefleet.db.repositories.attempts import OpenRow
 from tunefleet.db.repositories.events import Event

@@ -17,7 +17,7 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import artifacts, attempts, journal, tasks
 from tunefleet.db.rows import ArtifactRow, TaskRow
 from tunefleet.orchestrator.storage.file_deletion import delete_files
-from tunefleet.spec.training import TrainingSpec
+from tunefleet.spec.options.training_options import TrainingSpec
 
 KIND: Final = "checkpoint"
 _KEPT: Final[int | None] = TrainingSpec.model_fields["save_total_limit"].default

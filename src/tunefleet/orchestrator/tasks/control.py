@@ -11,7 +11,7 @@ import orjson
 from pydantic import ValidationError
 
 from tunefleet.db import Connection, wake
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import attempts, commands, events
 from tunefleet.db.repositories import tasks as task_rows
 from tunefleet.db.rows import CommandRow, TaskRow
@@ -284,7 +284,7 @@ def _refuse_unheard(connection: Connection, row: TaskRow, name: ControlCommand, 
 
 
 def _heeds(connection: Connection, row: TaskRow) -> tuple[str, ...] | None:
-    worker = workers.get(connection, row.worker_id) if row.worker_id is not None else None
+    worker = worker_rows.get(connection, row.worker_id) if row.worker_id is not None else None
     offers = () if worker is None else worker_state.capabilities(worker.capabilities).executors
     return next((offer.heeds for offer in offers if offer.kind == row.kind), None)
 

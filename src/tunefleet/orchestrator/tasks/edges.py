@@ -16,7 +16,7 @@ from tunefleet.orchestrator.views import artifact_view
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import ArtifactView
 from tunefleet.schemas.ui import EdgeView
-from tunefleet.spec.references import references_of
+from tunefleet.spec.expressions.references import references_of
 
 
 async def edges(core: Core, actor: Actor, workflow_id: str) -> list[EdgeView]:

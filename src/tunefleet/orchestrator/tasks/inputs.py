@@ -13,7 +13,7 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import artifacts
 from tunefleet.db.rows import ArtifactRow
 from tunefleet.errors import NotFoundError
-from tunefleet.spec.paths import NamedTask, values_at
+from tunefleet.spec.documents.paths import NamedTask, values_at
 
 NAMED_POINTER: Final = "data.artifact"
 """Where a spec may name pushed data."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.db import Connection
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import journal, task_list
 from tunefleet.db.repositories.task_list import Place, Wanted
 from tunefleet.db.rows import TaskRow
@@ -112,7 +112,7 @@ async def overview(core: Core, actor: Actor) -> Overview:
         queue = task_list.next_queued(connection, project, _FIRST)
         failed = task_list.newest_of(connection, project, "failed", _FIRST)
         machines: dict[str, int] = {}
-        for row in workers.all_rows(connection):
+        for row in worker_rows.all_rows(connection):
             if not visible(actor, row.project):
                 continue
             answers = row.status != "online" or row.id in here.limits

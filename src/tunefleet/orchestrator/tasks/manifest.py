@@ -9,7 +9,13 @@ import orjson
 
 from tunefleet.db.rows import ArtifactRow
 from tunefleet.orchestrator.views import moment
-from tunefleet.schemas.compat_results import ALWAYS_REQUIRED, RESULT_NAMES, SINGLE_FILE, ManifestEntry, TaskManifest
+from tunefleet.schemas.compat.task_results import (
+    ALWAYS_REQUIRED,
+    RESULT_NAMES,
+    SINGLE_FILE,
+    ManifestEntry,
+    TaskManifest,
+)
 
 
 def manifest(

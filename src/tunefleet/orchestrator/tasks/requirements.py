@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tunefleet.placement import LIGHT_KINDS, Requirement
 from tunefleet.spec import BaseTaskSpec, dump_task_spec
-from tunefleet.spec.output import S3
-from tunefleet.spec.references import secrets_of
+from tunefleet.spec.expressions.references import secrets_of
+from tunefleet.spec.options.output import S3
 
 
 def of(spec: BaseTaskSpec) -> Requirement:

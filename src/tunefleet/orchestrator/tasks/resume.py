@@ -8,7 +8,7 @@ from typing import Literal
 import orjson
 
 from tunefleet.db import Connection
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import artifacts, commands, events, journal, resumes, tasks
 from tunefleet.db.repositories.attempts import OfferRow
 from tunefleet.db.rows import ArtifactRow, AttemptRow, ResumeRow, TaskRow
@@ -190,7 +190,7 @@ def refuse_running(row: TaskRow) -> None:
 
 
 def _registered(connection: Connection, worker_id: str | None) -> bool:
-    return worker_id is not None and workers.get(connection, worker_id) is not None
+    return worker_id is not None and worker_rows.get(connection, worker_id) is not None
 
 
 def _ref(upload: ArtifactRow | None) -> InputRef | None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from tunefleet.db import Connection, wake
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import attempts, tasks, training_protocol
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
@@ -20,7 +20,14 @@ from tunefleet.orchestrator.tasks import resume, unreported_ends
 from tunefleet.orchestrator.training_protocol import agents, offers
 from tunefleet.orchestrator.training_protocol.agents import Introduction
 from tunefleet.orchestrator.workers import exchange, exchange_transaction
-from tunefleet.schemas.training import AgentCommand, AgentOutcome, Heartbeat, HeartbeatReply, PolledJob, PollReply
+from tunefleet.schemas.training_protocol.training import (
+    AgentCommand,
+    AgentOutcome,
+    Heartbeat,
+    HeartbeatReply,
+    PolledJob,
+    PollReply,
+)
 from tunefleet.schemas.worker_link import CommandOutcome, pause_id
 
 POLL_INTERVAL_S: Final = 10
@@ -108,7 +115,7 @@ async def poll(core: Core, actor: Actor, who: Introduction, *, wait_s: float = 0
 
 
 def _look(connection: Connection, *, asker: _Asker, secret: bytes, now: float) -> _News:
-    row = workers.get(connection, asker.agent_id)
+    row = worker_rows.get(connection, asker.agent_id)
     task = None
     if row is not None and asker.wants:
         task = offers.first(connection, row, owner=asker.owner, leased=asker.leased, now=now)

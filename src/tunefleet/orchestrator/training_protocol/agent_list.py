@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tunefleet.db import Connection
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import attempts, training_protocol
 from tunefleet.db.rows import WorkerRow
 from tunefleet.errors import ConflictError, NotFoundError
@@ -15,13 +15,13 @@ from tunefleet.orchestrator.tasks import unreported_ends
 from tunefleet.orchestrator.training_protocol.agents import ONLINE_S, leased, refuse_stranger
 from tunefleet.orchestrator.views import maybe_moment, moment
 from tunefleet.orchestrator.workers.presence import AGENT_SESSION
-from tunefleet.schemas.training_agents import AgentList, AgentRemoved, AgentReply, AgentView
+from tunefleet.schemas.training_protocol.agents import AgentList, AgentRemoved, AgentReply, AgentView
 
 
 async def list_(core: Core, actor: Actor) -> AgentList:
     """Return one's own agents; everybody's for an admin or viewer."""
     may_read(actor)
-    rows = await core.read(workers.all_rows)
+    rows = await core.read(worker_rows.all_rows)
     mine = [
         row
         for row in rows
@@ -67,7 +67,7 @@ async def remove(core: Core, actor: Actor, agent_id: str) -> AgentRemoved:
         unreported_ends.end(
             connection, [(each, TaskReason.WORKER_LOST, "Its agent was removed.") for each in mine], now
         )
-        workers.remove(connection, agent_id)
+        worker_rows.remove(connection, agent_id)
 
     await core.write(operation)
     core.fleet.forget(agent_id)
@@ -80,7 +80,7 @@ def _find(connection: Connection, actor: Actor, agent_id: str) -> WorkerRow:
     Raises:
         NotFoundError: If there is none.
     """
-    row = workers.get(connection, agent_id)
+    row = worker_rows.get(connection, agent_id)
     visible = row is not None and row.session == AGENT_SESSION and row.project == actor.project
     if row is None or not visible or (actor.role == "member" and row.owner != actor.owner):
         raise NotFoundError(f"There is no agent {agent_id}.")

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from tunefleet.db import Connection, wake
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import events, tasks, training_protocol
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import TaskRow, WorkerRow
@@ -110,7 +110,7 @@ def remember(core: Core, row: WorkerRow, about: tuple[str, ...] | None = None) -
 def _enrol(
     connection: Connection, *, actor: Actor, who: Introduction, has: Capabilities | None, leased: bool, now: float
 ) -> WorkerRow:
-    before = workers.get(connection, who.agent_id)
+    before = worker_rows.get(connection, who.agent_id)
     if before is not None:
         refuse_stranger(actor, before)
     if has is None and before is not None and before.state_id == _LEASED:
@@ -123,7 +123,7 @@ def _enrol(
         state_id=_LEASED if leased else _POLLING, session=AGENT_SESSION, status="online", capabilities=text,
         registered_at=before.registered_at if before else now, last_seen_at=now,
     )  # fmt: skip
-    workers.put(connection, row)
+    worker_rows.put(connection, row)
     if before is None or before.status != "online":
         data = {"hostname": who.hostname or ""}
         events.append(connection, [Event("worker.online", now, worker_id=row.id, data=data, project=row.project)])
@@ -162,7 +162,7 @@ async def touch(core: Core, who: AttemptActor) -> None:
     if who.worker_id.startswith(EXTERNAL):
         return
     if who.worker_id not in core.fleet.agents:
-        row = await core.read(partial(workers.get, worker_id=who.worker_id))
+        row = await core.read(partial(worker_rows.get, worker_id=who.worker_id))
         if row is None or row.session != AGENT_SESSION:
             return
         remember(core, row)
@@ -180,7 +180,7 @@ def deaf(connection: Connection, row: TaskRow) -> str | None:
         return None
     if row.worker_id.startswith(EXTERNAL):
         return "it was registered by whom it reports for, and nobody carries commands there"
-    worker = workers.get(connection, row.worker_id)
+    worker = worker_rows.get(connection, row.worker_id)
     if worker is None or worker.session != AGENT_SESSION or worker.state_id == _LEASED:
         return None
     return f"the agent {row.worker_id} sends no heartbeats, and takes no commands"
@@ -208,7 +208,7 @@ def ask_to_go_on(connection: Connection, row: TaskRow, here: Presences) -> bool:
     """
     if row.worker_id is not None and row.worker_id.startswith(EXTERNAL):
         refuse_deaf(connection, row)
-    agent = workers.get(connection, row.worker_id) if row.worker_id is not None else None
+    agent = worker_rows.get(connection, row.worker_id) if row.worker_id is not None else None
     if agent is None or agent.session != AGENT_SESSION or agent.id not in here.limits:
         return False
     if row.desired != "run" or row.generation <= row.reached:

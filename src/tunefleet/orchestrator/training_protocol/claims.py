@@ -6,7 +6,7 @@ from functools import partial
 from typing import ClassVar
 
 from tunefleet.db import Connection
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import attempts, tasks, traces
 from tunefleet.db.rows import AttemptRow, TaskRow, WorkerRow
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
@@ -20,7 +20,7 @@ from tunefleet.orchestrator.tasks.transitions import Move, switch
 from tunefleet.orchestrator.training_protocol import agents, offers
 from tunefleet.orchestrator.training_protocol.agents import Introduction
 from tunefleet.orchestrator.training_protocol.held_attempts import TRAININGS
-from tunefleet.schemas.training import ClaimReply, PolledJob
+from tunefleet.schemas.training_protocol.training import ClaimReply, PolledJob
 
 
 class JobNotFound(NotFoundError):
@@ -71,7 +71,7 @@ def _claim(
     connection: Connection, *, actor: Actor, agent_id: str, job_id: str, leased: bool, now: float
 ) -> tuple[str, PolledJob]:
     row = tasks.by_ids(connection, [job_id], lock=True).get(job_id)
-    agent = workers.get(connection, agent_id)
+    agent = worker_rows.get(connection, agent_id)
     if row is None or agent is None or row.project != actor.project or row.kind not in TRAININGS:
         raise JobNotFound(f"There is no job {job_id}.")
     owner = agents.served_owner(actor)

@@ -19,7 +19,7 @@ from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.training_protocol import failure_analysis
 from tunefleet.orchestrator.training_protocol.vocabulary import settings_of, state_of
 from tunefleet.orchestrator.views import maybe_moment
-from tunefleet.schemas.training_failures import ErrorItem, FailureAnalysis, JobErrors
+from tunefleet.schemas.training_protocol.failures import ErrorItem, FailureAnalysis, JobErrors
 
 _TOLD = frozenset({"warning", "error"})
 _Found = tuple[TaskRow, DocumentRow, list[AttemptRow], list[str], JobRow | None]

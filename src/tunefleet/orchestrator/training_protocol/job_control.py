@@ -31,7 +31,7 @@ from tunefleet.orchestrator.workflows import workflows as workflow_verbs
 from tunefleet.orchestrator.workflows.submission import Submission
 from tunefleet.schemas.api import CommandRequest
 from tunefleet.schemas.control import ControlCommand
-from tunefleet.schemas.training_jobs import (
+from tunefleet.schemas.training_protocol.jobs import (
     ControlAction,
     ControlDone,
     JobRegistration,

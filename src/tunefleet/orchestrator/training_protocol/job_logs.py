@@ -15,7 +15,7 @@ from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.telemetry import logs as log_service
 from tunefleet.orchestrator.training_protocol import agents
 from tunefleet.orchestrator.training_protocol import held_attempts as holding
-from tunefleet.schemas.training_reports import LogLines, LogPage, LogsStored
+from tunefleet.schemas.training_protocol.reports import LogLines, LogPage, LogsStored
 
 _PIECE_BYTES: Final = 1 << 20
 

@@ -19,7 +19,7 @@ from tunefleet.orchestrator.telemetry.journal_limits import JournalUsage
 from tunefleet.orchestrator.training_protocol import agents
 from tunefleet.orchestrator.training_protocol import held_attempts as holding
 from tunefleet.orchestrator.training_protocol import points as translate
-from tunefleet.schemas.training_reports import Done, MetricPage, MetricRow, MetricRows, ReportedPoint
+from tunefleet.schemas.training_protocol.reports import Done, MetricPage, MetricRow, MetricRows, ReportedPoint
 
 MAX_READ: Final = 100_000
 """The most points that one answer holds."""

@@ -22,8 +22,8 @@ from tunefleet.orchestrator.training_protocol.vocabulary import state_of
 from tunefleet.orchestrator.views import moment
 from tunefleet.orchestrator.workers import exchange_transaction
 from tunefleet.schemas.control import ControlCommand
-from tunefleet.schemas.training import StatusPatch
-from tunefleet.schemas.training_jobs import StatusStored
+from tunefleet.schemas.training_protocol.jobs import StatusStored
+from tunefleet.schemas.training_protocol.training import StatusPatch
 from tunefleet.schemas.worker_link import CommandOutcome, Finish
 
 REPORTABLE: Final = ("running", "paused", "completed", "failed", "cancelled")

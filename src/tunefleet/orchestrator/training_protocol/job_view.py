@@ -20,7 +20,7 @@ from tunefleet.orchestrator.training_protocol.points import perplexity_of
 from tunefleet.orchestrator.training_protocol.vocabulary import dataset_of, model_of, state_of
 from tunefleet.orchestrator.views import maybe_moment, moment, progress_view
 from tunefleet.schemas.api import ProgressView
-from tunefleet.schemas.training_jobs import JobStatus
+from tunefleet.schemas.training_protocol.jobs import JobStatus
 
 WARN_AFTER_S: Final = 300.0
 """A running job that says nothing for so long gets a warning."""

@@ -7,7 +7,7 @@ from typing import Final
 import orjson
 
 from tunefleet.db import Connection
-from tunefleet.db.access import projects
+from tunefleet.db.access import project_rows
 from tunefleet.db.repositories import queue, resumes, shards, tasks, training_protocol
 from tunefleet.db.repositories.attempts import OfferRow
 from tunefleet.db.rows import TaskRow, WorkerRow
@@ -19,7 +19,7 @@ from tunefleet.orchestrator.training_protocol.held_attempts import TRAININGS
 from tunefleet.orchestrator.training_protocol.job_config import config_of, dataset_path
 from tunefleet.orchestrator.views import moment
 from tunefleet.placement import Fit, WorkerState, match
-from tunefleet.schemas.training import PolledJob
+from tunefleet.schemas.training_protocol.training import PolledJob
 from tunefleet.spec import TrainingTaskSpec, load_task_spec
 
 _LOOK: Final = 32
@@ -56,7 +56,7 @@ def suits(connection: Connection, agent: WorkerRow, row: TaskRow, *, leased: boo
     verdict = match(need, state)
     if not isinstance(verdict, Fit):
         return f"This agent {verdict.reason}."
-    projects.lock(connection, [row.project])
+    project_rows.lock(connection, [row.project])
     over = Holding(connection, now).why(row.project, need)
     if over is not None:
         return over

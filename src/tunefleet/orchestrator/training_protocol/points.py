@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tunefleet.db.rows import PointRow
 from tunefleet.orchestrator.views import LAST_SECOND
-from tunefleet.schemas.training_reports import MetricRow, ReportedPoint
+from tunefleet.schemas.training_protocol.reports import MetricRow, ReportedPoint
 
 _NAMES: Final = {
     "train_loss": "loss",

@@ -23,7 +23,7 @@ from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.telemetry.journal_limits import JournalUsage
 from tunefleet.orchestrator.training_protocol import agents
 from tunefleet.orchestrator.training_protocol import held_attempts as holding
-from tunefleet.schemas.training_reports import (
+from tunefleet.schemas.training_protocol.reports import (
     Done,
     PredictionEpochs,
     PredictionItem,

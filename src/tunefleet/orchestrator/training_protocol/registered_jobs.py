@@ -26,8 +26,8 @@ from tunefleet.orchestrator.training_protocol.held_attempts import TRAININGS, He
 from tunefleet.orchestrator.training_protocol.vocabulary import dataset_of, model_of, settings_of, state_of
 from tunefleet.orchestrator.views import maybe_moment, moment
 from tunefleet.placement import Requirement
-from tunefleet.schemas.training import StatusPatch
-from tunefleet.schemas.training_jobs import JobItem, JobList, JobPage, JobRegistered, JobRegistration
+from tunefleet.schemas.training_protocol.jobs import JobItem, JobList, JobPage, JobRegistered, JobRegistration
+from tunefleet.schemas.training_protocol.training import StatusPatch
 
 _WAITING: Final = frozenset({"queued", "pending"})
 LIST_LIMIT: Final = 50

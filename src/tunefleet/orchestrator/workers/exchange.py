@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError, TunefleetError
 from tunefleet.observability import context
 from tunefleet.orchestrator.access.permissions import Actor
@@ -180,7 +180,7 @@ def _worth_saying(core: Core, presence: Presence, answer: Answer) -> bool:
 async def _present(core: Core, actor: Actor, request: ExchangeRequest) -> Presence:
     presence = core.fleet.presences.get(request.worker_id)
     if presence is None:
-        row = await core.read(partial(workers.get, worker_id=request.worker_id))
+        row = await core.read(partial(worker_rows.get, worker_id=request.worker_id))
         if row is None:
             raise NotFoundError(f"The worker {request.worker_id} is not registered.", hint="It must register first.")
         registration.refuse_foreign_key(actor, row)

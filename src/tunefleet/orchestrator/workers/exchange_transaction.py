@@ -11,7 +11,7 @@ import orjson
 
 from tunefleet.artifacts import BlobStore
 from tunefleet.db import Connection, wake
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import artifacts, attempts, controls, discards, events, journal, queue, tasks
 from tunefleet.db.repositories.attempts import OfferRow
 from tunefleet.db.repositories.events import Event
@@ -184,7 +184,7 @@ def apply(
         patience_s: Silence after which a worker is given up.
     """
     if returns:
-        workers.set_status(connection, worker_id, "online")
+        worker_rows.set_status(connection, worker_id, "online")
         queue.clear_cordons(connection, worker_id)
         events.append(connection, [Event("worker.online", now, worker_id=worker_id)])
     mine = attempts.open_of(connection, worker_id)
@@ -450,7 +450,7 @@ def _node(connection: Connection, row: OfferRow, nodes: Mapping[str, Sequence[At
     if row.gang_of is None:
         return None
     first = nodes[row.gang_of][0]
-    who = workers.get(connection, first.worker_id)
+    who = worker_rows.get(connection, first.worker_id)
     has = None if who is None else worker_state.capabilities(who.capabilities)
     release = "" if has is None else release_of(has.version, has.torch_version)
     return GangNode(id=row.gang_of, rank=row.node_rank or 0, nodes=len(nodes[row.gang_of]), release=release)

@@ -7,7 +7,7 @@ from typing import Final
 
 from tunefleet.db import Connection
 from tunefleet.db.access import invitations
-from tunefleet.db.fleet import clusters, workers
+from tunefleet.db.fleet import clusters, worker_rows
 from tunefleet.db.repositories import attempts, controls, events, queue, tasks
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import WorkerRow
@@ -58,7 +58,7 @@ def apply(
         ConflictError: If a living worker with another state folder has the id.
     """
     request = _for_one_task(connection, actor, _as_invited(connection, actor, request))
-    before = workers.get(connection, request.worker_id)
+    before = worker_rows.get(connection, request.worker_id)
     if before is not None:
         refuse_foreign_key(actor, before)
         _refuse_foreign_folder(actor, before, request)
@@ -67,12 +67,12 @@ def apply(
                 f"The worker id {request.worker_id} is in use by another machine or results folder.",
                 hint="Give this worker an id of its own (WORKER_ID), or a results folder of its own.",
             )
-    elif workers.count_of_key(connection, actor.key_id) >= MOST_OF_A_KEY:
+    elif worker_rows.count_of_key(connection, actor.key_id) >= MOST_OF_A_KEY:
         raise ForbiddenError(
             f"{MOST_OF_A_KEY:,} workers have registered with this key, which is as many as may.",
             hint="Remove those that are gone (`tunefleet workers rm`), or take another key.",
         )
-    workers.put(connection, _row(before, actor, request, now))
+    worker_rows.put(connection, _row(before, actor, request, now))
     _leave_if_unneeded(connection, actor, request.worker_id)
     queue.clear_cordons(connection, request.worker_id)
     if before is None or before.status != "online":
@@ -97,7 +97,7 @@ def leave(connection: Connection, worker_id: str, now: float) -> None:
     mine = attempts.open_of(connection, worker_id).values()
     unreported_ends.release(connection, [row for row in mine if row.state == "offered"], now)
     # What it has sent before may arrive after this, and must not bring it back.
-    workers.set_left(connection, worker_id)
+    worker_rows.set_left(connection, worker_id)
     known = controls.get(connection, worker_id)
     if known.drains:
         controls.put(connection, known._replace(drains=0))

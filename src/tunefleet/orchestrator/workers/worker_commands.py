@@ -19,7 +19,7 @@ from tunefleet.orchestrator.tasks import commands as task_commands
 from tunefleet.orchestrator.views import command_view
 from tunefleet.orchestrator.workers.workers import owned
 from tunefleet.schemas.api import CommandRequest, CommandView
-from tunefleet.schemas.training import AgentVerb
+from tunefleet.schemas.training_protocol.training import AgentVerb
 
 MAX_WAIT_S = 30.0
 

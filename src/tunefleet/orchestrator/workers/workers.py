@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tunefleet.db import DEFAULT_PROJECT, Connection
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import attempts, commands, controls
 from tunefleet.db.repositories import tasks as task_rows
 from tunefleet.db.repositories.controls import ControlRow
@@ -68,7 +68,7 @@ async def remove(core: Core, actor: Actor, worker_id: str) -> None:
             (a, lost if a.state == "accepted" else TaskReason.NOT_ACCEPTED, "Its worker was removed.") for a in mine
         ]
         unreported_ends.end(connection, ended, here.now)
-        workers.remove(connection, worker_id)
+        worker_rows.remove(connection, worker_id)
         commands.delete_of_worker(connection, worker_id)
 
     await core.write(operation)
@@ -105,7 +105,7 @@ def _all(
     for attempt in held:
         if attempt.task_seq in mine:
             running.setdefault(attempt.worker_id, []).append(attempt.task_id)
-    rows = [row for row in workers.all_rows(connection) if visible(actor, row.project)]
+    rows = [row for row in worker_rows.all_rows(connection) if visible(actor, row.project)]
     return rows, running, controls.all_rows(connection)
 
 
@@ -117,7 +117,7 @@ def _one(connection: Connection, *, actor: Actor, worker_id: str) -> tuple[Worke
 
 
 def _found(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:
-    row = workers.get(connection, worker_id)
+    row = worker_rows.get(connection, worker_id)
     if row is None or not visible(actor, row.project):
         raise NotFoundError(f"There is no worker {worker_id}.", hint="`tunefleet workers` lists them.")
     return row

@@ -13,7 +13,7 @@ import orjson
 from tunefleet.db import Connection, wake
 from tunefleet.db.federations import federations
 from tunefleet.db.federations.federations import FederationRow
-from tunefleet.db.fleet import workers
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import shards, tasks, workflows
 from tunefleet.db.repositories.shards import ShardRow
 from tunefleet.db.repositories.task_transitions import Move, New, enter
@@ -59,7 +59,7 @@ def count(connection: Connection, spec: Mapping[str, Any], need: Requirement, pr
 
 
 def _able(connection: Connection, need: Requirement, project: str, now: float) -> int:
-    online = {row.id for row in workers.all_rows(connection) if row.status == "online"}
+    online = {row.id for row in worker_rows.all_rows(connection) if row.status == "online"}
     able = 0
     for worker in cluster_state.serving(cluster_state.states(connection, Presences(now, {})), project):
         verdict = match(cluster_state.whose(need, project), worker)

@@ -25,10 +25,10 @@ from tunefleet.orchestrator.scheduling import coalescing
 from tunefleet.orchestrator.tasks import inputs, policies, retry_lookup
 from tunefleet.orchestrator.workflows import fan_out
 from tunefleet.spec import dump_task_spec, load_task_spec
-from tunefleet.spec.condition import ConditionSpec, unmet
-from tunefleet.spec.paths import named_tasks
-from tunefleet.spec.python_task import with_upstream
-from tunefleet.spec.references import references_of, resolve
+from tunefleet.spec.documents.paths import named_tasks
+from tunefleet.spec.expressions.condition import ConditionSpec, unmet
+from tunefleet.spec.expressions.references import references_of, resolve
+from tunefleet.spec.tasks.python_task import with_upstream
 
 log = logging.getLogger(__name__)
 _NOT_FOR_WORKERS: Final = ("condition", "dependsOn")

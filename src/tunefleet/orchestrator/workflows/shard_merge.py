@@ -28,7 +28,7 @@ from tunefleet.orchestrator.storage import signed_urls
 from tunefleet.orchestrator.tasks.transitions import switch
 from tunefleet.orchestrator.workflows import fan_out, part_results
 from tunefleet.schemas.api import FileEntry
-from tunefleet.schemas.compat_results import SINGLE_FILE
+from tunefleet.schemas.compat.task_results import SINGLE_FILE
 
 log = logging.getLogger(__name__)
 RETRY_S: Final = 10.0

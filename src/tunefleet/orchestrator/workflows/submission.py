@@ -36,8 +36,8 @@ from tunefleet.orchestrator.workflows import upstreams
 from tunefleet.orchestrator.workflows.upstreams import Waiting
 from tunefleet.placement import Requirement, WorkerState, explain, is_able
 from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, asked_shards, dump_task_spec
-from tunefleet.spec.at_submit import new_faults
-from tunefleet.spec.paths import NamedTask, named_tasks
+from tunefleet.spec.documents.paths import NamedTask, named_tasks
+from tunefleet.spec.documents.submit_checks import new_faults
 
 
 @dataclass(frozen=True, slots=True)

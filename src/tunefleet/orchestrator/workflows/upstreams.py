@@ -14,8 +14,8 @@ from tunefleet.lifecycle.task import FINAL, TaskStatus
 from tunefleet.orchestrator.tasks import inputs, retry_lookup
 from tunefleet.orchestrator.workflows import readiness
 from tunefleet.spec import TaskNode
-from tunefleet.spec.edges import TASK_ID_PREFIX, Edge
-from tunefleet.spec.paths import NamedTask, named_tasks
+from tunefleet.spec.documents.dependencies import TASK_ID_PREFIX, Edge
+from tunefleet.spec.documents.paths import NamedTask, named_tasks
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from tunefleet.schemas.api import (
     WorkflowView,
 )
 from tunefleet.spec import Workflow, parse_workflow
-from tunefleet.spec.at_submit import new_faults, remarks
+from tunefleet.spec.documents.submit_checks import new_faults, remarks
 
 
 async def submit(

@@ -21,7 +21,7 @@ from tunefleet.runtime.monitor.stall_detector import Stall, Watchdog
 from tunefleet.runtime.monitor.state import Interruption, Watched
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import FinishOutcome
-from tunefleet.spec.policy import LimitsSpec
+from tunefleet.spec.options.policy import LimitsSpec
 
 logger = logging.getLogger(__name__)
 

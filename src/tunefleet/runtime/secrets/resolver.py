@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from tunefleet.runtime.secrets import policy
+from tunefleet.runtime.secrets import secret_limits
 from tunefleet.settings import SECRET_PREFIX
-from tunefleet.spec.references import fill_secrets, secrets_of
+from tunefleet.spec.expressions.references import fill_secrets, secrets_of
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Secrets:
         self._variables = {name: value for name, value in variables.items() if _usable(name, value)}
         self._folder = folder.expanduser().absolute() if folder is not None else None
         self._limits_file = limits.expanduser().absolute() if limits is not None else None
-        self._limits = policy.read_limits(self._limits_file)
+        self._limits = secret_limits.read_limits(self._limits_file)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the secrets that can be used, sorted; a file that others can read is not one of them."""
@@ -79,7 +79,7 @@ class Secrets:
         Raises:
             InputError: Names the field, the secret and the way out.
         """
-        policy.check(spec, kind, project, self._limits, self.get)
+        secret_limits.check(spec, kind, project, self._limits, self.get)
 
     def check_sent(self, values: Any, url: str) -> None:
         """Refuse to send secrets to an address that they may not go to.
@@ -91,7 +91,7 @@ class Secrets:
         Raises:
             InputError: Names the secret, the host and the way out.
         """
-        policy.check_sent(values, url, self._limits)
+        secret_limits.check_sent(values, url, self._limits)
 
     def get(self, name: str) -> str | None:
         """Return a secret's value; None if there is none of that name, or it cannot be used."""

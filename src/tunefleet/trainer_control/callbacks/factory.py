@@ -12,15 +12,16 @@ from pathlib import Path
 
 from transformers import TrainerCallback
 
+from tunefleet.trainer_control.callbacks.checkpoint_callback import CheckpointCallback
+from tunefleet.trainer_control.callbacks.control_callback import ControlCallback
+from tunefleet.trainer_control.callbacks.journal_callback import JournalCallback
+from tunefleet.trainer_control.callbacks.termination_callback import EndingCallback
+from tunefleet.trainer_control.control.control_server import ControlServer
+
 from ..control.command_queue import CommandBoard
 from ..control.overrides import Overrides
-from ..control.server import ControlServer
 from ..session import JobSession
-from .checkpoint import CheckpointCallback
-from .control import ControlCallback
-from .journal import JournalCallback
 from .rng import RandomStateCallback
-from .termination import EndingCallback
 
 
 def callbacks_for_session(session: JobSession) -> list[TrainerCallback]:

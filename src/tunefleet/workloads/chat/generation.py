@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tunefleet.errors import InputError
 from tunefleet.schemas.chat import ChatPiece, ChatRequest, ChatUsage
-from tunefleet.spec.generation import InferenceSpec
+from tunefleet.spec.options.generation import InferenceSpec
 from tunefleet.workloads.chat.models import Models
 from tunefleet.workloads.engine.engine_errors import RequestError
 from tunefleet.workloads.engine.protocol import Request, Sampling

@@ -12,7 +12,7 @@ from tunefleet.runtime.gpu.info import read_gpus
 from tunefleet.schemas.chat import BASE, TUNED
 from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import ChatTaskSpec
-from tunefleet.spec.checkpoint import LoadedCheckpointSpec
+from tunefleet.spec.options.checkpoint import LoadedCheckpointSpec
 from tunefleet.workloads.chat.gpu_shares import share_of_two, weights_size
 from tunefleet.workloads.engine.client import connect
 from tunefleet.workloads.engine.protocol import Engine, EngineModel

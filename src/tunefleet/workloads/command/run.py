@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.spec import CommandSpec
-from tunefleet.spec.command import file_name
+from tunefleet.spec.tasks.command import file_name
 from tunefleet.trainer_control import JobSession
 from tunefleet.trainer_control.autoload import trainings
 from tunefleet.trainer_control.files import read_json, write_json

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tunefleet.spec.answer_match import MatchSpec
+from tunefleet.spec.options.answer_match import MatchSpec
 from tunefleet.workloads.common.numeric_answers import NUMBER, last_number, number
 
 _MARK: Final = "####"

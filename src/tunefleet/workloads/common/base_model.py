@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from tunefleet.errors import ModelError
 from tunefleet.spec.base import is_written_as_path
-from tunefleet.spec.model import ModelSource
+from tunefleet.spec.options.model import ModelSource
 from tunefleet.workloads import assets
 from tunefleet.workloads.common import containment, hub_files
 from tunefleet.workloads.common.archives import inner, opened

@@ -14,7 +14,7 @@ from typing import Final
 from tunefleet import trainer_control
 from tunefleet.schemas.control import BETWEEN_ITEMS
 from tunefleet.trainer_control.control.command_queue import Command, CommandBoard
-from tunefleet.trainer_control.control.server import ControlServer
+from tunefleet.trainer_control.control.control_server import ControlServer
 
 logger = logging.getLogger(__name__)
 

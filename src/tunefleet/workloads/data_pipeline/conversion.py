@@ -10,7 +10,7 @@ from tunefleet.analysis.dataset.messages import Message
 from tunefleet.analysis.dataset.parts import Parts
 from tunefleet.analysis.dataset.shapes import Recognized, recognize
 from tunefleet.analysis.dataset.values import RowError
-from tunefleet.spec.data_steps import ConvertSpec
+from tunefleet.spec.tasks.data_steps import ConvertSpec
 from tunefleet.workloads.data_pipeline.row_types import value_of
 
 Template = Callable[[Sequence[Message]], str]

@@ -13,7 +13,7 @@ import orjson
 
 from tunefleet import extras
 from tunefleet.errors import MachineError
-from tunefleet.spec.data_steps import DedupeSpec, NearSpec
+from tunefleet.spec.tasks.data_steps import DedupeSpec, NearSpec
 from tunefleet.workloads.data_pipeline.row_types import Row, value_of
 
 _DIGEST_BYTES = 16

@@ -14,7 +14,7 @@ import orjson
 
 from tunefleet.errors import DataError
 from tunefleet.spec import DataSource
-from tunefleet.spec.data_task import SourceSpec
+from tunefleet.spec.tasks.data_task import SourceSpec
 from tunefleet.workloads.data.dataset_source import HubSet, Place
 from tunefleet.workloads.data.streams import Reader
 from tunefleet.workloads.data_pipeline.row_types import Row

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from tunefleet.analysis.dataset.values import RowError
 from tunefleet.errors import DataError
-from tunefleet.spec.data_steps import StepBlock
-from tunefleet.spec.data_task import DataTaskSpec
+from tunefleet.spec.tasks.data_steps import StepBlock
+from tunefleet.spec.tasks.data_task import DataTaskSpec
 from tunefleet.workloads.data_pipeline import random_draws
 from tunefleet.workloads.data_pipeline.columns import mapped
 from tunefleet.workloads.data_pipeline.conversion import Conversion

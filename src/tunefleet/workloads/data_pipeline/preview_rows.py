@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.errors import DataError
-from tunefleet.spec.data_preview import PreviewSpec
+from tunefleet.spec.tasks.data_preview import PreviewSpec
 from tunefleet.workloads.common import base_model
 from tunefleet.workloads.common.archives import inner, opened
 from tunefleet.workloads.data.formats import choose

@@ -20,7 +20,7 @@ import datasets
 
 from tunefleet.errors import InputError, SpecError, TunefleetError
 from tunefleet.spec import DataTaskSpec, local_paths, parse_workflow
-from tunefleet.spec.data_task import SourceSpec
+from tunefleet.spec.tasks.data_task import SourceSpec
 from tunefleet.workloads.data_pipeline.run import open_pipeline
 from tunefleet.workloads.faults import INPUT_FAILED
 

@@ -11,7 +11,7 @@ from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from tunefleet.errors import InputError, ModelError
 from tunefleet.spec.base import is_written_as_path
-from tunefleet.spec.retrieval import VectorSpec
+from tunefleet.spec.tasks.retrieval import VectorSpec
 from tunefleet.workloads.common import base_model, containment
 from tunefleet.workloads.common.base_model import Source
 from tunefleet.workloads.embedding.model_source import Loading, Model, Vectors

@@ -15,7 +15,7 @@ from tunefleet.artifacts import hash_file
 from tunefleet.errors import InputError
 from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import EmbeddingTaskSpec
-from tunefleet.spec.retrieval import VECTORS
+from tunefleet.spec.tasks.retrieval import VECTORS
 from tunefleet.trainer_control.files import write_json
 from tunefleet.workloads.common.item_control import Heeding
 from tunefleet.workloads.common.job import open_task

@@ -10,7 +10,7 @@ from typing import Any, Final
 from tunefleet.analysis.evaluation import statistics
 from tunefleet.analysis.evaluation.statistics import Metric, Wanted
 from tunefleet.errors import DataError
-from tunefleet.spec.evaluate_task import AnswerSpec, EvaluationSpec
+from tunefleet.spec.tasks.evaluate_task import AnswerSpec, EvaluationSpec
 from tunefleet.workloads.common.answer_extraction import extractor, judge
 from tunefleet.workloads.data.formats import Chat, Example, Pair
 from tunefleet.workloads.engine.load_options import open_engine

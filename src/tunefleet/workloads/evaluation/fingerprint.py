@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from tunefleet.spec.evaluate_task import EvaluationSpec
+from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.evaluation.items import RowSet
 from tunefleet.workloads.evaluation.loss import Prepared
 

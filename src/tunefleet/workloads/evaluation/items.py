@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from tunefleet.analysis.dataset.notes import Notes
-from tunefleet.spec.evaluate_task import EvaluationSpec
+from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.data import sources
 from tunefleet.workloads.data.formats import Chat, Example
 from tunefleet.workloads.data.readers import numbered

@@ -8,7 +8,7 @@ from typing import Final
 
 from tunefleet.analysis.evaluation.statistics import Wanted
 from tunefleet.spec import EvaluateTaskSpec
-from tunefleet.spec.evaluate_task import ITEMS_FOLDER
+from tunefleet.spec.tasks.evaluate_task import ITEMS_FOLDER
 from tunefleet.workloads.common.job import Opened
 from tunefleet.workloads.evaluation.item_log import KeptItems
 from tunefleet.workloads.evaluation.model_under_test import Subject

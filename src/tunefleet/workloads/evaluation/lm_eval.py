@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tunefleet.analysis.evaluation.statistics import Metric
 from tunefleet.errors import InputError, UnreachableError
-from tunefleet.spec.evaluate_task import EvaluationSpec
+from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.common.archives import opened
 from tunefleet.workloads.common.outputs import write_file
 from tunefleet.workloads.evaluation import custom_tasks, fingerprint, scores

@@ -14,7 +14,7 @@ import torch
 from tunefleet.analysis.evaluation import statistics
 from tunefleet.analysis.evaluation.statistics import Metric, Wanted
 from tunefleet.errors import DataError
-from tunefleet.spec.evaluate_task import EvaluationSpec
+from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.data.tokenization import IGNORED, Clipped, Encoder, clip, encode_all
 from tunefleet.workloads.evaluation.item_log import Item, KeptItems
 from tunefleet.workloads.evaluation.items import RowSet

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.spec import EvaluateTaskSpec
-from tunefleet.spec.evaluate_task import EvaluationSpec
+from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.common import library_logging
 from tunefleet.workloads.common.item_control import Heeding
 from tunefleet.workloads.common.job import open_task

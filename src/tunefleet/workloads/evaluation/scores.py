@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tunefleet.analysis.evaluation import statistics
 from tunefleet.analysis.evaluation.statistics import Interval, Metric, Wanted
-from tunefleet.spec.evaluate_task import EvaluationSpec
+from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.evaluation.summary import Pair
 
 NO_NAME: Final = re.compile(r"[^A-Za-z0-9_]+")

@@ -13,7 +13,7 @@ from tunefleet.analysis.evaluation.statistics import Metric
 from tunefleet.errors import InputError
 from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import EvaluateTaskSpec
-from tunefleet.spec.evaluate_task import EvaluationSpec, GateSpec
+from tunefleet.spec.tasks.evaluate_task import EvaluationSpec, GateSpec
 from tunefleet.workloads.evaluation import fingerprint
 from tunefleet.workloads.evaluation.model_under_test import Subject
 

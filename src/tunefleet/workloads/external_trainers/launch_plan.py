@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from tunefleet.spec import LoraSpec, TrainingTaskSpec
-from tunefleet.spec.adapter import QuantizationSpec
+from tunefleet.spec.options.adapter import QuantizationSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from tunefleet.errors import InputError
-from tunefleet.spec.trainer import OURS, is_function
+from tunefleet.spec.options.trainer import OURS, is_function
 from tunefleet.workloads.external_trainers.launch_plan import Trainer
 
 GROUP: Final = "tunefleet.trainers"

@@ -16,7 +16,7 @@ import torch
 
 from tunefleet.errors import InputError
 from tunefleet.spec import TrainingTaskSpec
-from tunefleet.spec.trainer import NAMES
+from tunefleet.spec.options.trainer import NAMES
 from tunefleet.trainer_control.files import read_json
 from tunefleet.workloads.command import environment_of, run_attached
 from tunefleet.workloads.command.discovered_outputs import trained
@@ -26,8 +26,8 @@ from tunefleet.workloads.common.outputs import write_file
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.external_trainers import registry, rows
 from tunefleet.workloads.external_trainers.launch_plan import Plan, Request
-from tunefleet.workloads.training import assembly, hardware
 from tunefleet.workloads.training.launch import Launch, open_launch
+from tunefleet.workloads.training.model import assembly, hardware
 
 logger = logging.getLogger(__name__)
 

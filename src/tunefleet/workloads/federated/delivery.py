@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tunefleet.client.federated import FederatedClient
-from tunefleet.client.federated_transfer import AT_ONCE_BYTES
+from tunefleet.client.federation.client import FederatedClient
+from tunefleet.client.federation.transfer import AT_ONCE_BYTES
 from tunefleet.errors import ArtifactError, TunefleetError, UnreachableError
 from tunefleet.schemas.federated import UpdateCreate, UpdateTaken
 from tunefleet.workloads.federated.contact import passes

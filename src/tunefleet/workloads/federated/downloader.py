@@ -13,8 +13,8 @@ from typing import Final
 
 import torch
 
-from tunefleet.client.federated import FederatedClient
-from tunefleet.client.federated_transfer import AT_ONCE_BYTES
+from tunefleet.client.federation.client import FederatedClient
+from tunefleet.client.federation.transfer import AT_ONCE_BYTES
 from tunefleet.errors import GoneError, TunefleetError
 from tunefleet.workloads.federated.compatibility import read_fitting
 from tunefleet.workloads.federated.contact import Contact, Ended, Patience

@@ -10,12 +10,12 @@ from typing import Any, Final
 import orjson
 from pydantic import ValidationError
 
-from tunefleet.client.federated import FederatedClient
-from tunefleet.client.federated_transfer import sweep
+from tunefleet.client.federation.client import FederatedClient
+from tunefleet.client.federation.transfer import sweep
 from tunefleet.errors import AuthError, ForbiddenError, GoneError, NotFoundError, TunefleetError
 from tunefleet.federation.contract import Contract, check_config
 from tunefleet.schemas.federated import FederationDetail
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.options.federation_options import FederationSpec
 from tunefleet.workloads.federated.contact import Contact, passes
 from tunefleet.workloads.federated.downloader import Arrived, Follower, Inbox
 from tunefleet.workloads.federated.live_adapter import LiveAdapter

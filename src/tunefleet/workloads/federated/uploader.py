@@ -19,7 +19,7 @@ from typing import Any, Final
 import torch
 
 from tunefleet.artifacts import hash_file
-from tunefleet.client.federated import FederatedClient
+from tunefleet.client.federation.client import FederatedClient
 from tunefleet.errors import GoneError, InputError, TooLargeError, TunefleetError
 from tunefleet.schemas.federated import Losses, UpdateCreate, UpdateTaken
 from tunefleet.workloads.federated.contact import Contact, Ended, Patience

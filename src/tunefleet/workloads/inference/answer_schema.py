@@ -8,8 +8,8 @@ from typing import Any
 import jsonschema_rs
 
 from tunefleet.errors import InputError
-from tunefleet.spec.answer_schema import AnswerField
-from tunefleet.spec.generation import InferenceSpec
+from tunefleet.spec.options.answer_schema import AnswerField
+from tunefleet.spec.options.generation import InferenceSpec
 
 
 class Structure:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from tunefleet.errors import MachineError
 from tunefleet.runtime import envs
-from tunefleet.spec.item_tasks import AnsweringTaskSpec
+from tunefleet.spec.tasks.item_tasks import AnsweringTaskSpec
 from tunefleet.trainer_control.journal.null import Journal
 from tunefleet.workloads.engine.client import connect
 from tunefleet.workloads.engine.protocol import Engine, EngineModel

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from tunefleet.errors import DataError
-from tunefleet.spec.export import ExportField, JsonlExportSpec
-from tunefleet.spec.lookup import as_text
+from tunefleet.spec.expressions.lookup import as_text
+from tunefleet.spec.options.export import ExportField, JsonlExportSpec
 from tunefleet.workloads.common.outputs import write_file
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tunefleet.errors import InputError
 from tunefleet.schemas.chat import BASE
-from tunefleet.spec.generation import InferenceSpec
+from tunefleet.spec.options.generation import InferenceSpec
 from tunefleet.workloads.inference.deduplication import Batch, batch
 from tunefleet.workloads.inference.items import Item
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from tunefleet import trainer_control
 from tunefleet.errors import InputError
-from tunefleet.spec.generation import InferenceSpec
+from tunefleet.spec.options.generation import InferenceSpec
 from tunefleet.workloads.common.job_secrets import hidden
 from tunefleet.workloads.engine.engine_errors import RequestError
 from tunefleet.workloads.engine.protocol import Answer, Engine, Request, Sampling

@@ -10,9 +10,9 @@ from typing import Any, Final, Literal
 
 from tunefleet.errors import ModelError
 from tunefleet.spec.base import is_hub_name
-from tunefleet.spec.checkpoint import CheckpointLoadSpec
-from tunefleet.spec.item_tasks import AnsweringTaskSpec
-from tunefleet.spec.served_model import AdapterSpec
+from tunefleet.spec.options.checkpoint import CheckpointLoadSpec
+from tunefleet.spec.options.served_model import AdapterSpec
+from tunefleet.spec.tasks.item_tasks import AnsweringTaskSpec
 from tunefleet.workloads.common import base_model, containment, hub_files
 from tunefleet.workloads.common.archives import inner, opened
 from tunefleet.workloads.engine.protocol import EngineAdapter, EngineModel

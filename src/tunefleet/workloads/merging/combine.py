@@ -11,7 +11,7 @@ import torch
 from peft import PeftModel
 
 from tunefleet.errors import ModelError
-from tunefleet.spec.merging import MergeOptions
+from tunefleet.spec.tasks.merge_task import MergeOptions
 from tunefleet.workloads.merging.lora import Adapter, Change
 from tunefleet.workloads.merging.skeleton import Skeleton, without_storage
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from tunefleet.artifacts import hash_file
 from tunefleet.errors import MachineError, ModelError
-from tunefleet.spec.merging import DIRECT_GGUF_TYPES, GgufSpec
+from tunefleet.spec.tasks.merge_task import DIRECT_GGUF_TYPES, GgufSpec
 
 logger = logging.getLogger(__name__)
 

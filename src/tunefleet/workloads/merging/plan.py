@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tunefleet.errors import ModelError
-from tunefleet.spec.model import DtypeName
+from tunefleet.spec.options.model import DtypeName
 from tunefleet.workloads.merging.lora import Adapter, Change
 from tunefleet.workloads.merging.safetensors_reader import FLOATS, Tensor, TensorFile, size_of
 from tunefleet.workloads.merging.skeleton import ModuleKind, Skeleton

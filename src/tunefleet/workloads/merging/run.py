@@ -17,7 +17,7 @@ from typing import Any, Final
 from tunefleet.artifacts import manifest_digest, scan
 from tunefleet.errors import InputError, MachineError
 from tunefleet.schemas.api import FileEntry
-from tunefleet.spec.merging import MergeTaskSpec
+from tunefleet.spec.tasks.merge_task import MergeTaskSpec
 from tunefleet.trainer_control.journal.null import Journal
 from tunefleet.workloads.common import library_logging
 from tunefleet.workloads.common.base_model import Source
@@ -27,12 +27,12 @@ from tunefleet.workloads.merging import (
     check,
     combine,
     gguf,
-    inputs,
     plan,
     safetensors_reader,
+    shard_writer,
     skeleton,
+    source_models,
     vocabulary,
-    writer,
 )
 from tunefleet.workloads.merging.lora import Adapter, open_adapter
 from tunefleet.workloads.training.clock import Clock
@@ -82,12 +82,12 @@ def _merge(run: Run) -> dict[str, Any]:
     spec = run.spec
     converter = None if spec.merge.gguf is None else gguf.find(spec.merge.gguf)
     with run.clock.part("reading"):
-        source = inputs.base_of(spec, run.job.inputs, run.workspace)
+        source = source_models.base_of(spec, run.job.inputs, run.workspace)
         adapters = [
             open_adapter(
-                inputs.adapter_folder(index, each, run.job.inputs, run.workspace),
+                source_models.adapter_folder(index, each, run.job.inputs, run.workspace),
                 each.share,
-                inputs.label_of(index, each),
+                source_models.label_of(index, each),
             )
             for index, each in enumerate(spec.model.adapters)
         ]
@@ -130,7 +130,7 @@ def _into_base(
     text = f"{change} {merged.merged} of {sum(len(f.tensors) for f in files)} tensors."
     run.tell("merging", text, {"bytes": whole_bytes})
     with run.clock.part("merging"):
-        written = writer.write(merged, digests, run.work, _reporter(run.journal, whole_bytes))
+        written = shard_writer.write(merged, digests, run.work, _reporter(run.journal, whole_bytes))
     with run.clock.part("saving"):
         write_folder(run.product, lambda folder: _assemble(run, base, folder, words, merged, written))
     proof = None
@@ -197,7 +197,7 @@ def _assemble(
     folder: Path,
     words: vocabulary.Vocabulary,
     merged: plan.Plan,
-    written: Sequence[writer.Written],
+    written: Sequence[shard_writer.Written],
 ) -> None:
     vocabulary.carry(base, folder, words, merged)
     for each in written:
@@ -214,7 +214,7 @@ def _assemble(
 def _parents(
     run: Run,
     base: Path,
-    written: Sequence[writer.Written] | None,
+    written: Sequence[shard_writer.Written] | None,
     adapters: Sequence[Adapter],
     digests: Sequence[str],
 ) -> dict[str, Any]:
@@ -237,7 +237,7 @@ def _parents(
     }
 
 
-def _digest(base: Path, known: dict[str, writer.Written]) -> str:
+def _digest(base: Path, known: dict[str, shard_writer.Written]) -> str:
     """Return the digest of a folder, whose files may be links; weights of a base were hashed as they were read."""
     entries = []
     for path in sorted(base.rglob("*")):
@@ -282,7 +282,7 @@ def _proved(run: Run, prove: Callable[[], check.Proof]) -> dict[str, Any]:
     return proof.as_json()
 
 
-def _reporter(journal: Journal, whole_bytes: int) -> writer.Report:
+def _reporter(journal: Journal, whole_bytes: int) -> shard_writer.Report:
     done = 0
     scale = max(1, whole_bytes >> 20)
 

@@ -16,11 +16,11 @@ from tunefleet.workloads.ppo.prompts import Prompts
 from tunefleet.workloads.ppo.reward_model import Judge
 from tunefleet.workloads.ppo.setup import Plan, answer_tokens, temperature
 from tunefleet.workloads.ppo.trainer import Trainer
-from tunefleet.workloads.training import assembly, hardware
-from tunefleet.workloads.training import lora as adapter
 from tunefleet.workloads.training.arguments import common_arguments
 from tunefleet.workloads.training.callbacks import common_callbacks
 from tunefleet.workloads.training.launch import Launch
+from tunefleet.workloads.training.model import assembly, hardware
+from tunefleet.workloads.training.model import lora as adapter
 from tunefleet.workloads.training.setup import setting_of, settle
 
 

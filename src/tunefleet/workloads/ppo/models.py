@@ -12,8 +12,8 @@ from transformers.utils import logging
 from tunefleet.errors import ModelError
 from tunefleet.spec import LoraSpec
 from tunefleet.workloads.common.base_model import Source, unloadable
-from tunefleet.workloads.training.hardware import Kernels
-from tunefleet.workloads.training.lora import ALL_LINEAR
+from tunefleet.workloads.training.model.hardware import Kernels
+from tunefleet.workloads.training.model.lora import ALL_LINEAR
 
 
 def value_model(source: Source, kernels: Kernels, lora: LoraSpec | None) -> PreTrainedModel:

@@ -21,10 +21,11 @@ from tunefleet.workloads.ppo.build import build_trainer, check
 from tunefleet.workloads.ppo.prompts import open_prompts
 from tunefleet.workloads.ppo.reward_model import open_judge
 from tunefleet.workloads.ppo.setup import answer_tokens, plan
-from tunefleet.workloads.training import assembly, setup
-from tunefleet.workloads.training.dataset import report_notes
+from tunefleet.workloads.training import setup
 from tunefleet.workloads.training.disk_check import require_disk
 from tunefleet.workloads.training.launch import Launch
+from tunefleet.workloads.training.model import assembly
+from tunefleet.workloads.training.rows.dataset import report_notes
 
 
 def run(folder: Path) -> None:

@@ -29,7 +29,7 @@ from tunefleet.workloads.ppo.reward_model import Judge
 from tunefleet.workloads.ppo.rollout import Rollout, collected, filled
 from tunefleet.workloads.ppo.setup import Plan
 from tunefleet.workloads.training.exact_trainer import ExactTrainer, random_state_kept
-from tunefleet.workloads.training.lora import REFERENCE
+from tunefleet.workloads.training.model.lora import REFERENCE
 
 
 class Trainer(ExactTrainer, PPOTrainer):

@@ -13,7 +13,7 @@ from tunefleet.analysis.memory.estimate import Load
 from tunefleet.spec import DpoSpec, OrpoSpec, RewardSpec
 from tunefleet.workloads.data.sources import Found
 from tunefleet.workloads.data.tokenization import Encoder
-from tunefleet.workloads.preference import data
+from tunefleet.workloads.preference import preference_rows
 from tunefleet.workloads.preference.evaluation import HeldOut
 from tunefleet.workloads.preference.method import Material, Method, Parts, SpecT, some_left
 from tunefleet.workloads.preference.orpo import OddsTrainer
@@ -37,18 +37,18 @@ class PairMethod(Method[SpecT]):
         shape = self.shape(found.train, found.origin, Notes())
         prompt_limit = getattr(self.spec.training, "max_prompt_length", None)
         limits = Limits(max_length, prompt_limit)
-        train = self._tokens(data.pairs(found.train, shape), Exchanges(encoder, shape.notes), limits)
+        train = self._tokens(preference_rows.pairs(found.train, shape), Exchanges(encoder, shape.notes), limits)
         limits.counts.dropped += len(found.train) - limits.counts.rows - limits.counts.dropped
         some_left(limits.counts, found.origin, max_length)
         held_out = None
         if found.held_out is not None:
             others = Limits(max_length, prompt_limit)
-            read = data.pairs(found.held_out, self.shape(found.held_out, found.held_out_origin, shape.notes))
+            read = preference_rows.pairs(found.held_out, self.shape(found.held_out, found.held_out_origin, shape.notes))
             held_out = self._tokens(read, Exchanges(encoder, shape.notes), others)
             some_left(others.counts, found.held_out_origin, max_length)
         return Material(train, held_out, limits.counts, found.origin, max_length, shape.notes.sentences)
 
-    def _tokens(self, pairs: Iterable[data.Pair], exchanges: Exchanges, limits: Limits) -> datasets.Dataset:
+    def _tokens(self, pairs: Iterable[preference_rows.Pair], exchanges: Exchanges, limits: Limits) -> datasets.Dataset:
         kept = list(pairs)
         chosen = exchanges.encode(Exchange(pair.prompt, pair.chosen, pair.tools, pair.place) for pair in kept)
         rejected = exchanges.encode(Exchange(pair.prompt, pair.rejected, pair.tools, pair.place) for pair in kept)

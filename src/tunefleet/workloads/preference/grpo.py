@@ -14,7 +14,7 @@ from tunefleet.analysis.dataset.notes import Notes
 from tunefleet.analysis.memory.estimate import Load
 from tunefleet.errors import DataError, InputError
 from tunefleet.spec import GrpoSpec, RlooSpec
-from tunefleet.spec.alignments import RewardedTaskSpec
+from tunefleet.spec.tasks.preference_tasks import RewardedTaskSpec
 from tunefleet.workloads.data.chat_template import ChatRenderer
 from tunefleet.workloads.data.formats import Content, Shape
 from tunefleet.workloads.data.prompts import PromptTokenizer
@@ -23,7 +23,7 @@ from tunefleet.workloads.data.sources import Found
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
 from tunefleet.workloads.ppo.reward_model import Judge, open_judge
-from tunefleet.workloads.preference import data
+from tunefleet.workloads.preference import preference_rows
 from tunefleet.workloads.preference.evaluation import HeldOut
 from tunefleet.workloads.preference.method import Material, Method, Parts, SpecT, some_left
 from tunefleet.workloads.preference.reward_functions import Answered, Rule, by_rule
@@ -89,7 +89,7 @@ class GroupMethod(Method[SpecT]):
 
     def _prompts(self, read: Rows, shape: Shape, encoder: Encoder, limit: int, counts: Counts) -> datasets.Dataset:
         kept: list[dict[str, Any]] = []
-        for row in data.asked(read, shape):
+        for row in preference_rows.asked(read, shape):
             length = len(encoder.ask(row.prompt, None, row.place)[1])
             if length > limit:
                 counts.dropped += 1

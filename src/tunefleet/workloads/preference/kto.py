@@ -15,7 +15,7 @@ from tunefleet.errors import DataError
 from tunefleet.spec import KtoSpec
 from tunefleet.workloads.data.sources import Found
 from tunefleet.workloads.data.tokenization import Encoder
-from tunefleet.workloads.preference import data
+from tunefleet.workloads.preference import preference_rows
 from tunefleet.workloads.preference.evaluation import HeldOut
 from tunefleet.workloads.preference.method import Material, Method, Parts, some_left
 from tunefleet.workloads.preference.reference_model import reference_of, where_others_find_it
@@ -56,13 +56,15 @@ class KtoMethod(Method[KtoSpec]):
         shape = self.shape(found.train, found.origin, Notes())
         exchanges = Exchanges(encoder, shape.notes)
         limits = Limits(max_length, training.max_prompt_length)
-        train = self._tokens(data.judged(found.train, shape), exchanges, limits, found.origin)
+        train = self._tokens(preference_rows.judged(found.train, shape), exchanges, limits, found.origin)
         some_left(limits.counts, found.origin, max_length)
         self._tell_balance(train)
         held_out = None
         if found.held_out is not None:
             others = Limits(max_length, training.max_prompt_length)
-            read = data.judged(found.held_out, self.shape(found.held_out, found.held_out_origin, shape.notes))
+            read = preference_rows.judged(
+                found.held_out, self.shape(found.held_out, found.held_out_origin, shape.notes)
+            )
             held_out = self._tokens(read, exchanges, others, found.held_out_origin)
             some_left(others.counts, found.held_out_origin, max_length)
         return Material(train, held_out, limits.counts, found.origin, max_length, shape.notes.sentences)
@@ -84,7 +86,7 @@ class KtoMethod(Method[KtoSpec]):
         return _Kto(args=args, ref_model=None if early else reference_of(self.launch, parts), **common)
 
     def _tokens(
-        self, answers: Iterable[data.Judged], exchanges: Exchanges, limits: Limits, origin: str
+        self, answers: Iterable[preference_rows.Judged], exchanges: Exchanges, limits: Limits, origin: str
     ) -> datasets.Dataset:
         judged = list(answers)
         order = np.random.default_rng(self.spec.training.seed).permutation(len(judged)).tolist()

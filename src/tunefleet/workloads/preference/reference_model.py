@@ -9,8 +9,8 @@ import datasets
 from tunefleet.trainer_control.distributed import world
 from tunefleet.workloads.distributed import ranks
 from tunefleet.workloads.preference.method import Parts, SpecT
-from tunefleet.workloads.training import assembly
 from tunefleet.workloads.training.launch import Launch
+from tunefleet.workloads.training.model import assembly
 
 FOLDER = "reference"
 """In the job folder: rows with what the reference says of them."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from tunefleet.errors import InputError
-from tunefleet.spec.rewards import (
+from tunefleet.spec.options.rewards import (
     ExactMatchReward,
     FormatReward,
     FunctionReward,

@@ -25,10 +25,11 @@ from tunefleet.workloads.preference.kto import KtoMethod
 from tunefleet.workloads.preference.method import Material, Method
 from tunefleet.workloads.preference.reference_model import FOLDER
 from tunefleet.workloads.preference.result import Measures
-from tunefleet.workloads.training import assembly, outputs, participation, setup
-from tunefleet.workloads.training.dataset import report_notes
+from tunefleet.workloads.training import outputs, participation, setup
 from tunefleet.workloads.training.disk_check import require_disk
 from tunefleet.workloads.training.launch import Launch
+from tunefleet.workloads.training.model import assembly
+from tunefleet.workloads.training.rows.dataset import report_notes
 
 _METHODS: dict[str, type[Method[Any]]] = {
     "dpo": DpoMethod,

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tunefleet.artifacts import hash_file
 from tunefleet.errors import InputError, MachineError
-from tunefleet.schemas.compat_results import FILE_KIND
+from tunefleet.schemas.compat.task_results import FILE_KIND
 from tunefleet.schemas.job_folder import Job
 from tunefleet.settings import inherited_environment, without_credentials
 from tunefleet.spec import PythonTaskSpec

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tunefleet.spec.retrieval import ChunkingSpec
+from tunefleet.spec.tasks.retrieval import ChunkingSpec
 from tunefleet.workloads.inference.items import Item
 
 _POINTS: Final = uuid.UUID("6f1d1e0e-3c5b-5d0a-9a7e-2f6b3c1d4e5f")

@@ -16,8 +16,8 @@ from typing import Any, Final
 from tunefleet.errors import InputError
 from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import RagIndexTaskSpec
-from tunefleet.spec.paths import DATABASE
-from tunefleet.spec.retrieval import INDEX
+from tunefleet.spec.documents.paths import DATABASE
+from tunefleet.spec.tasks.retrieval import INDEX
 from tunefleet.trainer_control.files import read_json, write_json
 from tunefleet.trainer_control.session import JobSession
 from tunefleet.workloads.common.item_control import Heeding

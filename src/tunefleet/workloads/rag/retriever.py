@@ -14,7 +14,7 @@ from typing import Any
 
 from tunefleet.errors import InputError, SpecError
 from tunefleet.spec import RagTaskSpec
-from tunefleet.spec.paths import DATABASE
+from tunefleet.spec.documents.paths import DATABASE
 from tunefleet.trainer_control.files import write_json
 from tunefleet.trainer_control.session import JobSession
 from tunefleet.workloads.common.job import checked, open_task

@@ -17,10 +17,10 @@ from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
 from tunefleet import settings
-from tunefleet.client.guarded import Guarded, failure
+from tunefleet.client.external.guarded import Guarded, failure
 from tunefleet.errors import InputError, UnreachableError
 from tunefleet.settings import TransferSettings
-from tunefleet.spec.retrieval import ServerSpec
+from tunefleet.spec.tasks.retrieval import ServerSpec
 from tunefleet.workloads.common import job_secrets
 from tunefleet.workloads.embedding.model_source import Vectors
 

@@ -14,7 +14,7 @@ from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, RepositoryNotFoundError
 
 from tunefleet.errors import InputError
-from tunefleet.workloads.merging.inputs import NEEDED
+from tunefleet.workloads.merging.source_models import NEEDED
 
 MARK: Final = "tunefleet-merge.json"
 """File of a repository that says what it was merged from; sent with the model, in one commit."""

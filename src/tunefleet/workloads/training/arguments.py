@@ -10,7 +10,7 @@ from typing import Any
 
 from tunefleet.errors import MachineError
 from tunefleet.spec import ModelTrainingSpec, Parallelism
-from tunefleet.workloads.training.hardware import Hardware, Kernels
+from tunefleet.workloads.training.model.hardware import Hardware, Kernels
 from tunefleet.workloads.training.trackers import name_project
 
 _SMALLEST_EVALUATION_BATCH = 8

@@ -24,9 +24,9 @@ from torch import nn
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from tunefleet.workloads.training import lora
 from tunefleet.workloads.training.async_checkpoint import BackgroundWriter, copied, weights_of, write_optimizer
 from tunefleet.workloads.training.checkpoint_compression import left_alone, opened
+from tunefleet.workloads.training.model import lora
 
 _WEIGHTS = ("model", "pytorch_model", "adapter_model")
 """How the names of weight files and of folders with shards begin."""

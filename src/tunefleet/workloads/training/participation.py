@@ -13,7 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from tunefleet.errors import InputError
 from tunefleet.schemas.job_folder import Participant
 from tunefleet.spec import FederableTaskSpec, FederatedTrainingSpec, ModelTrainingSpec, ShardSpec
-from tunefleet.trainer_control.callbacks.control import ControlCallback
+from tunefleet.trainer_control.callbacks.control_callback import ControlCallback
 from tunefleet.workloads.data.partition import split
 from tunefleet.workloads.data.readers import Rows, take
 from tunefleet.workloads.distributed import ranks

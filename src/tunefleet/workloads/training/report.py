@@ -13,7 +13,7 @@ import trl
 from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import ModelTrainingSpec
 from tunefleet.workloads.training.exact_trainer import ExactTrainer
-from tunefleet.workloads.training.hardware import Hardware, Kernels
+from tunefleet.workloads.training.model.hardware import Hardware, Kernels
 
 
 @dataclass(frozen=True, slots=True)

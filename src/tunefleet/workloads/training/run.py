@@ -17,11 +17,12 @@ from tunefleet.workloads.common import base_model
 from tunefleet.workloads.data.token_cache import KeptTokens
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
-from tunefleet.workloads.training import assembly, hardware, outputs, participation, samples, setup, summary
+from tunefleet.workloads.training import outputs, participation, samples, setup, summary
 from tunefleet.workloads.training.build import ask, build_trainer, predict
-from tunefleet.workloads.training.dataset import find, prepare
 from tunefleet.workloads.training.disk_check import require_disk
 from tunefleet.workloads.training.launch import Supervised
+from tunefleet.workloads.training.model import assembly, hardware
+from tunefleet.workloads.training.rows.dataset import find, prepare
 from tunefleet.workloads.training.summary import Measured
 from tunefleet.workloads.training.trainer import Trainer
 

@@ -21,13 +21,14 @@ from tunefleet.analysis.memory.estimate import PLAIN, Load
 from tunefleet.errors import DataError
 from tunefleet.workloads.common import library_logging
 from tunefleet.workloads.distributed import ranks
-from tunefleet.workloads.training import deepspeed, hardware, outputs
+from tunefleet.workloads.training import outputs
 from tunefleet.workloads.training.arguments import Setting
 from tunefleet.workloads.training.async_checkpoint import BackgroundWriter
 from tunefleet.workloads.training.checkpoint_compression import DropUnpacked, opened
 from tunefleet.workloads.training.exact_trainer import ExactTrainer, without_card
 from tunefleet.workloads.training.launch import Launch, SpecT, limit_gpu_memory, open_launch
-from tunefleet.workloads.training.memory import Memory
+from tunefleet.workloads.training.model import deepspeed, hardware
+from tunefleet.workloads.training.model.memory import Memory
 from tunefleet.workloads.training.model_card import name_base, write_card
 from tunefleet.workloads.training.start_hooks import AtBegin
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import EvaluateSpec, TrainingTaskSpec
-from tunefleet.spec.answer_match import ExactMatchSpec
-from tunefleet.workloads.training.dataset import Material
+from tunefleet.spec.options.answer_match import ExactMatchSpec
 from tunefleet.workloads.training.report import Ended, contracted, throughput, used
+from tunefleet.workloads.training.rows.dataset import Material
 from tunefleet.workloads.training.samples import Answer, right
 
 

@@ -16,7 +16,7 @@ from trl import SFTTrainer
 
 from tunefleet.workloads.training.exact_trainer import ExactTrainer, random_state_kept
 from tunefleet.workloads.training.label_scores import score_labels_only
-from tunefleet.workloads.training.streaming import PLACE, PLACE_FILE, Place, SampleStream, StreamShare, loader
+from tunefleet.workloads.training.rows.streaming import PLACE, PLACE_FILE, Place, SampleStream, StreamShare, loader
 
 
 class Trainer(ExactTrainer, SFTTrainer):

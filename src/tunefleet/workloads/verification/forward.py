@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from tunefleet.errors import MachineError, ModelError
 from tunefleet.workloads.common.base_model import Source, unloadable
-from tunefleet.workloads.training.hardware import Hardware, choose, inspect
+from tunefleet.workloads.training.model.hardware import Hardware, choose, inspect
 from tunefleet.workloads.verification.model_files import Files
 
 logger = logging.getLogger(__name__)

@@ -11,13 +11,13 @@ from typing import Any, Final
 from transformers import AutoConfig
 
 from tunefleet.errors import ModelError
-from tunefleet.spec.verify_task import VerifyTaskSpec
+from tunefleet.spec.tasks.verify_task import VerifyTaskSpec
 from tunefleet.workloads.common import base_model, hub_files, library_logging
 from tunefleet.workloads.common.base_model import Source, unloadable
 from tunefleet.workloads.common.job import Opened, open_task
 from tunefleet.workloads.common.outputs import write_file
-from tunefleet.workloads.merging.inputs import NEEDED
 from tunefleet.workloads.merging.skeleton import build
+from tunefleet.workloads.merging.source_models import NEEDED
 from tunefleet.workloads.verification import forward, model_files, tokenizer, tokenizer_swap
 
 logger = logging.getLogger(__name__)

@@ -108,7 +108,7 @@ def average() -> float:
     import numpy as np
 
     from tunefleet.federation import TENSORS, AdapterFile, Update, aggregate, read_config, write_tensors
-    from tunefleet.spec.federation_options import StrategySpec
+    from tunefleet.spec.options.federation_options import StrategySpec
 
     config = {"peft_type": "LORA", "base_model_name_or_path": "x", "r": 1, "lora_alpha": 1, "target_modules": ["q"]}
     names = [f"base_model.model.q.lora_{side}.weight" for side in "AB"]

@@ -18,7 +18,7 @@ from tunefleet.orchestrator.campaigns.engine_repository import Book
 from tunefleet.orchestrator.context import Clock, Core
 from tunefleet.orchestrator.pubsub import Signals
 from tunefleet.settings import ServerSettings
-from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 ADA: Final = Actor("key-ada", "ada", "member")
 BOB: Final = Actor("key-bob", "bob", "member")

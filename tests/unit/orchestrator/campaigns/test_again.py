@@ -10,7 +10,7 @@ from tests.unit.orchestrator.campaigns.desk import ADA, BOB, HOUR, go, made, rea
 from tests.unit.orchestrator.lab import Lab
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
-from tunefleet.lifecycle.model import Stage
+from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.campaigns import history, model_versions, retries, service
 from tunefleet.orchestrator.campaigns.cycle_state import CycleState, ModelVersion, NewVersion
 from tunefleet.orchestrator.campaigns.engine_repository import Book

@@ -25,7 +25,7 @@ from tunefleet.spec import (
     resolve,
     secrets_of,
 )
-from tunefleet.spec.explain import walk_blocks
+from tunefleet.spec.documents.fault_messages import walk_blocks
 
 KINDS = list(TASK_KINDS)
 ELSEWHERE = ("data.template", "notify")

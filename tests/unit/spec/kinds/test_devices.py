@@ -8,7 +8,7 @@ import pytest
 
 from tunefleet.errors import SpecError
 from tunefleet.spec import Devices, SftSpec, load_task_spec
-from tunefleet.spec.served_model import tensor_parallel_size
+from tunefleet.spec.options.served_model import tensor_parallel_size
 
 
 def training(gpu: dict[str, Any] | None = None, **block: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from tunefleet.errors import SpecError
 from tunefleet.orchestrator.tasks import requirements
 from tunefleet.spec import SftSpec, load_task_spec, parse_workflow
-from tunefleet.spec.at_submit import new_faults
+from tunefleet.spec.documents.submit_checks import new_faults
 
 BEST = {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "epoch"}
 

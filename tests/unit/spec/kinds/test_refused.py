@@ -9,7 +9,7 @@ import pytest
 from tests.unit.spec.kinds.whole_documents import whole
 from tunefleet.errors import Fault, SpecError
 from tunefleet.spec import TASK_KINDS, deep_set, load_task_spec, parse_value
-from tunefleet.spec.refused import INSTEAD, REFUSED, REFUSED_KINDS
+from tunefleet.spec.documents.refused_keys import INSTEAD, REFUSED, REFUSED_KINDS
 
 
 def faults(spec: dict[str, Any]) -> list[Fault]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tunefleet.spec.retrieval import VectorSpec
+from tunefleet.spec.tasks.retrieval import VectorSpec
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tunefleet.spec.retrieval import VectorSpec
+from tunefleet.spec.tasks.retrieval import VectorSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

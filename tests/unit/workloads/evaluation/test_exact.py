@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tunefleet.errors import DataError
-from tunefleet.spec.evaluate_task import EvaluationSpec
+from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.data.formats import Chat, Pair, Place, Plain
 
 pytestmark = pytest.mark.torch

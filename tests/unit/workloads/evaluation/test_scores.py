@@ -9,7 +9,7 @@ import pytest
 
 from tunefleet.analysis.evaluation import statistics
 from tunefleet.analysis.evaluation.statistics import Metric, Wanted
-from tunefleet.spec.evaluate_task import EvaluationSpec
+from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 
 
 @pytest.fixture(scope="module", autouse=True)

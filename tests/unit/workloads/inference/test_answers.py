@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tunefleet.errors import DataError, InputError
-from tunefleet.spec.export import JsonlExportSpec
-from tunefleet.spec.generation import InferenceSpec
+from tunefleet.spec.options.export import JsonlExportSpec
+from tunefleet.spec.options.generation import InferenceSpec
 from tunefleet.workloads.engine.protocol import Choice
 from tunefleet.workloads.inference.answer_log import Answers, Kept
 from tunefleet.workloads.inference.export import export

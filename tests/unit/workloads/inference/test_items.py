@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tunefleet.errors import DataError
-from tunefleet.spec.policy import ShardSpec
-from tunefleet.spec.prompts import InferenceData, PromptData
+from tunefleet.spec.options.policy import ShardSpec
+from tunefleet.spec.options.prompts import InferenceData, PromptData
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tunefleet.errors import InputError
-from tunefleet.spec.generation import InferenceSpec
+from tunefleet.spec.options.generation import InferenceSpec
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tunefleet.schemas.job_folder import JobFolder
-from tunefleet.spec.retrieval import VectorSpec
+from tunefleet.spec.tasks.retrieval import VectorSpec
 from tunefleet.trainer_control import session
 
 

@@ -18,7 +18,7 @@ def libraries() -> None:
     from peft import LoraConfig, TaskType, get_peft_model
     from transformers import LlamaConfig, LlamaForSequenceClassification
 
-    from tunefleet.workloads.training import lora as adapter
+    from tunefleet.workloads.training.model import lora as adapter
 
 
 # PEFT asks Transformers by a name that will go.

@@ -16,7 +16,8 @@ def libraries() -> None:
     """Imported for the tests, not to collect them."""
     global arguments, hardware
     pytest.importorskip("torch")
-    from tunefleet.workloads.training import arguments, hardware
+    from tunefleet.workloads.training import arguments
+    from tunefleet.workloads.training.model import hardware
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from tunefleet.spec.base import Block
-from tunefleet.spec.base_task import ALWAYS_LEFT, BaseTaskSpec
+from tunefleet.spec.tasks.base_task import ALWAYS_LEFT, BaseTaskSpec
 
 REPORT = "words.csv"
 """The file that a task of the kind leaves."""

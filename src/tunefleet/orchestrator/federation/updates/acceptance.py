@@ -29,7 +29,7 @@ from tunefleet.orchestrator.federation import rounds as verbs
 from tunefleet.orchestrator.federation.status import FOREVER, PAUSED, QUEUED, locked, move, spec_of, tell
 from tunefleet.orchestrator.federation.updates.weights import rows_of_both
 from tunefleet.schemas.federated import Losses, UploadDtype
-from tunefleet.spec.federation_options import MAX_WORKERS
+from tunefleet.spec.options.federation_options import MAX_WORKERS
 
 UNCHANGED: Final = (
     "These are the weights of your last update: nothing was trained since, and they do not count. After a hot reload "

@@ -21,13 +21,14 @@ from tunefleet.db.repositories import artifacts
 from tunefleet.errors import AdapterRefused, ArtifactError, ConflictError, NotFoundError, TooLargeError
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.federation import adapter_files, data_chunks
+from tunefleet.orchestrator.federation import adapter_files
+from tunefleet.orchestrator.federation.guide import data_chunks
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.orchestrator.federation.updates.acceptance import Accepted, Arrived, CheckAgain, Refused
 from tunefleet.orchestrator.federation.updates.scratch import Scratch, keep
 from tunefleet.orchestrator.storage import capacity
 from tunefleet.schemas.federated import Losses
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.options.federation_options import FederationSpec
 
 if TYPE_CHECKING:
     from tunefleet.orchestrator.federation.updates.validation import Examined

@@ -44,7 +44,7 @@ from tunefleet.orchestrator.federation.updates.scratch import Landing, Scratch, 
 from tunefleet.orchestrator.storage import capacity
 from tunefleet.orchestrator.storage.artifacts import refuse_upload
 from tunefleet.schemas.federated import ADAPTER_FILE, Losses, UpdateCreate
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.options.federation_options import FederationSpec
 
 PIN_S: Final = 24 * 3600.0
 """How long a file is kept for the update that will name it."""

@@ -21,7 +21,7 @@ from tunefleet.orchestrator.federation.updates.archive_layout import (
 )
 from tunefleet.orchestrator.federation.updates.equality import untrained
 from tunefleet.schemas.federated import UploadDtype
-from tunefleet.spec.federation_options import FederationSpec
+from tunefleet.spec.options.federation_options import FederationSpec
 
 _FIX: Final = 'model.load_adapter(extract_dir, adapter_name="default", is_trainable=True)'
 UNTRAINED: Final = (

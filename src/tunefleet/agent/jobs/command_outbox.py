@@ -1,0 +1,215 @@
+"""Commands that come from the backend: each is carried out once, and what became of it is told until it is stored.
+
+They are repeated until then, also to the next agent on this folder; `.agent/commands.json` remembers them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from tunefleet.agent.jobs.job import AgentJob
+from tunefleet.agent.jobs.job_queue import JobBook
+from tunefleet.errors import ConflictError, InputError, NotFoundError, TunefleetError, UnreachableError
+from tunefleet.schemas.control import ControlCommand
+from tunefleet.schemas.training_protocol.training import AgentCommand, AgentOutcome, AgentVerb, JobState
+from tunefleet.trainer_control.files import read_json, write_json
+
+logger = logging.getLogger(__name__)
+
+Verb = Callable[[AgentCommand], AgentOutcome]
+
+_LOOK_S: Final = 0.25
+_KEPT: Final = 500
+_SETTLED: Final = frozenset({"applied", "durable", "failed"})
+
+
+class Orders:
+    """Carries out commands. Safe to share between threads.
+
+    Args:
+        book: The jobs.
+        verb: Carries out a verb of the agent itself.
+        folder: Where commands are remembered.
+        on_outcome: Called when there is something to tell.
+    """
+
+    def __init__(self, book: JobBook, verb: Verb, folder: Path, on_outcome: Callable[[], None]) -> None:
+        self._book = book
+        self._verb = verb
+        self._file = folder / "commands.json"
+        self._on_outcome = on_outcome
+        self._lock = threading.RLock()
+        self._open: dict[str, AgentCommand] = {}
+        self._told: dict[str, AgentOutcome] = {}
+        self._untold: set[str] = set()
+        self._read()
+
+    def take(self, commands: Iterable[AgentCommand]) -> None:
+        """Carry out what is new."""
+        for command in commands:
+            with self._lock:
+                if command.command_id in self._told:
+                    if command.command_id not in self._open:
+                        self._untold.add(command.command_id)
+                    continue
+                # Noted before it is done: a restart must not be done again by the agent that it has started.
+                self._tell(AgentOutcome(command_id=command.command_id, state="acknowledged"))
+            self._begin(command)
+
+    def outcomes(self) -> tuple[AgentOutcome, ...]:
+        """Return what is to be told."""
+        with self._lock:
+            return tuple(self._told[command_id] for command_id in sorted(self._untold))
+
+    def stored(self, outcomes: Iterable[AgentOutcome], ids: Iterable[str]) -> None:
+        """Note that the backend has stored outcomes, as they were when they were sent."""
+        taken = set(ids)
+        with self._lock:
+            for outcome in outcomes:
+                if outcome.command_id in taken and self._told.get(outcome.command_id) == outcome:
+                    self._untold.discard(outcome.command_id)
+            self._write()
+
+    def run(self, stopping: threading.Event) -> None:
+        """Follow what was begun until it is settled; the body of a thread."""
+        while not stopping.wait(_LOOK_S):
+            for command in list(self._open.values()):
+                try:
+                    self._follow(command)
+                except TunefleetError as error:
+                    logger.debug("What became of %s is not known yet: %s", command.command_id, error)
+
+    def _begin(self, command: AgentCommand) -> None:
+        logger.info("The backend says %s%s.", command.command, f" to job {command.job_id}" if command.job_id else "")
+        try:
+            outcome = self._do(command)
+        except TunefleetError as error:
+            outcome = AgentOutcome(command_id=command.command_id, state="failed", message=str(error))
+        if outcome is not None:
+            self._tell(outcome)
+
+    def _do(self, command: AgentCommand) -> AgentOutcome | None:
+        if command.job_id is None:
+            if command.command not in set(AgentVerb):
+                raise NotFoundError(f"There is no verb {command.command}; the agent knows {', '.join(AgentVerb)}.")
+            return self._verb(command)
+        job = self._book.find(command.job_id)
+        match command.command:
+            case "resume":
+                job.ask_resume(command.data.get("checkpoint_path"))
+                return AgentOutcome(command_id=command.command_id, state="applied")
+            case "cancel":
+                job.ask_cancel()
+            case ControlCommand.PAUSE:
+                job.ask_pause()
+            case _:
+                self._steer(job, command)
+        with self._lock:
+            self._open[command.command_id] = command
+            self._write()
+        return None
+
+    def _steer(self, job: AgentJob, command: AgentCommand) -> None:
+        """Hand a command to the trainer, which takes each id once; one that waits or loads is asked again later.
+
+        Raises:
+            ConflictError: If the job takes none any more.
+        """
+        if job.record.state not in (JobState.PENDING, JobState.RUNNING):
+            raise ConflictError(f"Job {job.job_id} is not running: it is {job.record.state}.")
+        if job.handle is None:
+            return
+        try:
+            job.handle.command(command.command, command.data, command.command_id)
+        except (ConflictError, UnreachableError) as error:
+            logger.debug("job(%s) takes no %s yet: %s", job.job_id, command.command, error)
+
+    def _follow(self, command: AgentCommand) -> None:
+        try:
+            job = self._book.find(command.job_id or "")
+            outcome = self._state_of(job, command)
+        except (ConflictError, InputError) as error:
+            outcome = AgentOutcome(command_id=command.command_id, state="failed", message=str(error))
+        if outcome is not None:
+            self._tell(outcome)
+            if outcome.state in _SETTLED and not (outcome.state == "applied" and _saves(command)):
+                with self._lock:
+                    self._open.pop(command.command_id, None)
+
+    def _state_of(self, job: AgentJob, command: AgentCommand) -> AgentOutcome | None:
+        record, known = job.record, {"command_id": command.command_id}
+        if command.command == "cancel":
+            return (
+                AgentOutcome(**known, state="applied", message=f"The job is {record.state}.")
+                if record.state.final
+                else None
+            )
+        if command.command == ControlCommand.PAUSE:
+            return self._pause_state(job, command)
+        try:
+            found = job.handle.command_state(command.command_id) if job.handle is not None else None
+        except NotFoundError:
+            found = None
+        if found is None:
+            self._steer(job, command)
+            return None
+        if found.state != "pending":
+            state = found.state
+        elif record.state.final:
+            state = "failed"
+        else:
+            return None
+        return AgentOutcome(**known, state=state, step=found.step, checkpoint=found.checkpoint, message=found.message)
+
+    def _pause_state(self, job: AgentJob, command: AgentCommand) -> AgentOutcome | None:
+        record = job.record
+        if record.state is JobState.PAUSED:
+            told: dict[str, Any] = job.describe_end()
+            return AgentOutcome(
+                command_id=command.command_id, state="durable", step=told.get("step"), checkpoint=told.get("checkpoint")
+            )
+        if record.state is JobState.RUNNING and record.wish == "pause":
+            return None
+        why = record.warnings[-1] if record.warnings else f"The job is {record.state}."
+        return AgentOutcome(command_id=command.command_id, state="failed", message=why)
+
+    def _tell(self, outcome: AgentOutcome) -> None:
+        with self._lock:
+            if self._told.get(outcome.command_id) == outcome:
+                return
+            self._told[outcome.command_id] = outcome
+            self._untold.add(outcome.command_id)
+            self._write()
+        self._on_outcome()
+
+    def _write(self) -> None:
+        kept = dict(list(self._told.items())[-_KEPT:])
+        data = {
+            "told": [outcome.model_dump(mode="json") for outcome in kept.values()],
+            "untold": sorted(self._untold),
+            "open": [command.model_dump(mode="json") for command in self._open.values()],
+        }
+        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_json(self._file, data, sync=True)
+
+    def _read(self) -> None:
+        data = read_json(self._file) or {}
+        try:
+            told = [AgentOutcome.model_validate(entry) for entry in data.get("told", [])]
+            commands = [AgentCommand.model_validate(entry) for entry in data.get("open", [])]
+        except ValidationError as error:
+            logger.warning("%s cannot be read; commands may be carried out again: %s", self._file, error)
+            return
+        self._told = {outcome.command_id: outcome for outcome in told}
+        self._open = {command.command_id: command for command in commands}
+        self._untold = set(data.get("untold", [])) & self._told.keys()
+
+
+def _saves(command: AgentCommand) -> bool:
+    return command.command in (ControlCommand.SAVE_CHECKPOINT, ControlCommand.SAVE_AND_STOP)

@@ -1,0 +1,248 @@
+"""From the head of the queue to the end of the process: prepare, launch or adopt, obey, note the end.
+
+Every step is on disk before its effect, so the agent may be killed anywhere and the next one goes on from the record.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Final
+
+from tunefleet.agent.jobs.job import AgentJob
+from tunefleet.agent.jobs.job_inputs import prepare
+from tunefleet.agent.jobs.site import Site
+from tunefleet.agent.jobs.stop_request import GRACE_S, Steering
+from tunefleet.agent.jobs.tracing import tell_end, trace_of
+from tunefleet.errors import InputError, MachineError, TunefleetError
+from tunefleet.executors.base import JobExecutor
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.observability import context
+from tunefleet.runtime import JobHandle, new_launch_id
+from tunefleet.runtime.exit_classification import JobEnd
+from tunefleet.runtime.gpu.gpus import GpuBusyError
+from tunefleet.runtime.launch import retry
+from tunefleet.runtime.monitor.guard import End, Guard
+from tunefleet.runtime.monitor.journal_audit import losses
+from tunefleet.runtime.monitor.state import Watched
+from tunefleet.schemas.job_folder import Job
+from tunefleet.schemas.training_protocol.training import JobState
+
+logger = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.1
+_GPU_PAUSE_S: Final = 2.0
+_STATES: Final = {
+    "completed": JobState.COMPLETED,
+    "paused": JobState.PAUSED,
+    "released": JobState.PAUSED,
+    "cancelled": JobState.CANCELLED,
+    "failed": JobState.FAILED,
+}
+_UNTOLD: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
+"""Ends that say nothing of the job if the machine was restarted meanwhile."""
+
+
+class Left(Exception):
+    """The agent goes; the job stays as it is."""
+
+
+class Cancelled(Exception):
+    """The job is not wanted any more, before its process was started."""
+
+
+class JobRun:
+    """Runs one job; `run` is the body of its thread.
+
+    Args:
+        site: Collaborators.
+        job: The job.
+        stopping: Set when the agent goes.
+    """
+
+    def __init__(self, site: Site, job: AgentJob, stopping: threading.Event) -> None:
+        self._site = site
+        self._job = job
+        self._stopping = stopping
+        self._guard = Guard(
+            job.record.spec,
+            self,
+            sentry=site.sentry,
+            makes_way=site.settings.yielding == "pause",
+            on_stall_change=lambda _, sentence: job.add_warning(sentence) if sentence else None,
+        )
+        self._steering = Steering(job)
+        self._trace = trace_of(site, job)
+
+    def run(self) -> None:
+        """Run the job to its end, or until the agent goes."""
+        with context.about(job_id=self._job.job_id, trace_id=self._trace.trace_id):
+            self._run()
+
+    def _run(self) -> None:
+        job = self._job
+        try:
+            handle = self._handle()
+            while (end := self._settled(handle, self._watch(handle))) is None:
+                handle = self._job.handle = self._launch()
+            self._note_end(end)
+        except Left:
+            return
+        except Cancelled:
+            job.note(state=JobState.CANCELLED, completed_at=time.time(), wish=None)
+        except (TunefleetError, OSError) as error:
+            logger.warning("job(%s) cannot run: %s", job.job_id, error)
+            self._fail(str(error))
+        except Exception as error:
+            logger.exception("job(%s) failed in the agent itself.", job.job_id)
+            self._fail(f"The agent failed: {type(error).__name__}: {error}")
+        finally:
+            job.phase = None
+        tell_end(self._site, job)
+
+    @property
+    def watched(self) -> Watched:
+        """What the guard has written down."""
+        return self._job.record.watched
+
+    def note_watched(self, watched: Watched) -> None:
+        """Write down what the guard must not forget."""
+        self._job.note(watched=watched)
+
+    def _handle(self) -> JobHandle:
+        found = self._job.handle
+        if found is not None and found.job.launch == self._job.record.launch:
+            end = found.poll()
+            untold = end is not None and end.reason in _UNTOLD and self._guard.rebooted
+            if not untold or self._guard.interrupted(found) is not None:
+                logger.info("job(%s) is adopted.", self._job.job_id)
+                return found  # `_settled` knows what an end means that the agent brought about
+            logger.info("job(%s) goes on: the machine was restarted.", self._job.job_id)
+        self._job.handle = self._launch()
+        return self._job.handle
+
+    def _launch(self) -> JobHandle:
+        job = self._job
+        job.note(state=JobState.RUNNING, started_at=job.record.started_at or time.time(), completed_at=None)
+        # A pause before this one was another preparation.
+        with self._trace.timed("prepare", f"{job.record.attempt} {time.time()}"):
+            prepare(self._site, job, self._heed_cancel)
+        record = job.record
+        executor = self._site.registry.find(record.kind)
+        if not isinstance(executor, JobExecutor):
+            raise InputError(f"This machine has no executor for {record.kind} tasks.")
+        reason = executor.unavailable_reason()
+        if reason is not None:
+            raise MachineError(reason)
+        launch = new_launch_id()
+        work = executor.job(job.offer(), launch=launch, inputs=record.inputs, gpus=self._gpus())
+        work = work.model_copy(update={"from_step": record.from_step})
+        work = work.model_copy(update={"env": self._environment(work)})
+        self._heed_cancel()
+        job.note(launch=launch, watched=self._guard.started())
+        job.phase = "starting"
+        handle = self._site.jobs.launch(work)
+        job.phase = None
+        # It is for this launch alone; when the machine restarts, the newest checkpoint counts.
+        job.note(from_step=None)
+        job.say_warnings()
+        return handle
+
+    def _gpus(self) -> tuple[str, ...]:
+        """Return the job's GPUs, once they are free."""
+        while True:
+            self._heed_cancel()
+            try:
+                return self._site.gpus(self._job.record.spec)
+            except GpuBusyError as error:
+                if self._job.phase != "waiting for a GPU":
+                    logger.info("job(%s) waits: %s", self._job.job_id, error)
+                self._job.phase = "waiting for a GPU"
+            self._stopping.wait(_GPU_PAUSE_S)
+
+    def _environment(self, work: Job) -> dict[str, str]:
+        fraction = self._site.settings.gpu_memory_fraction
+        return {
+            **self._site.env,
+            **self._trace.environment(work.launch),
+            **({"TUNEFLEET_GPU_MEMORY_FRACTION": f"{fraction:g}"} if work.gpus else {}),
+            **work.env,
+        }
+
+    def _settled(self, handle: JobHandle, end: JobEnd) -> End | None:
+        """Return how the job has ended; None if another launch goes on, once the GPU is free."""
+        wish = self._job.record.wish
+        if end.outcome == "cancelled" and self._guard.overdue and wish != "cancel":
+            limit_s = float(self._job.record.spec["limits"]["max_runtime_s"])
+            error = f"The job ran longer than limits.max_runtime_s ({limit_s:g} s) allows."
+            return end.model_copy(update={"outcome": "failed", "reason": TaskReason.TIMEOUT, "error": error})
+        verdict = self._guard.verdict(handle, end)
+        if verdict is None:
+            fulfilled = wish == "cancel" or (wish == "pause" and end.outcome == "paused")
+            return end if fulfilled else None
+        return None if self._second_try(handle, verdict) else verdict
+
+    def _second_try(self, handle: JobHandle, end: End) -> bool:
+        """Tell whether the failed job is launched again, changed so that it may do better."""
+        record = self._job.record
+        if end.outcome != "failed" or record.wish is not None:
+            return False
+        try:
+            change = retry.plan(handle.folder, record.spec, end.reason, handle.job.launch)
+        except (OSError, TunefleetError) as error:
+            logger.warning("job(%s) gets no second try: %s", record.job_id, error)
+            return False
+        if change is not None:
+            self._job.add_warning(change)
+        return change is not None
+
+    def _watch(self, handle: JobHandle) -> JobEnd:
+        while True:
+            end = handle.poll()
+            self._job.log_times.note(now=time.time())
+            if end is not None:
+                launch = handle.job.launch
+                self._trace.launched(launch, handle.folder.journal_dir / f"{launch}.jsonl", end.outcome, end.error)
+                return end
+            if self._stopping.is_set():
+                raise Left
+            self._steering.obey(handle)
+            if self._guard.overdue:
+                handle.cancel(GRACE_S)
+            self._guard.look(handle)
+            self._job.changed.wait(_POLL_S)
+            self._job.changed.clear()
+
+    def _heed_cancel(self) -> None:
+        if self._stopping.is_set():
+            raise Left
+        if self._job.record.wish == "cancel":
+            raise Cancelled
+
+    def _note_end(self, end: End) -> None:
+        job = self._job
+        state = _STATES[end.outcome]
+        if job.record.wish == "cancel" and state is not JobState.COMPLETED:
+            state = JobState.CANCELLED
+        if state is JobState.COMPLETED:
+            job.link_final()
+        for sentence in losses(job.folder):
+            job.add_warning(sentence)
+        error = end.error if state is JobState.FAILED else None
+        ended = time.time() if state.final else None
+        watched = self._guard.ended()
+        job.note(state=state, wish=None, completed_at=ended, error=error, detail=end.detail, watched=watched)
+        if job.handle is not None:
+            job.handle.acknowledge()
+        logger.info("job(%s) is %s%s", job.job_id, state, f": {error}" if error else ".")
+
+    def _fail(self, error: str) -> None:
+        handle = self._job.handle
+        if handle is not None and handle.job.launch == self._job.record.launch and handle.poll() is None:
+            handle.cancel(GRACE_S)
+            handle.wait(GRACE_S + 20)
+        try:
+            self._job.note(state=JobState.FAILED, wish=None, completed_at=time.time(), error=error)
+        except OSError:
+            logger.exception("The end of job(%s) cannot be noted.", self._job.job_id)

@@ -1,0 +1,112 @@
+"""What the agent remembers of a job: `agent.json` in its folder, mode 0600, written before what it announces."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from tunefleet.runtime.monitor.state import Watched
+from tunefleet.schemas.base import Message
+from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.schemas.training_protocol.training import JobState
+from tunefleet.schemas.worker_link import ResumeFrom
+from tunefleet.trainer_control.files import make_private, read_json, write_json
+
+logger = logging.getLogger(__name__)
+
+_NAME = "agent.json"
+
+
+class AgentRecord(Message):
+    """One job of this agent.
+
+    Args:
+        kind: The task kind that the request was translated to.
+        spec: The task's spec, JSON.
+        inputs: For each pointer into the spec, the local path that stands for it.
+        addresses: For each pointer, the address that is fetched before the start.
+        digests: For each pointer, the artifact that is fetched before the start, with the job token.
+        state: Where it stands; `pending` is also what waits for a free place.
+        wish: What was asked of it and is not done yet.
+        wishes: How many pauses were asked for, so that each has a command id of its own.
+        order: Place in the queue: seconds since the epoch.
+        checkpoint: A checkpoint folder to start from, copied into the job folder first.
+        from_step: The checkpoint to resume from; the newest whole one if None.
+        resume: Where it goes on, in our server's words; done once it is brought here.
+        backend: Who is told; nobody if None.
+        token: The job's token for the backend.
+        told: The last status that the backend has taken.
+        muted: Why the backend is not told any more.
+        refused: What the backend will never take: call and status → how often.
+        polled: It was claimed from the backend.
+        delivers: The backend is our own server, and takes the files that the job leaves.
+        traceparent: The span of the job, or of the attempt that was claimed, if it belongs to a trace.
+        asked_by: The span of who posted it, if they told one.
+        watched: How long it ran, and why the agent itself ended the newest launch, if it did.
+    """
+
+    job_id: str
+    name: str
+    user_id: str = ""
+    kind: str
+    spec: dict[str, Any]
+    inputs: dict[str, str] = Field(default_factory=dict)
+    addresses: dict[str, str] = Field(default_factory=dict)
+    digests: dict[str, dict[str, str]] = Field(default_factory=dict)
+    attempt: int = 1
+    state: JobState = JobState.PENDING
+    wish: Literal["pause", "cancel"] | None = None
+    wishes: int = 0
+    order: float
+    started_at: float | None = None
+    completed_at: float | None = None
+    checkpoint: str | None = None
+    from_step: int | None = None
+    resume: ResumeFrom | None = None
+    launch: str | None = None
+    error: str | None = None
+    detail: str | None = None
+    warnings: tuple[str, ...] = ()
+    backend: str | None = None
+    token: str | None = Field(default=None, repr=False)
+    told: JobState | None = None
+    muted: str | None = None
+    refused: dict[str, int] = Field(default_factory=dict)
+    polled: bool = False
+    delivers: bool = False
+    traceparent: str | None = None
+    asked_by: str | None = None
+    watched: Watched = Watched()
+
+    @property
+    def loss_is_of_tokens(self) -> bool:
+        """Whether its loss is the mean over tokens, and not that of preferences."""
+        return self.kind in {"sft", "lora_sft"}
+
+    @property
+    def pause_id(self) -> str:
+        """Id of the control command that carries the pause."""
+        return f"pause-{self.launch}-{self.wishes}"
+
+
+def keep(folder: JobFolder, record: AgentRecord) -> None:
+    """Write a record, durably.
+
+    Raises:
+        OSError: If the folder cannot be written.
+    """
+    make_private(folder.root)
+    write_json(folder.root / _NAME, record.model_dump(mode="json"), mode=0o600, sync=True)
+
+
+def find(jobs_dir: Path) -> Iterator[AgentRecord]:
+    """Yield the records of a folder of job folders; one that cannot be read is named in the log and left alone."""
+    for path in sorted(jobs_dir.glob(f"*/{_NAME}")):
+        try:
+            yield AgentRecord.model_validate(read_json(path) or {})
+        except ValidationError as error:
+            logger.warning("The job in %s is left alone, its %s cannot be read: %s", path.parent, _NAME, error)

@@ -1,0 +1,221 @@
+"""Tells the backend of one job: its status, and through the shipper its points, predictions and log, in order.
+
+Where it stands is on disk (`shipped.json` and the record), so nothing is lost while the backend, or the agent, is
+away. What the backend will never take is noted and skipped; a token that is not good ends the reports of the job.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    stop_any,
+    stop_when_event_set,
+    wait_exponential,
+    wait_random,
+)
+from tenacity.nap import sleep_using_event
+from tenacity.stop import stop_base
+
+from tunefleet.agent.jobs.backend_sink import BackendSink, skip
+from tunefleet.agent.jobs.job import AgentJob
+from tunefleet.client.backend import BackendBusy, BackendFault, JobClient
+from tunefleet.errors import AuthError, TunefleetError, UnreachableError
+from tunefleet.runtime import JournalShipper
+from tunefleet.schemas.training_protocol.training import JobState, StatusPatch
+from tunefleet.trainer_control.files import read_json
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.2
+_BACKOFF_S: Final = (0.2, 5.0)
+_COMPLAIN_AT: Final = 6
+_ASIDE_S: Final = 180.0
+"""Pause before a status that the backend fails at is told again while the job runs."""
+_ROUND_S: Final = 600.0
+"""After so long in vain it is looked again whether the backend is waited for still."""
+_GIVEN_UP_S: Final = 7 * 24 * 3600.0
+_RESTING: Final = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.PAUSED})
+
+
+class _FailsAtIt(stop_base):
+    """Stops once the backend has answered many times in a row that it fails at what it is told."""
+
+    def __init__(self) -> None:
+        self._faults = 0
+
+    def __call__(self, retry_state: RetryCallState) -> bool:
+        error = retry_state.outcome.exception() if retry_state.outcome is not None else None
+        self._faults = self._faults + 1 if isinstance(error, BackendFault | BackendBusy) else 0
+        return self._faults > _COMPLAIN_AT
+
+
+class Reporter:
+    """Reports one job in a thread of its own, until its end is told.
+
+    Args:
+        job: The job; its record names the backend and the token.
+        client: Speaks to the backend.
+        load: Utilisation of the job's GPU in percent.
+        before_end: Called once all is told but a completion: delivers what the job has left.
+    """
+
+    def __init__(self, job: AgentJob, client: JobClient, *, load: Any = None, before_end: Any = None) -> None:
+        self._job = job
+        self._client = client
+        self._load = load or (lambda: None)
+        self._before_end = before_end
+        self._stopping = threading.Event()
+        self._past: set[tuple[int, JobState, str]] = set()
+        self._aside_until = 0.0
+        self._thread = threading.Thread(target=self._run, name=f"report-{job.job_id}", daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread works."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin to report."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop after the call that is on its way."""
+        self._stopping.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set() and self._once_more():
+                self._stopping.wait(_LOOK_S)
+        except AuthError as error:
+            self._mute(f"The backend does not take the job's token, so it is told no more: {error}")
+        except TunefleetError as error:
+            logger.debug("The reports of job(%s) were cut: %s", self._job.job_id, error)
+        except Exception:
+            logger.exception("The reports of job(%s) ended.", self._job.job_id)
+        finally:
+            self._client.close()
+
+    def _once_more(self) -> bool:
+        try:
+            return self._round()
+        except UnreachableError:
+            return not self._stopping.is_set()  # a round looks whether the backend is waited for still
+
+    def _round(self) -> bool:
+        """Tell what is new; False once there will be nothing more."""
+        record = self._job.record
+        if record.muted is not None:
+            return False
+        if record.state is JobState.RUNNING:
+            self._tell(JobState.RUNNING)
+            if self._launched():
+                self._ship_while_running()
+            return True
+        if record.state in _RESTING and record.told is not record.state:
+            if record.completed_at and time.time() - record.completed_at > _GIVEN_UP_S:
+                self._mute("The backend did not take the job's end for a week; it is told no more.")
+                return False
+            if self._launched():
+                self._once(self._flush)
+            if record.state is JobState.COMPLETED and self._before_end is not None:
+                before_end = self._before_end
+                self._once(lambda: self._patiently(before_end), what="before_end")
+            self._tell(record.state)
+        return not self._job.record.state.final
+
+    def _once(self, act: Callable[[], None], what: str = "flush") -> None:
+        """Do something once for the job's end, however often the end itself is told in vain."""
+        done = (self._job.record.attempt, self._job.record.state, what)
+        if done not in self._past:
+            act()
+            self._past.add(done)
+
+    def _launched(self) -> bool:
+        """Tell whether the folder is this attempt's: before its launch it is another's, or nobody's."""
+        job = read_json(self._job.folder.job_json) or {}
+        return job.get("attempt") == self._job.record.attempt
+
+    def _ship_while_running(self) -> None:
+        sink = BackendSink(self._job, self._client, self._load)
+        shipper = JournalShipper(self._job.folder, sink)
+        shipper.start()
+        try:
+            while not self._stopping.is_set() and self._job.record.state is JobState.RUNNING and sink.refused is None:
+                self._stopping.wait(_LOOK_S)
+        finally:
+            shipper.stop()
+        if sink.refused is not None:
+            raise sink.refused
+
+    def _flush(self) -> None:
+        sink = BackendSink(self._job, self._client, self._load)
+        shipper = JournalShipper(self._job.folder, sink)
+        began = time.monotonic()
+        while not shipper.flush(5.0):
+            if sink.refused is not None:
+                raise sink.refused
+            if time.monotonic() - began > _ROUND_S:
+                raise UnreachableError("The backend does not take what is left.")
+            if self._stopping.wait(0.5):
+                raise UnreachableError("The agent goes.")
+        self._patiently(sink.flush_tail)
+        self._patiently(sink.send_aside)
+
+    def _tell(self, state: JobState) -> None:
+        if self._job.record.told is state or (state is JobState.RUNNING and time.monotonic() < self._aside_until):
+            return
+        patch = StatusPatch(status=state.value, **self._job.describe_end())
+        what = f"status {state}"
+        try:
+            self._patiently(lambda: self._client.status(self._job.job_id, patch), what=what)
+        except (BackendFault, BackendBusy) as error:
+            away = isinstance(error, BackendBusy) and not self._client.is_there(self._job.job_id, 0)
+            if state is not JobState.RUNNING or away:
+                raise
+            # Points and log need not wait for it, nor does the end; it is tried again now and then.
+            self._job.add_warning(f"The backend fails at {what}, which it is told again later: {error}")
+            self._aside_until = time.monotonic() + _ASIDE_S
+            return
+        self._job.note(told=state)
+
+    def _patiently(self, call: Any, *, what: str | None = None) -> None:
+        initial, longest = _BACKOFF_S
+        for attempt in Retrying(
+            retry=retry_if_exception_type(UnreachableError),
+            wait=wait_exponential(multiplier=initial, max=longest) + wait_random(0, initial),
+            stop=stop_any(stop_when_event_set(self._stopping), stop_after_delay(_ROUND_S), _FailsAtIt()),
+            sleep=sleep_using_event(self._stopping),
+            before_sleep=partial(self._complain, what),
+            reraise=True,
+        ):
+            with attempt:
+                try:
+                    call()
+                except (UnreachableError, AuthError):
+                    raise
+                except TunefleetError as error:
+                    skip(self._job, what or "the rest", error)
+
+    def _complain(self, what: str | None, state: RetryCallState) -> None:
+        """Say in the job's status what keeps it from being told, once that is no hiccup."""
+        if state.attempt_number == _COMPLAIN_AT and state.outcome is not None:
+            error = state.outcome.exception()
+            self._job.add_warning(f"The backend does not take {what or 'the rest'} yet; it is tried again: {error}")
+
+    def _mute(self, sentence: str) -> None:
+        logger.error("job(%s) %s", self._job.job_id, sentence)
+        self._job.note(muted=sentence)

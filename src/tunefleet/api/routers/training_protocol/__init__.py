@@ -1,0 +1,1 @@
+"""Routes of the training protocol: agents, jobs, federated trainers."""

@@ -1,0 +1,290 @@
+"""The upload guide's routes: workers upload adapters, poll for what was made of them, and claim chunks of data.
+
+A whole number and an id both name a federation. Whoever knows only a URL sends the token as HTTP Basic; links in
+answers need no key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Annotated, Any, Final
+
+from fastapi import Depends, Path, Query, Request, Response
+
+from tunefleet.api import file_transfer, request_bodies
+from tunefleet.api.auth import CoreDep, Participant, Person, identify_participant
+from tunefleet.api.multipart import FilePart
+from tunefleet.api.routers.training_protocol.training import documented
+from tunefleet.api.routing import Router
+from tunefleet.api.training_errors import TrainingRoute
+from tunefleet.errors import GoneError
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.federation import service
+from tunefleet.orchestrator.federation.guide import data_chunks, downloads, guide_progress, signed_links, upload_guide
+from tunefleet.orchestrator.federation.guide.signed_links import Signer
+from tunefleet.orchestrator.federation.participants import Who
+from tunefleet.orchestrator.federation.updates import uploads
+from tunefleet.orchestrator.federation.updates.acceptance import Accepted
+from tunefleet.orchestrator.federation.updates.scratch import Landing, too_large
+from tunefleet.orchestrator.storage.signed_urls import Signature
+from tunefleet.schemas.api import Problem
+from tunefleet.schemas.federated import (
+    ADAPTER_FILE,
+    AdapterTaken,
+    Aggregated,
+    CheckpointReply,
+    JobCreate,
+    JobCreated,
+    JobProgress,
+    JobReply,
+)
+from tunefleet.schemas.federated_chunks import ChunkClaimed, ClaimChunk
+
+router = Router(tags=["federations"], route_class=TrainingRoute)
+
+JobId = Annotated[str, Path(max_length=64, description="Id of a federation, or its number.")]
+Step = Annotated[int, Path(ge=0, le=2**53, description="The worker's own optimizer step.")]
+Expires = Annotated[int | None, Query(ge=0, le=2**40, description="Of a link: Unix time at which it ends.")]
+Signed = Annotated[str | None, Query(max_length=128, description="Of a link: what makes it good without a key.")]
+_NEW_ROUTE: Final = "/api/training/adapters/{jobId}/{workerId}/{step}"
+_DRAINED_BYTES: Final = 64 << 20
+_AROUND_BYTES: Final = 1 << 20
+"""What a multipart body may have beside its file."""
+_FORM: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["adapter", "numExamples"],
+                    "properties": {
+                        "adapter": {"type": "string", "format": "binary"},
+                        "numExamples": {"type": "integer", "minimum": 1},
+                        "round": {"type": "integer", "minimum": 0},
+                        "baseVersion": {"type": "integer", "minimum": 0},
+                        "sha256": {"type": "string"},
+                        "loss": {"type": "number"},
+                        "lossBefore": {"type": "number"},
+                    },
+                }
+            }
+        },
+    }
+}
+_NOT_MODIFIED: Final[dict[int | str, dict[str, Any]]] = {
+    204: {"description": "With `after`: nothing newer within `wait_s`."},
+    304: {"description": "The version is the one that `If-None-Match` names."},
+}
+
+
+@router.post("/training/adapters/{job_id}/{step}/aggregate")
+async def aggregate(core: CoreDep, who: Participant, job_id: JobId, step: Step) -> Aggregated:
+    """Aggregate the open round now, and answer when its version is there; 400 if too few updates have come.
+
+    Workers meet by round and not by step: `step` only stands in the path.
+    """
+    del step
+    return await upload_guide.aggregate(core, who, job_id)
+
+
+@router.post("/training/adapters/{job_id}/{worker_id}/{step}", openapi_extra=_FORM)
+async def upload(
+    request: Request, core: CoreDep, who: Participant, job_id: JobId, worker_id: str, step: Step
+) -> AdapterTaken:
+    """Upload an adapter: a `.tar.gz` of what `save_pretrained` has saved, and `numExamples`.
+
+    It is checked before it counts; 422 says which tensor is wrong, and why. A `warning` in the answer says that the
+    adapter does not count, and how to mend that.
+    """
+    try:
+        return await _take(request, core, who, job_id, worker_id, step)
+    except GoneError as error:
+        # A worker whose loop dies of an error would lose what it has trained since.
+        await _drain(request)
+        return await upload_guide.too_late(core, who, job_id, error)
+
+
+async def _take(request: Request, core: Core, who: Who, job_id: str, worker_id: str, step: int) -> AdapterTaken:
+    ticket = await uploads.expect(core, who, job_id, worker_id, step)
+    most = ticket.spec.max_update_bytes
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > most + _AROUND_BYTES:
+        raise too_large(most)
+    landing = await asyncio.to_thread(Landing, core.blobs, most)
+    try:
+        kind = request.headers.get("content-type", "")
+        part = FilePart(kind, landing.write, field="adapter", texts=uploads.FIELDS, named=False)
+        await file_transfer.drain(request.stream(), file_transfer.one_by_one(part.feed))
+        part.finish()
+        said = uploads.read_fields(part.texts, ticket.spec)
+        return _taken(await uploads.take_archive(core, ticket, landing, said))
+    finally:
+        await file_transfer.to_the_end(asyncio.to_thread(landing.close))
+
+
+def _taken(accepted: Accepted) -> AdapterTaken:
+    update = accepted.update
+    counts = f"counts in round {accepted.round}" if accepted.counted else "does not count"
+    return AdapterTaken(
+        adapter_id=update.seq,
+        message=f"Update {update.seq} of {update.worker}, step {update.step}, {counts}.",
+        should_aggregate=accepted.closes,
+        round=accepted.round,
+        version=accepted.version,
+        warning=accepted.warning,
+    )
+
+
+async def _drain(request: Request) -> None:
+    """Read a body that nobody wants: a client that still sends does not see an answer."""
+    left = _DRAINED_BYTES
+    with contextlib.suppress(RuntimeError):  # it was read already
+        async for piece in request.stream():
+            left -= len(piece)
+            if left < 0:
+                return
+
+
+@router.get("/training/checkpoints/{job_id}", response_model=CheckpointReply, responses=_NOT_MODIFIED)
+async def poll(
+    request: Request,
+    core: CoreDep,
+    who: Participant,
+    job_id: JobId,
+    after: Annotated[int | None, Query(ge=0, le=2**53, description="The version that the asker has.")] = None,
+    wait_s: Annotated[float, Query(ge=0, le=600, description="Wait so long for a newer one; 50 s at most.")] = 0.0,
+) -> Response:
+    """Ask for the newest version: a link to it, its number and its digest; 404 if there is none yet."""
+    reply = await upload_guide.poll(core, who, job_id, after=after, wait_s=wait_s, sign=_signer(request, core))
+    if reply is None:
+        return Response(status_code=204)
+    headers = {"ETag": f'"{reply.version}-{reply.sha256}"', "Cache-Control": "private, no-cache"}
+    if headers["ETag"] in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    answer = request_bodies.answer(reply)
+    answer.headers.update(headers)
+    return answer
+
+
+@router.head("/training/checkpoints/{job_id}/download", include_in_schema=False)
+@router.get(
+    "/training/checkpoints/{job_id}/download",
+    response_class=file_transfer.BlobResponse,
+    responses=file_transfer.ELSEWHERE,
+)
+async def download(
+    request: Request,
+    core: CoreDep,
+    job_id: JobId,
+    version: Annotated[int | None, Query(ge=1, le=2**53, description="Default: the newest.")] = None,
+    expires: Expires = None,
+    signature: Signed = None,
+) -> Response:
+    """Download a version as a `.tar.gz` with its files at the root, by key or by link; takes `Range`."""
+    link = None if expires is None or signature is None else Signature(expires, signature)
+    who = await identify_participant(request) if link is None else None
+    found, archive = await downloads.archive(core, who, job_id, version, link)
+    name = f"checkpoint-job-{job_id}-v{found.version}.tar.gz"
+    return await file_transfer.send(
+        request, core.blobs, archive.digest, filename=name, immutable=False, size_bytes=archive.size_bytes,
+    )  # fmt: skip
+
+
+@router.get(
+    "/training/jobs/{job_id}/checkpoint", response_class=file_transfer.BlobResponse, responses=file_transfer.ELSEWHERE
+)
+async def weights(request: Request, core: CoreDep, who: Participant, job_id: JobId) -> Response:
+    """Download the newest version's `adapter_model.safetensors` alone."""
+    file = await downloads.file(core, who, job_id, None, ADAPTER_FILE)
+    name = f"checkpoint-job-{job_id}.safetensors"
+    return await file_transfer.send(request, core.blobs, file.digest, filename=name, immutable=False)
+
+
+@router.post("/training/jobs", status_code=201, openapi_extra=documented(JobCreate))
+async def create_job(request: Request, core: CoreDep, who: Person) -> JobCreated:
+    """Create a federation in the guide's words; the answer has the token that its workers need.
+
+    `fed_config` takes `aggregation_algorithm`, `sync_interval`, `min_workers`, `max_workers`, and every option of a
+    federation and of its strategy. It runs with its first upload, or when it is started.
+    """
+    return await upload_guide.create(core, who, await request_bodies.read(request, JobCreate))
+
+
+@router.get("/training/jobs/{job_id}")
+async def get_job(core: CoreDep, who: Participant, job_id: JobId) -> JobReply:
+    """Show a federation as a job, with its workers."""
+    return await guide_progress.job(core, who, job_id)
+
+
+@router.post("/training/jobs/{job_id}/start")
+async def start_job(core: CoreDep, who: Person, job_id: JobId) -> JobReply:
+    """Let a federation run, or go on after a pause."""
+    await service.start(core, who, job_id)
+    return await guide_progress.job(core, who, job_id)
+
+
+@router.post("/training/jobs/{job_id}/pause")
+async def pause_job(core: CoreDep, who: Person, job_id: JobId) -> JobReply:
+    """Pause a federation: updates are taken, and no round is closed until it goes on."""
+    await service.pause(core, who, job_id)
+    return await guide_progress.job(core, who, job_id)
+
+
+@router.get("/training/jobs/{job_id}/progress")
+async def get_progress(core: CoreDep, who: Participant, job_id: JobId) -> JobProgress:
+    """Say how far a federation has come: its job, its workers, and figures."""
+    return await guide_progress.progress(core, who, job_id)
+
+
+@router.post("/training/jobs/{job_id}/claim-chunk", openapi_extra=documented(ClaimChunk))
+async def claim_chunk(request: Request, core: CoreDep, who: Participant, job_id: JobId) -> ChunkClaimed:
+    """Claim a chunk of the federation's data, for a while: whoever has one gets the same again, renewed.
+
+    `completedChunk` says that a chunk is done, so that the next one is claimed. 404 if none is left. The chunk of a
+    worker that neither claims nor uploads goes to another one when its lease is over.
+    """
+    body = await request_bodies.read(request, ClaimChunk)
+    return await data_chunks.claim(core, who, job_id, body, _signer(request, core))
+
+
+@router.head("/datasets/chunks/{job_id}/{number}/download", include_in_schema=False)
+@router.get(
+    "/datasets/chunks/{job_id}/{number}/download",
+    response_class=file_transfer.BlobResponse,
+    responses=file_transfer.ELSEWHERE,
+)
+async def download_chunk(
+    request: Request,
+    core: CoreDep,
+    job_id: JobId,
+    number: Annotated[int, Path(ge=0, le=2**53)],
+    expires: Expires = None,
+    signature: Signed = None,
+) -> Response:
+    """Download a chunk as JSON lines, by key or by link."""
+    link = None if expires is None or signature is None else Signature(expires, signature)
+    who = await identify_participant(request) if link is None else None
+    chunk = await data_chunks.get(core, who, job_id, number, link)
+    name = f"chunk-{number}.jsonl"
+    return await file_transfer.send(request, core.blobs, chunk.digest, filename=name, size_bytes=chunk.size_bytes)
+
+
+@router.post(
+    "/training/gradients",
+    status_code=410,
+    responses={410: {"model": Problem}},
+    dependencies=[Depends(identify_participant)],
+)
+async def gradients(request: Request) -> Response:
+    """Say where adapters go: gradients are not taken any more."""
+    await _drain(request)
+    raise GoneError(
+        "Gradients are not taken any more.",
+        hint=f"Upload the adapter as .tar.gz: POST {_NEW_ROUTE} (multipart: adapter, numExamples).",
+    )
+
+
+def _signer(request: Request, core: Core) -> Signer:
+    return signed_links.signer(core, str(request.base_url))

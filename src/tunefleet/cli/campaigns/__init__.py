@@ -1,0 +1,1 @@
+"""`tunefleet campaign`: its commands, its configuration file and its screens."""

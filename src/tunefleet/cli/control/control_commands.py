@@ -1,0 +1,238 @@
+"""`tunefleet control`: see and steer the trainings of this machine, or of one behind HOST:PORT."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from tunefleet.cli.console import Json, err, out, print_json
+from tunefleet.cli.control import views as view
+from tunefleet.cli.control.cleanup import cleanup
+from tunefleet.cli.control.job_lookup import (
+    JobId,
+    Remote,
+    Token,
+    curl_line,
+    endpoints_dir,
+    remote_host,
+    steer,
+)
+from tunefleet.cli.control.watch import watch
+from tunefleet.cli.exit_codes import ExitCode
+from tunefleet.cli.lazy_group import add, examples
+from tunefleet.cli.options import Timeout, confirm, parse_pairs
+from tunefleet.errors import ConflictError, InputError, UnreachableError
+from tunefleet.runtime.control import JobSteering, is_settled, list_jobs, paused_jobs, wait_for
+from tunefleet.schemas.control import CommandState, ControlCommand
+
+app = typer.Typer(help="See and steer the trainings of this machine.", no_args_is_help=True)
+
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Only hand the command over; do not wait for its outcome.")]
+Force = Annotated[bool, typer.Option("--force", "-f", "--yes", "-y", help="Do not ask.")]
+COMMANDS = {
+    "save": ControlCommand.SAVE_CHECKPOINT,
+    "stop": ControlCommand.GRACEFUL_STOP,
+    "save-stop": ControlCommand.SAVE_AND_STOP,
+    "abort": ControlCommand.ABORT,
+    "pause": ControlCommand.PAUSE,
+    "evaluate": ControlCommand.EVALUATE,
+    "set": ControlCommand.SET,
+}
+_ENDING = frozenset({"pause", "abort"})
+_GONE_S = 30.0
+
+
+@examples("tunefleet control list", "tunefleet control list --remote gpu-box:41235 --token TOKEN")
+def list_(*, remote: Remote = None, token: Token = None, as_json: Json = False) -> None:
+    """List the trainings under control, live ones first, and which are paused."""
+    paused = paused_jobs(endpoints_dir())
+    rows = [view.row_of(job) for job in list_jobs(endpoints_dir())]
+    if remote is not None:
+        here = {(row["job_id"], row["pid"], row["started_at"]) for row in rows}
+        there = [view.row_of_remote(item) for item in remote_host(remote, token).jobs()]
+        # The port may be one of this machine's.
+        rows += [row for row in there if (row["job_id"], row["pid"], row["started_at"]) not in here]
+        rows.sort(key=lambda row: (row["live"] is not True, -row["started_at"]))
+    if as_json:
+        print_json({"jobs": rows, "paused": [job.job_id for job in paused]})
+    else:
+        view.print_list(rows)
+        view.print_paused(paused)
+
+
+@examples("tunefleet control status my-run", "tunefleet control status my-run --json | jq .loss")
+def status(job: JobId, *, remote: Remote = None, token: Token = None, as_json: Json = False) -> None:
+    """Show where a training stands, or how it ended.
+
+    The exit code is 1 if it failed or was killed.
+    """
+    steering = steer(job, remote, token)
+    fields = steering.status()
+    if as_json:
+        print_json(fields)
+    else:
+        view.print_status(steering.job_id, fields)
+    if fields["status"] in {"failed", "killed"} and not fields["live"]:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _ask(steering: JobSteering, verb: str, data: dict[str, Any] | None, timeout_s: float | None, wait: bool) -> Any:
+    reply = steering.send(COMMANDS[verb].value, data)
+    if not wait:
+        return reply
+    with view.waiting(f"{verb}: handed to {steering.job_id}, which acts at the end of its step") as told:
+        state = wait_for(lambda: _outcome(steering, reply.command_id), timeout_s, told)
+        # The answer may come before the process has let go of its GPU, and what is started next wants it.
+        if verb in _ENDING and state.state != "failed" and is_settled(state):
+            steering.await_end(_GONE_S if timeout_s is None else min(timeout_s, _GONE_S))
+        return state
+
+
+def _outcome(steering: JobSteering, command_id: str) -> CommandState:
+    try:
+        return steering.outcome(command_id)
+    except UnreachableError as error:
+        raise UnreachableError(
+            f"Job {steering.job_id} took the command and does not answer any more.",
+            hint="It may have ended as it was asked to; look where it runs.",
+            detail=error.detail,
+        ) from error
+
+
+def _command(
+    verb: str, job: str, remote: str | None, token: str | None, options: tuple[bool, float | None, bool],
+    data: dict[str, Any] | None = None,
+) -> None:  # fmt: skip
+    no_wait, timeout_s, as_json = options
+    steering = steer(job, remote, token)
+    found = _ask(steering, verb, data, timeout_s, not no_wait)
+    if as_json:
+        print_json(found)
+    else:
+        view.print_outcome(steering.job_id, verb, found)
+    if isinstance(found, CommandState):
+        _exit(found)
+
+
+def _exit(state: CommandState) -> None:
+    if state.state == "failed":
+        raise typer.Exit(ExitCode.FAILED)
+    if not is_settled(state):
+        raise typer.Exit(ExitCode.TIMED_OUT)
+
+
+@examples("tunefleet control save my-run", "tunefleet control save my-run --no-wait")
+def save(
+    job: JobId, *, remote: Remote = None, token: Token = None, no_wait: NoWait = False, timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Save a checkpoint now; evaluates before, where the best model is tracked.
+
+    Returns when the checkpoint can be resumed from.
+    """
+    _command("save", job, remote, token, (no_wait, timeout, as_json))
+
+
+@examples("tunefleet control stop my-run")
+def stop(
+    job: JobId, *, remote: Remote = None, token: Token = None, no_wait: NoWait = False, timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """End a training at the end of its step; the script goes on to its own end.
+
+    What it saves then is its own business: with `save_strategy="no"` nothing. `save-stop` saves surely.
+    """
+    _command("stop", job, remote, token, (no_wait, timeout, as_json))
+
+
+@examples("tunefleet control save-stop my-run")
+def save_stop(
+    job: JobId, *, remote: Remote = None, token: Token = None, no_wait: NoWait = False, timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Save a checkpoint, then end the training."""
+    _command("save-stop", job, remote, token, (no_wait, timeout, as_json))
+
+
+@examples("tunefleet control abort my-run --force")
+def abort(
+    job: JobId, *, force: Force = False, remote: Remote = None, token: Token = None, no_wait: NoWait = False,
+    timeout: Timeout = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """End a training without saving anything more.
+
+    Checkpoints that were saved before stay.
+    """
+    if not force:
+        err().print(Text(f"Job {job} ends without saving; what it learned since its last checkpoint is lost.", "warn"))
+    confirm(f"Abort {job}? (--force does not ask)", yes=force, option="--force")
+    _command("abort", job, remote, token, (no_wait, timeout, as_json))
+
+
+@examples("tunefleet control pause my-run", "tunefleet run --resume my-run")
+def pause(
+    job: JobId, *, remote: Remote = None, token: Token = None, no_wait: NoWait = False, timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Save a checkpoint and end the process, so that the GPU is free; a resume goes on where it stood."""
+    _command("pause", job, remote, token, (no_wait, timeout, as_json))
+
+
+@examples("tunefleet control evaluate my-run")
+def evaluate(
+    job: JobId, *, remote: Remote = None, token: Token = None, no_wait: NoWait = False, timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Evaluate now; the random state of the training is put back after it."""
+    _command("evaluate", job, remote, token, (no_wait, timeout, as_json))
+
+
+@examples("tunefleet control set my-run learning_rate=1e-5 save_steps=200")
+def set_(
+    job: JobId,
+    pairs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY=VALUE…", help="learning_rate, logging_steps, save_steps, eval_steps or max_steps."
+        ),
+    ],
+    *,
+    remote: Remote = None, token: Token = None, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Change a running training; what is changed survives a resume."""
+    _command("set", job, remote, token, (no_wait, timeout, as_json), parse_pairs(pairs))
+
+
+@examples("tunefleet control curl my-run", "tunefleet control curl my-run save", "tunefleet control curl my-run pause")
+def curl(
+    job: JobId,
+    verb: Annotated[str, typer.Argument(metavar="VERB", help=f"status, {', '.join(COMMANDS)}.")] = "status",
+    pairs: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE…", help="For set.")] = None,
+    *,
+    remote: Remote = None,
+    as_json: Json = False,
+) -> None:
+    """Print the curl command that does the same."""
+    if verb != "status" and verb not in COMMANDS:
+        raise InputError(f"There is no {verb}.", hint=f"Take one of status, {', '.join(COMMANDS)}.")
+    steering = steer(job, None, None) if remote is None else None
+    if steering is not None and (steering.found is None or steering.found.endpoint is None or not steering.live):
+        raise ConflictError(
+            f"Job {job} has ended; nobody would answer.", hint="See the live jobs with `tunefleet control list`."
+        )
+    command = COMMANDS[verb].value if verb != "status" else None
+    line = curl_line(steering, job, remote_host(remote, None) if remote else None, command, parse_pairs(pairs or []))
+    if as_json:
+        print_json({"curl": line})
+    else:
+        out().print(line, markup=False, soft_wrap=True)
+
+
+_TABLE = (
+    (list_, "list"), (status, "status"), (save, "save"), (stop, "stop"), (save_stop, "save-stop"), (abort, "abort"),
+    (pause, "pause"), (evaluate, "evaluate"), (set_, "set"), (watch, "watch"), (curl, "curl"), (cleanup, "cleanup"),
+)  # fmt: skip
+for _function, _name in _TABLE:
+    add(app, _function, _name)

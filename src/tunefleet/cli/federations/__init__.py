@@ -1,0 +1,1 @@
+"""`tunefleet federation`: its commands and its screens."""

@@ -1,0 +1,315 @@
+"""`tunefleet federation`: many workers train one adapter, each on its own data."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from tunefleet.cli.console import Json, err, print_json, say, show_warnings
+from tunefleet.cli.federations import views as view
+from tunefleet.cli.id_lookup import one_federation
+from tunefleet.cli.lazy_group import add, examples
+from tunefleet.cli.options import Set, Yes, complete_federation, confirm, parse_duration, parse_sets
+from tunefleet.cli.session import connect
+from tunefleet.errors import InputError
+
+app = typer.Typer(help="Train one adapter with many workers, each on its own data.", invoke_without_command=True)
+
+Federation = Annotated[
+    str,
+    typer.Argument(
+        metavar="FEDERATION",
+        help="Id of a federation (fed-…) or its first characters, or its number.",
+        autocompletion=complete_federation,
+    ),
+]
+_STANDARD_INPUT = "-"
+
+
+@app.callback()
+def federation(context: typer.Context, *, as_json: Json = False) -> None:
+    """Train one adapter with many workers, each on its own data."""
+    if context.invoked_subcommand is None:
+        ls(as_json=as_json)
+
+
+@examples(
+    "tunefleet federation create --name gsm8k --min-workers 3",
+    "tunefleet federation create federation.yaml --strategy fedavg_exact",
+    "tunefleet federation create --participants ada,bob,eve --deadline 30m --rounds 20",
+)
+def create(
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="YAML with any of these; - reads standard input.")
+    ] = None,
+    *,
+    name: Annotated[str | None, typer.Option("--name", help="For people.")] = None,
+    base_model: Annotated[
+        str | None, typer.Option("--base-model", help="Model below the adapter; default: that of the first update.")
+    ] = None,
+    strategy: Annotated[
+        str | None, typer.Option("--strategy", help="How updates become one: fedavg, fedavg_exact, krum …")
+    ] = None,
+    min_workers: Annotated[int | None, typer.Option("--min-workers", help="Updates that make a round.")] = None,
+    max_workers: Annotated[int | None, typer.Option("--max-workers", help="Most workers that may take part.")] = None,
+    participants: Annotated[
+        str | None, typer.Option("--participants", metavar="NAME,…", help="Who takes part; default: whoever comes.")
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option("--deadline", metavar="TIME", help="Longest wait for the rest, such as 10m.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", help="Rounds after which it is complete.")] = None,
+    sync_every: Annotated[int | None, typer.Option("--sync-every", help="Steps between two uploads.")] = None,
+    mixed_ranks: Annotated[bool | None, typer.Option("--mixed-ranks", help="Ranks and alphas may differ.")] = None,
+    own_tokens: Annotated[
+        bool | None, typer.Option("--own-tokens", help="Each worker needs a token that is good for its name alone.")
+    ] = None,
+    data: Annotated[str | None, typer.Option("--data", help="Pushed data that is dealt out in chunks.")] = None,
+    chunk_size: Annotated[int | None, typer.Option("--chunk-size", help="Rows of a chunk.")] = None,
+    sets: Set = None,
+    hold: Annotated[bool, typer.Option("--hold", help="Do not start it yet.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Create a federation, and print the URL that its workers need."""
+    given = {
+        "name": name,
+        "base_model": base_model,
+        "strategy.name": strategy,
+        "min_workers": min_workers,
+        "max_workers": max_workers,
+        "participants": None if participants is None else _names(participants),
+        "deadline_s": None if deadline is None else parse_duration(deadline),
+        "rounds": rounds,
+        "sync_every_steps": sync_every,
+        "mixed_ranks": mixed_ranks,
+        "own_tokens": own_tokens,
+        "dataset": data,
+        "chunk_size": chunk_size,
+    }
+    spec = _read(file, {**parse_sets(sets), **{key: value for key, value in given.items() if value is not None}})
+    with connect() as client:
+        made = client.federations.create(spec, start=not hold)
+        url = client.url
+    show_warnings(spec.remarks)
+    if as_json:
+        print_json(made)
+        return
+    named = Text() if made.name == made.id else Text.assemble((made.name, "head"), " as ")
+    say(Text.assemble("Created ", named, (made.id, "id"), f", number {made.number}."))
+    if spec.own_tokens:
+        say(f"Each worker needs a URL of its own: `tunefleet federation token {made.id} --for NAME` makes it.")
+    else:
+        say(view.url_with_token(url, made.token))
+        say(
+            "This URL is all that a worker needs; it is good for this federation alone. "
+            f"`tunefleet federation token {made.id}` shows it again.",
+            style="dim",
+        )
+    if hold:
+        say(f"Start it: tunefleet federation start {made.id}", style="dim")
+
+
+def _read(file: str | None, overrides: Mapping[str, Any]) -> Any:
+    # The spec's reader takes 50 ms to import, which listing and showing do not need.
+    from tunefleet.spec.documents.federation_file import parse_federation
+
+    if file is None:
+        return parse_federation("", overrides=overrides, filename="the options")
+    if file == _STANDARD_INPUT:
+        return parse_federation(sys.stdin.read(), overrides=overrides, filename="standard input")
+    path = Path(file).expanduser()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise InputError(
+            f"There is no file {path}.", hint="FILE is a YAML file; --name gives a name, --set other values."
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as text.", hint=str(error)) from error
+    return parse_federation(text, overrides=overrides, filename=file)
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+@examples("tunefleet federation ls")
+def ls(*, as_json: Json = False) -> None:
+    """List federations, newest first."""
+    with connect() as client:
+        found = client.federations.list(limit=1000).items
+    if as_json:
+        print_json(found)
+    elif found:
+        say(view.federation_table(found))
+    else:
+        say("There are no federations. `tunefleet federation create` makes one.")
+
+
+@examples("tunefleet federation show fed-3f9c0a7be211", "tunefleet federation show 3 --json")
+def show(federation: Federation, *, as_json: Json = False) -> None:
+    """Show a federation: its rounds, its workers, and what it waits for."""
+    with connect() as client:
+        detail = client.federations.get(one_federation(client, federation))
+    if as_json:
+        print_json(detail)
+        return
+    for part in view.detail(detail):
+        say(part)
+
+
+@examples("tunefleet federation versions 3", "tunefleet federation versions 3 7")
+def versions(
+    federation: Federation,
+    version: Annotated[int | None, typer.Argument(metavar="VERSION", help="Show this one with all of it.")] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """List the versions of the adapter, or show one: who gave what, with which weight, and what was refused."""
+    if version is not None:
+        _show_version(federation, version, as_json=as_json)
+        return
+    with connect() as client:
+        found = client.federations.versions(one_federation(client, federation), limit=1000).items
+    if as_json:
+        print_json(found)
+    elif found:
+        say(view.version_table(found))
+    else:
+        say("No version yet: no round has been published.")
+
+
+def _show_version(federation: str, version: int, *, as_json: bool) -> None:
+    with connect() as client:
+        found = client.federations.version(one_federation(client, federation), version)
+    if as_json:
+        print_json(found)
+        return
+    for part in view.version_detail(found):
+        say(part)
+
+
+@examples("tunefleet federation rollback 3 6")
+def rollback(
+    federation: Federation,
+    version: Annotated[int, typer.Argument(metavar="VERSION", help="The one to bring back.")],
+    *,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Bring an earlier version back: it becomes the newest one, and workers fetch it."""
+    confirm(f"Bring version {version} of federation {federation} back?", yes=yes)
+    with connect() as client:
+        made = client.federations.rollback(one_federation(client, federation), version)
+    if as_json:
+        print_json(made)
+    else:
+        say(f"Version {made.version} is version {version} again; workers fetch it with their next poll.")
+
+
+@examples("tunefleet federation start 3")
+def start(federation: Federation, *, as_json: Json = False) -> None:
+    """Start a federation, or let it go on after a pause."""
+    with connect() as client:
+        detail = client.federations.start(one_federation(client, federation))
+    print_json(detail) if as_json else say(f"{detail.name} is {detail.status}.")
+
+
+@examples("tunefleet federation pause 3")
+def pause(federation: Federation, *, as_json: Json = False) -> None:
+    """Pause a federation: updates are kept, and no round is closed."""
+    with connect() as client:
+        detail = client.federations.pause(one_federation(client, federation))
+    print_json(detail) if as_json else say(f"{detail.name} is {detail.status}.")
+
+
+@examples("tunefleet federation cancel 3 --yes")
+def cancel(federation: Federation, *, yes: Yes = False, as_json: Json = False) -> None:
+    """End a federation for good; its versions stay."""
+    confirm(f"End federation {federation} for good?", yes=yes)
+    with connect() as client:
+        detail = client.federations.cancel(one_federation(client, federation))
+    print_json(detail) if as_json else say(f"{detail.name} is {detail.status}.")
+
+
+@examples("tunefleet federation rm 3 --yes")
+def rm(federation: Federation, *, yes: Yes = False, as_json: Json = False) -> None:
+    """Remove a federation that has ended, with its versions."""
+    confirm(f"Remove federation {federation} with all its versions?", yes=yes)
+    with connect() as client:
+        client.federations.remove(one_federation(client, federation))
+    if as_json:
+        print_json({"removed": [federation]})
+    else:
+        say(f"Removed {federation}.")
+
+
+@examples(
+    "tunefleet federation token 3",
+    "tunefleet federation token 3 --for lab-3",
+    "tunefleet federation token 3 --replace",
+    "tunefleet federation token 3 --replace --keep-old 1h",
+)
+def token(
+    federation: Federation,
+    *,
+    worker: Annotated[
+        str | None, typer.Option("--for", metavar="NAME", help="One that is good for the worker of this name alone.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take it back; print the one that is good instead.")
+    ] = False,
+    keep_old: Annotated[
+        str | None, typer.Option("--keep-old", metavar="TIME", help="So long the old one stays good, such as 1h.")
+    ] = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Print the URL and the token that workers take part with, or replace a token that has leaked."""
+    old_for_s = 0.0 if keep_old is None else parse_duration(keep_old)
+    if old_for_s and not replace:
+        raise InputError("--keep-old says how long a token that is replaced stays good.", hint="Add --replace.")
+    if worker is not None and replace:
+        raise InputError(
+            "--for and --replace do not go together.", hint="Replace first; that ends those of names, too."
+        )
+    if replace:
+        refused = "at once" if not old_for_s else f"in {keep_old}"
+        confirm(f"Refuse whoever has the token of federation {federation}, {refused}?", yes=yes)
+    with connect() as client:
+        if replace:
+            found = client.federations.replace_token(one_federation(client, federation), old_for_s=old_for_s)
+        else:
+            found = client.federations.token(one_federation(client, federation), worker=worker)
+        url = client.url
+    whole = view.url_with_token(url, found.token)
+    if as_json:
+        print_json({**found.model_dump(mode="json"), "url": whole})
+        return
+    say(whole)
+    # On standard error: scripts read the URL from standard output.
+    if found.old_until is not None:
+        err().print(Text(f"The one before is good until {found.old_until.astimezone():%Y-%m-%d %H:%M}.", style="dim"))
+    name = found.worker or "…"
+    callback = f'FederatedCallback("{url}", job_id="{found.id}", worker_id="{name}", token="{found.token}")'
+    err().print(Text(callback, style="dim"))
+
+
+for _function, _name in (
+    (create, "create"),
+    (ls, "ls"),
+    (show, "show"),
+    (versions, "versions"),
+    (rollback, "rollback"),
+    (start, "start"),
+    (pause, "pause"),
+    (cancel, "cancel"),
+    (rm, "rm"),
+    (token, "token"),
+):
+    add(app, _function, _name)

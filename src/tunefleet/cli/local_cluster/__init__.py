@@ -1,0 +1,1 @@
+"""A server and workers on this machine: `up`, `demo`, `simulate`, `uninstall`."""

@@ -1,0 +1,341 @@
+"""A fleet on this machine: one server and its workers as child processes, kept alive as long as the parent lives.
+
+    <data>/up.lock, up.json    the parent that has this folder, and its children
+    <data>/logs/               output of server and workers
+    <data>/results/            the worker's results folder (results-2, … for further workers)
+
+The children end when the parent is killed; trainings go on, and the next fleet on the folder adopts them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import psutil
+from filelock import FileLock, Timeout
+
+from tunefleet.certificate import opened
+from tunefleet.cli.local_cluster import child_environment
+from tunefleet.cli.local_cluster import local_address as here
+from tunefleet.cli.local_cluster.process import Child
+from tunefleet.cli.local_cluster.saved_connection import SavedServer
+from tunefleet.client import Client, trust
+from tunefleet.client.connection import Connection
+from tunefleet.errors import MachineError, TunefleetError, UnreachableError
+from tunefleet.settings import ClientSettings, ServerSettings, load
+from tunefleet.worker.state import StateFolder
+
+logger = logging.getLogger(__name__)
+
+_READY_S: Final = 60.0
+_WATCH_S: Final = 0.1
+_LOOK_S: Final = 0.2
+_SERVER_STOP_S: Final = 20.0
+_WORKER_STOP_S: Final = 90.0
+_HEED_S: Final = 20.0
+_ORPHANS_S: Final = 10.0
+
+
+class LocalFleet:
+    """A server with workers on this machine; a context manager.
+
+    Args:
+        data: The data folder; default: the server's.
+        host: Address to listen on; default: the server's.
+        port: Port to listen on; default: the server's.
+        workers: How many workers.
+        environment: Variables for the children, on top of this process's.
+        save_client: Write `client.json`, so that CLI and SDK of this user find the server while it runs.
+        adopt_files: Take files and folder as the database's, whosever they were.
+    """
+
+    def __init__(
+        self,
+        data: Path | None = None,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+        workers: int = 1,
+        environment: Mapping[str, str] | None = None,
+        save_client: bool = True,
+        adopt_files: bool = False,
+    ) -> None:
+        self._settings = load(ServerSettings, data=data, host=host, port=port)
+        if self._settings.ca_file is not None:
+            trust.use(self._settings.ca_file)  # as the server itself: it may stand in `.env`
+        self._certificate = opened(self._settings.tls_cert_file, self._settings.tls_key_file)
+        self.data = self._settings.data_dir.absolute()
+        self.host = self._settings.host
+        self.port = self._settings.port
+        self._workers = workers
+        self._adopt_files = adopt_files
+        self._extra = dict(environment or {})
+        self._save_client = save_client
+        self._saved: SavedServer | None = None
+        self._lock = FileLock(self.data / "up.lock")
+        self._note = self.data / "up.json"
+        self._children: list[Child] = []
+        self._stopping = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="fleet", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """The server's base URL, as seen from this machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
+        if self._certificate is None:
+            return f"http://{host}:{self.port}"
+        return f"https://{here.name_of(self._certificate.facts, host)}:{self.port}"
+
+    @property
+    def key(self) -> str:
+        """The key of the first administrator; there once the fleet was started."""
+        return self._key("admin")
+
+    @property
+    def logs(self) -> Path:
+        """Folder with the output of server and workers."""
+        return self.data / "logs"
+
+    def results_dir(self, index: int = 0) -> Path:
+        """Return the results folder of a worker, counted from 0."""
+        return self.data / ("results" if index == 0 else f"results-{index + 1}")
+
+    def pid(self, name: str) -> int | None:
+        """Return the process id of `server`, `worker`, `worker-2` …; `None` while it does not run."""
+        return next((child.pid for child in self._children if child.name == name), None)
+
+    def start(self) -> Self:
+        """Take the data folder, start server and workers, and wait until the server answers.
+
+        Raises:
+            MachineError: If the folder is another fleet's or cannot be used, the port is taken, or a child does not
+                start; in the child's own words.
+        """
+        self._take_folder()
+        try:
+            self._start_children()
+        except BaseException:
+            self.stop(keep_jobs=True)
+            raise
+        self._keeper.start()
+        if self._save_client:
+            self._saved = SavedServer(load(ClientSettings).client_file, Connection(self.url, self.key))
+        return self
+
+    def await_workers(self, patience_s: float, stop: threading.Event | None = None) -> tuple[str, ...]:
+        """Wait until the server has heard of every worker that was started.
+
+        Args:
+            patience_s: How long at most.
+            stop: Ends the waiting when it is set.
+
+        Returns:
+            The ids of those that are there, in order; fewer than were started if the time was too short.
+        """
+        stop = stop or threading.Event()
+        deadline = time.monotonic() + patience_s
+        with Client(self.url, self.key, patience_s=0.0) as client:
+            while True:
+                found = self._present(client)
+                if len(found) == self._workers or time.monotonic() >= deadline or stop.wait(_LOOK_S):
+                    return found
+
+    def _present(self, client: Client) -> tuple[str, ...]:
+        try:
+            # A worker's row may stand there from an earlier run on this folder: its process tells them apart.
+            here = {
+                view.capabilities.pid: view.id
+                for view in client.workers.list(limit=1000).items
+                if view.status == "online"
+            }
+        except UnreachableError:
+            return ()
+        found = []
+        for child in self._children:
+            if child.name != "server" and child.pid in here:
+                found.append(here[child.pid])
+                child.called = f"Worker {found[-1]}"
+        return tuple(found)
+
+    def stop(self, *, keep_jobs: bool = False) -> None:
+        """End workers, then the server; may be called again.
+
+        Args:
+            keep_jobs: Leave running trainings alive, for the next fleet to adopt. Otherwise each saves a checkpoint
+                if that is quick, ends, and goes on from its newest checkpoint in the next fleet on this folder.
+        """
+        self._stopping.set()
+        if self._keeper.is_alive():
+            self._keeper.join()
+        workers = [child for child in self._children if child.name != "server"]
+        number = signal.SIGTERM if keep_jobs else signal.SIGINT
+        for index, child in enumerate(workers):
+            self._await_heed(index, child)
+            child.signal(number)
+        for child in workers:
+            child.stop(number, patience_s=_WORKER_STOP_S)
+        for child in self._children:
+            child.stop(signal.SIGTERM, patience_s=_SERVER_STOP_S)
+        if self._saved is not None:
+            self._saved.put_back()
+        self._lock.release()
+
+    def kill(self) -> None:
+        """End server and workers at once, without a word; trainings live on."""
+        self._stopping.set()
+        for child in self._children:
+            child.kill()
+        if self._saved is not None:
+            self._saved.put_back()
+
+    def login_link(self) -> str:
+        """Return a link that logs a browser in, once."""
+        with Client(self.url, self.key) as client:
+            return client.login_code().url
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _take_folder(self) -> None:
+        try:
+            self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock.acquire(timeout=0)
+        except FileExistsError:
+            raise MachineError(
+                f"{self.data} is a file, not a folder.", hint="Choose a folder, new or old, with --data."
+            ) from None
+        except Timeout:
+            raise MachineError(
+                f"`tunefleet up` already runs on {self.data}{self._owner_text()}.",
+                hint="Use that one, stop it, or choose another folder with --data.",
+            ) from None
+        except OSError as error:
+            raise MachineError(
+                f"The data folder {self.data} cannot be used: {error.strerror or error}.",
+                hint="Mend its permissions, or choose another folder with --data.",
+            ) from error
+        self._end_orphans()
+
+    def _start_children(self) -> None:
+        arguments = ["--data", str(self.data), "--host", self.host, "--port", str(self.port)]
+        arguments += ["--adopt-files"] if self._adopt_files else []
+        log = self.logs / "server.log"
+        environment = child_environment.to_server(self._settings, self._extra)
+        program = "tunefleet.api.process"
+        server = Child("server", "tunefleet.api", arguments, environment=environment, log=log, program=program)
+        self._children.append(server)
+        server.start()
+        self._await_server(server)
+        for index in range(self._workers):
+            worker = self._worker(index)
+            self._children.append(worker)
+            worker.start()
+        self._write_note()
+
+    def _worker(self, index: int) -> Child:
+        name = "worker" if index == 0 else f"worker-{index + 1}"
+        arguments = ["--server", self.url, "--results-dir", str(self.results_dir(index))]
+        environment = child_environment.to_worker(
+            self._settings, self._extra, key=self._key("worker"), number=index + 1, of=self._workers
+        )
+        return Child(name, "tunefleet.worker", arguments, environment=environment, log=self.logs / f"{name}.log")
+
+    def _await_server(self, server: Child) -> None:
+        deadline = time.monotonic() + _READY_S
+        while time.monotonic() < deadline:
+            if not server.running:
+                words = server.last_words() or f"The server ended with code {server.returncode}."
+                raise MachineError(words, detail=str(server.log))
+            if self._answers():
+                return
+            time.sleep(0.05)
+        raise MachineError(f"The server does not answer at {self.url}.", hint=f"Its log is {server.log}.")
+
+    def _await_heed(self, index: int, worker: Child) -> None:
+        """Wait until a worker heeds signals: one that is still importing would die, and leave its jobs alone."""
+        state = StateFolder(self.results_dir(index))
+        deadline = time.monotonic() + _HEED_S
+        while worker.running and not state.heeded_by(worker.pid) and time.monotonic() < deadline:
+            time.sleep(_WATCH_S)
+
+    def _answers(self) -> bool:
+        if not self._key_file("admin").exists():
+            return False
+        try:
+            with Client(self.url, self.key, patience_s=0.0) as client:
+                # Our key works with our server alone: whoever else has the port does not count.
+                return client.info().authenticated
+        except UnreachableError:
+            return False
+        except TunefleetError as error:
+            logger.debug("Something else answers at %s: %s", self.url, error)
+            return False
+
+    def _keep(self) -> None:
+        while not self._stopping.wait(_WATCH_S):
+            before = [child.pid for child in self._children]
+            for child in self._children:
+                child.keep()
+            if before != [child.pid for child in self._children]:
+                self._write_note()
+
+    def _write_note(self) -> None:
+        pids = [pid for child in self._children if (pid := child.pid) is not None]
+        children = [[pid, started] for pid in pids if (started := _started_at(pid)) is not None]
+        self._note.write_text(json.dumps({"pid": os.getpid(), "children": children}), encoding="utf-8")
+
+    def _end_orphans(self) -> None:
+        """End what a killed parent left; its children notice by themselves within a second, but may be slow to end."""
+        left = [pid for pid, started in self._noted().get("children", []) if _started_at(pid) == started]
+        processes = [psutil.Process(pid) for pid in left if psutil.pid_exists(pid)]
+        for process in processes:
+            logger.info("Ending process %d of an earlier `tunefleet up` that was killed.", process.pid)
+            process.terminate()
+        _, stubborn = psutil.wait_procs(processes, timeout=_ORPHANS_S)
+        for process in stubborn:
+            process.kill()
+
+    def _owner_text(self) -> str:
+        pid = self._noted().get("pid")
+        return f" (pid {pid})" if isinstance(pid, int) else ""
+
+    def _noted(self) -> dict[str, Any]:
+        try:
+            noted = json.loads(self._note.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return noted if isinstance(noted, dict) else {}
+
+    def _key_file(self, role: str) -> Path:
+        return self.data / "keys" / f"{role}.key"
+
+    def _key(self, role: str) -> str:
+        try:
+            return self._key_file(role).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise MachineError(
+                f"The {role} key {self._key_file(role)} cannot be read: {error.strerror}.",
+                hint="Create a key with `tunefleet keys create` and put it there, or start with an empty data folder.",
+            ) from error
+
+
+def _started_at(pid: int) -> float | None:
+    """Return when a process began, which with its pid identifies it; `None` if there is none."""
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.Error:
+        return None

@@ -1,0 +1,110 @@
+"""`tunefleet artifacts`: what tasks produced."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tunefleet.cli import formatting
+from tunefleet.cli.console import Json, print_json, say
+from tunefleet.cli.id_lookup import one_task
+from tunefleet.cli.lazy_group import add, examples
+from tunefleet.cli.models import deliver as delivery
+from tunefleet.cli.options import Artifact, complete_task
+from tunefleet.cli.session import connect
+from tunefleet.cli.tasks.show import artifact_table
+from tunefleet.cli.transfers import transfer_bar
+
+app = typer.Typer(help="List and fetch what tasks produced.", no_args_is_help=True)
+
+
+@examples("tunefleet artifacts ls", "tunefleet artifacts ls task-3f9a")
+def ls(
+    task: Annotated[
+        str | None, typer.Argument(metavar="TASK", help="Only of this task.", autocompletion=complete_task)
+    ] = None,
+    *,
+    kind: Annotated[str | None, typer.Option("--kind", help="Only this kind, such as adapter.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List artifacts, newest first."""
+    with connect() as client:
+        task_id = client.tasks.get(one_task(client, task)).id if task else None
+        found = tuple(client.artifacts.iterate(task_id=task_id, kind=kind))
+    if as_json:
+        print_json(found)
+    elif found:
+        say(artifact_table(found))
+    else:
+        say("No artifacts yet.")
+
+
+@examples(
+    "tunefleet artifacts get art-81c2",
+    "tunefleet artifacts get adapter ./my-adapter --task task-3f9a",
+)
+def get(
+    artifact: Artifact,
+    dest: Annotated[Path | None, typer.Argument(metavar="FOLDER", help="Where to; default: ./NAME.")] = None,
+    *,
+    task: Annotated[
+        str | None, typer.Option("--task", help="The task whose output it is.", autocompletion=complete_task)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Download an artifact; what is there already is checked and kept. `TASK/NAME` names the output of a task, too.
+
+    A file that is there and differs is replaced only where you name the FOLDER.
+    """
+    if task is None and artifact.startswith("task-") and "/" in artifact:
+        task, _, artifact = artifact.partition("/")
+    with connect(patience_s=10.0, refused_s=None) as client, transfer_bar() as on_progress:
+        named = dest is not None
+        if task:
+            folder = dest or _folder_for(artifact, "artifact")
+            meant = client.tasks.get(one_task(client, task)).id  # artifacts are listed by the whole id
+            where = client.tasks.fetch_output(meant, artifact, folder, overwrite=named, on_progress=on_progress)
+        else:
+            detail = client.artifacts.get(artifact)
+            folder = dest or _folder_for(detail.name, detail.id)
+            where = client.artifacts.fetch(detail.id, folder, overwrite=named, on_progress=on_progress)
+    if as_json:
+        print_json({"path": str(where.resolve())})
+    else:
+        say(f"Fetched {artifact} to {where}.")
+
+
+def _folder_for(name: str, otherwise: str) -> Path:
+    """Return the folder for an artifact; whoever has named it chooses neither `.git` nor a path."""
+    last = Path(name).name
+    return Path(last if last[:1].isalnum() else otherwise)
+
+
+@examples(
+    "tunefleet artifacts deliver task-3f9a",
+    "tunefleet artifacts deliver task-3f9a --to https://example.org/results --header 'Authorization: Bearer KEY'",
+)
+def deliver(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="Whose result.", autocompletion=complete_task)],
+    *,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="URL", help="Default: the address or bucket in its document.")
+    ] = None,
+    header: Annotated[list[str] | None, typer.Option("--header", help="NAME: VALUE, sent with each request.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Send a task's result and files from the server to an address or bucket; nothing is computed again."""
+    with connect(patience_s=10.0, refused_s=None) as client, transfer_bar() as on_progress:
+        meant = one_task(client, task)
+        sent = delivery.deliver(client, meant, to=to, headers=header or (), on_progress=on_progress)
+    if as_json:
+        print_json(asdict(sent))
+    else:
+        say(f"Sent the result of {sent.task_id} and {formatting.plural(len(sent.files), 'file')} to {sent.url}.")
+
+
+for _function, _name in ((ls, "ls"), (get, "get"), (deliver, "deliver")):
+    add(app, _function, _name)

@@ -1,0 +1,99 @@
+"""Send what the server has of a task to another receiver, from this machine."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tunefleet.client import Client
+from tunefleet.client.external.outward import IntoBucket, Outward, Receiver
+from tunefleet.client.external.ssrf_guard import shown
+from tunefleet.client.transfer import OnProgress
+from tunefleet.errors import InputError
+from tunefleet.runtime.secrets.resolver import Secrets
+from tunefleet.schemas.api import TaskDetail
+from tunefleet.schemas.compat.task_results import RESULT_NAMES, SINGLE_FILE, ResultEnvelope
+from tunefleet.settings import SecretSettings, load, secret_variables
+from tunefleet.spec.options.output import DestinationSpec
+
+_ANYWHERE: Final = ("0.0.0.0/0", "::/0")
+"""Whoever types the command may reach from here what this machine can reach, but for metadata services."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What was delivered, and to whom."""
+
+    task_id: str
+    url: str
+    files: tuple[str, ...]
+
+
+def deliver(client: Client, task: str, *, to: str | None, headers: Iterable[str], on_progress: OnProgress) -> Sent:
+    """Fetch result and files of a task from the server, and send them.
+
+    Args:
+        client: The server.
+        task: The task's id, or its beginning.
+        to: The address; null for the address or bucket in the document.
+        headers: `NAME: VALUE` each, beside those in the document.
+        on_progress: Told how far downloads are.
+
+    Raises:
+        InputError: If there is no address or no result, or the receiver refuses it.
+        UnreachableError: If the receiver does not answer.
+    """
+    detail = client.tasks.get(task)
+    outward, where = _outward(detail, to, headers)
+    files = {file.name: file for file in client.tasks.files(detail.id).files}
+    result = next((files[name] for name in reversed(RESULT_NAMES) if name in files), None)
+    if result is None:
+        raise InputError(f"The server has no result of {detail.id}.", hint=f"The task is {detail.status}.")
+    # As the worker does: what is a file by itself, whatever its kind; of a trained folder that is the archive.
+    single = {made.name for made in client.artifacts.iterate(task_id=detail.id) if made.metadata.get(SINGLE_FILE)}
+    sent = []
+    with tempfile.TemporaryDirectory(prefix="tunefleet-deliver-") as folder:
+        for file in files.values():
+            if file.name in single and file.name not in RESULT_NAMES:
+                path = Path(folder, file.name)
+                client.tasks.fetch_file(detail.id, file, path, on_progress=on_progress)
+                outward.file(detail.id, path)
+                path.unlink()
+                sent.append(file.name)
+        path = Path(folder, result.name)
+        client.tasks.fetch_file(detail.id, result, path)
+        outward.result(ResultEnvelope.model_validate_json(path.read_bytes()))
+    return Sent(detail.id, where, tuple(sent))
+
+
+def _outward(task: TaskDetail, to: str | None, headers: Iterable[str]) -> tuple[Outward | IntoBucket, str]:
+    """Return who sends, and where to, for a person."""
+    raw = (task.spec.get("output") or {}).get("destination") or {}
+    wanted = DestinationSpec.model_validate(raw)
+    url = to or wanted.url
+    if url is None:
+        raise InputError("The task's document names no address.", hint="Name one with --to.")
+    settings = load(SecretSettings)
+    secrets = Secrets(secret_variables(), settings.secrets_dir, settings.secrets_limits)
+    if to is None and wanted.type == "s3":
+        if any(headers):
+            raise InputError("--header is for an address; the document names a bucket.", hint="Leave it out.")
+        secrets.check({"output": {"destination": raw}}, task.kind, None)
+        return IntoBucket(*secrets.fill([url, wanted.access_key, wanted.secret_key])), url
+    # What the document sends is meant for the document's address.
+    known = {} if to is not None else dict(wanted.headers or {})
+    given = dict(_header(text) for text in headers)
+    address, sent = str(secrets.fill(url)), {**known, **given}
+    secrets.check_sent([url, sent], address)
+    receiver = Receiver(address, wanted.method, secrets.fill(sent), wanted.timeout_s)
+    return Outward(receiver, allowed=_ANYWHERE), shown(address)
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise InputError(f"{text!r} is no header.", hint="Write it like 'NAME: VALUE'.")
+    return name.strip(), value.strip()

@@ -1,0 +1,60 @@
+"""`tunefleet login`: save a server's URL and key for this user."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from tunefleet.cli.console import Json, print_json, say
+from tunefleet.cli.lazy_group import examples
+from tunefleet.cli.session import connect
+from tunefleet.client import Client
+from tunefleet.client.connection import Connection, normalise, write_client_file
+from tunefleet.errors import AuthError
+from tunefleet.settings import ClientSettings, load
+
+
+@examples("tunefleet login http://gpu-box:8000", "tunefleet login http://gpu-box:8000 < key.txt", "tunefleet login")
+def login(
+    url: Annotated[str | None, typer.Argument(metavar="URL", help="The server; without it: a link.")] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Save a server's URL and key, or print a login link.
+
+    The key is asked for, or read from standard input: on the command line everybody on this machine could see it.
+    The link opens one browser session on the server that this user is logged in to, once and within ten minutes.
+    """
+    if url is None:
+        _print_link(as_json=as_json)
+    else:
+        _save(normalise(url), as_json=as_json)
+
+
+def _print_link(*, as_json: bool) -> None:
+    with connect() as client:
+        code = client.login_code()
+    if as_json:
+        print_json(code)
+    else:
+        say(code.url)
+
+
+def _save(base: str, *, as_json: bool) -> None:
+    secret = typer.prompt(f"API key for {base}", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read()
+    secret = secret.strip()
+    if not secret:
+        raise AuthError("No key was given.", hint="An admin makes one with `tunefleet keys create NAME`.")
+    with Client(base, secret, patience_s=2.0) as client:
+        info = client.info()
+    if not info.authenticated:
+        raise AuthError(f"{base} does not know this key.", hint="It may be revoked, or of another server.")
+    file = load(ClientSettings).client_file
+    write_client_file(file, Connection(base, secret))
+    if as_json:
+        print_json(info)
+    else:
+        say(Text.assemble("Logged in to ", (base, "head"), f" as {info.owner} ({info.role}). Saved in {file}."))

@@ -1,0 +1,125 @@
+"""`tunefleet compare`: evaluations of several tasks beside each other."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from tunefleet.analysis.evaluation.comparison import Difference, Items, Row
+from tunefleet.analysis.evaluation.comparison import compare as put_beside
+from tunefleet.cli.console import Json, print_json, say, table
+from tunefleet.cli.id_lookup import one_task
+from tunefleet.cli.lazy_group import examples
+from tunefleet.cli.options import complete_task
+from tunefleet.cli.session import connect
+from tunefleet.cli.tasks import results
+from tunefleet.client import Client
+from tunefleet.errors import InputError, NotFoundError
+from tunefleet.schemas.api import TaskDetail
+from tunefleet.spec.tasks.evaluate_task import ITEMS_FOLDER
+
+_STYLES = {"better": "green", "worse": "red", "none": "dim"}
+_WORDS = {"better": "better", "worse": "worse", "none": "no difference shown"}
+
+
+@examples("tunefleet compare task-3f9a task-81c2", "tunefleet compare task-3f9a task-81c2 --json | jq .metrics")
+def compare(
+    tasks: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TASK…", help="The first is what others are held against.", autocompletion=complete_task
+        ),
+    ],
+    *,
+    force: Annotated[
+        bool, typer.Option("--force", help="Put beside each other what was measured otherwise, too.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare evaluations: their metrics, and how sure a difference is."""
+    with connect() as client, tempfile.TemporaryDirectory(prefix="tunefleet-compare-") as folder:
+        details = [_ended(client, one_task(client, task)) for task in dict.fromkeys(tasks)]
+        found = {detail.id: results.executor_result(detail) for detail in details}
+        rows = put_beside(found, _items(client, Path(folder)), force=force)
+    if as_json:
+        print_json({"tasks": list(found), "metrics": [row.as_json() for row in rows]})
+        return
+    _print(details, found, rows)
+
+
+def _ended(client: Client, task_id: str) -> TaskDetail:
+    detail = client.tasks.get(task_id)
+    if detail.status != "completed":
+        raise InputError(
+            f"{detail.id} is {detail.status}: it has no metrics.", hint=f"See it with `tunefleet show {detail.id}`."
+        )
+    return detail
+
+
+def _items(client: Client, folder: Path) -> Items:
+    fetched: dict[str, Path | None] = {}
+
+    def find(task_id: str, file: str) -> Path | None:
+        if task_id not in fetched:
+            try:
+                where = client.tasks.fetch_output(task_id, ITEMS_FOLDER, folder / task_id)
+            except NotFoundError:
+                fetched[task_id] = None  # they were removed; the metrics are compared without them
+            else:
+                fetched[task_id] = where
+        root = fetched[task_id]
+        return None if root is None else root / Path(file).name
+
+    return find
+
+
+def _print(details: list[TaskDetail], found: dict[str, dict[str, Any]], rows: list[Row]) -> None:
+    made = table("metric", *(Text(detail.id) for detail in details), "difference")
+    for row in rows:
+        arrow = "↑" if row.higher_is_better else "↓"
+        cells = [_value(value) for value in row.values]
+        made.add_row(f"{row.metric} {arrow}", *cells, _differences(row))
+    say(made)
+    for detail in details:
+        result = found[detail.id]
+        weights = result.get("checkpoint") or ", ".join(result.get("adapters") or ()) or None
+        say(
+            f"{detail.id}: {result.get('model_name')}{f' with {weights}' if weights else ''} ({detail.name})",
+            style="dim",
+        )
+    if not all(row.comparable for row in rows):
+        say("Measured otherwise, put beside each other by --force: no difference is told.", style="dim")
+
+
+def _value(metric: dict[str, Any] | None) -> Text:
+    if metric is None:
+        return Text("–", style="dim")
+    text = Text(_number(metric["value"]))
+    if metric["low"] is not None:
+        text.append(f" [{_number(metric['low'])}, {_number(metric['high'])}]", style="dim")
+    return text
+
+
+def _differences(row: Row) -> Text:
+    parts = [_difference(each) for each in row.differences[1:] if each is not None]
+    return Text("\n").join(parts)
+
+
+def _difference(each: Difference) -> Text:
+    shape = "×{:.4g}" if each.factor else "{:+.4g}"
+    text = Text(shape.format(each.value))
+    if each.low is not None and each.high is not None:
+        text.append(f" [{shape.format(each.low)}, {shape.format(each.high)}]")
+    if each.p is not None:
+        text.append(f" p={each.p:.3g}")
+    if each.low is not None or each.p is not None:
+        text.append(f" {_WORDS[each.verdict]}", style=_STYLES[each.verdict])
+    return text
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"

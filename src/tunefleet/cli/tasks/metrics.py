@@ -1,0 +1,86 @@
+"""`tunefleet metrics`: what a task has measured, as a table, a curve or JSON."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from tunefleet.cli import formatting
+from tunefleet.cli.console import Json, out, print_json, say, table
+from tunefleet.cli.id_lookup import one_task
+from tunefleet.cli.lazy_group import examples
+from tunefleet.cli.options import TaskId
+from tunefleet.cli.session import connect
+from tunefleet.cli.tasks import chart
+from tunefleet.errors import NotFoundError
+from tunefleet.schemas.api import MetricsView
+
+_PREFERRED = ("reward", "eval_reward", "rewards/accuracies", "loss", "eval_loss", "learning_rate", "grad_norm", "epoch")
+_MOST_COLUMNS = 6
+_CHART_ROWS = 14
+
+
+@examples(
+    "tunefleet metrics task-3f9a",
+    "tunefleet metrics task-3f9a --plot --name loss --name eval_loss",
+    "tunefleet metrics task-3f9a --max-points 0 --json > points.json",
+)
+def metrics(
+    task: TaskId,
+    *,
+    name: Annotated[list[str] | None, typer.Option("--name", help="Only these values, such as loss.")] = None,
+    series: Annotated[
+        str, typer.Option("--series", help="Series; a second Trainer of a script has its own.")
+    ] = "train",
+    plot: Annotated[bool, typer.Option("--plot", "-p", help="Draw curves.")] = False,
+    max_points: Annotated[int, typer.Option("--max-points", min=0, help="Down-sample to so many; 0 for all.")] = 400,
+    as_json: Json = False,
+) -> None:
+    """Print or plot what a task has measured."""
+    with connect() as client:
+        task = one_task(client, task)
+        view = client.tasks.metrics(task, series=series, names=name, max_points=max_points or None)
+        if name and not view.points:
+            known = client.tasks.metrics(task, series=series, max_points=2).names
+            if known:
+                raise NotFoundError(f"{task} has not measured {name[0]}.", hint=f"It has: {', '.join(known)}.")
+    if as_json:
+        print_json(view)
+        return
+    if not view.points:
+        say(f"{view.task_id} has not measured anything yet.")
+        return
+    names = name or [known for known in _PREFERRED if known in view.names] or list(view.names)
+    if plot:
+        _plot(view, names if name else [known for known in names if known in _plotted(view)])
+    else:
+        _print_table(view, names[:_MOST_COLUMNS])
+
+
+def _plotted(view: MetricsView) -> set[str]:
+    """Return what is plotted unasked: what a training is about, a reward if it has one."""
+    return {"reward", "eval_reward"} if "reward" in view.names else {"loss", "eval_loss"}
+
+
+def _plot(view: MetricsView, names: list[str]) -> None:
+    for wanted in names or list(view.names)[:1]:
+        points = [
+            (point.step, value) for point in view.points if (value := chart.numbers(point.values, wanted)) is not None
+        ]
+        drawn = chart.curve(points, title=wanted, width=min(out().width, 100), height=_CHART_ROWS)
+        say(
+            drawn
+            if drawn.plain
+            else Text(f"{wanted}: one point, {formatting.number(points[0][1])}" if points else wanted)
+        )
+
+
+def _print_table(view: MetricsView, names: list[str]) -> None:
+    listing = table("step", *names, right=("step", *names))
+    for point in view.points:
+        listing.add_row(str(point.step), *(formatting.number(point.values.get(wanted)) for wanted in names))
+    say(listing)
+    if view.total > len(view.points):
+        say(f"{len(view.points)} of {view.total} points; --max-points 0 shows all.", style="dim")

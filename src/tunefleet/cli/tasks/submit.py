@@ -1,0 +1,186 @@
+"""`tunefleet submit` and `tunefleet follow`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.text import Text
+
+from tunefleet.cli import formatting
+from tunefleet.cli.console import Json, err, out, print_json, say, show_warnings
+from tunefleet.cli.lazy_group import examples
+from tunefleet.cli.options import Set, TaskOrWorkflow, is_workflow, parse_sets
+from tunefleet.cli.session import connect
+from tunefleet.cli.tasks import task_view, workflow_view
+from tunefleet.cli.tasks.task_commands import run_time
+from tunefleet.cli.tasks.unschedulable_notice import Lookout
+from tunefleet.cli.tasks.why import show_dry_run
+from tunefleet.cli.transfers import transfer_bar
+from tunefleet.client import Client, Run
+from tunefleet.client.submission import override, read_document
+from tunefleet.errors import Fault, SpecError
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.api import TaskDetail, WorkflowDetail
+
+_STANDARD_INPUT = "-"
+
+
+@examples(
+    "tunefleet submit sft.yaml --follow",
+    "tunefleet submit sft.yaml --set training.learning_rate=1e-4 --set lora.r=32",
+    "tunefleet submit sft.yaml --dry-run",
+    "tunefleet submit sft.yaml --wait --json | jq .result.result.losses",
+)
+def submit(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The document; - reads standard input.")],
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show the task live until it ends.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Return when the task ends; show nothing.")] = False,
+    timeout_s: Annotated[float | None, typer.Option("--timeout", min=0, help="Longest --wait, in seconds.")] = None,
+    sets: Set = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Refuse what no present worker could ever run; --wait does not wait for it."),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Submit nothing; say where each task would go, and why.")
+    ] = False,
+    idempotency_key: Annotated[
+        str | None, typer.Option("--idempotency-key", help="The same key submits once, however often it is sent.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Submit a workflow document; local files it names are uploaded.
+
+    The document is checked whole before anything is sent. With --follow or --wait the exit code tells how the task
+    ended; Ctrl-C leaves it running.
+    """
+    source = sys.stdin.read() + "\n" if file == _STANDARD_INPUT else Path(file)
+    if dry_run:
+        _dry_run(source, file, parse_sets(sets), as_json=as_json)
+    with connect() as client:
+        with transfer_bar() as on_progress:
+            run = client.submit(
+                source,
+                overrides=parse_sets(sets),
+                idempotency_key=idempotency_key,
+                strict=strict,
+                on_progress=on_progress,
+            )
+        show_warnings(run.workflow.warnings)
+        if not as_json:
+            _announce(run, listed=not (follow and out().is_terminal))
+        if not follow and not wait:
+            if as_json:
+                print_json(run.workflow)
+            return
+        if len(run.workflow.tasks) > 1:
+            shown = follow and not as_json
+            _end_of_all(client, run.workflow.id, follow=shown, timeout_s=timeout_s, strict=strict, as_json=as_json)
+        ended = _watch(client, run, follow=follow and not as_json, timeout_s=timeout_s, strict=strict)
+        _report(client, ended, as_json=as_json)
+
+
+def _dry_run(source: Path | str, file: str, overrides: Mapping[str, Any], *, as_json: bool) -> NoReturn:
+    text, _ = override(read_document(source)[0], overrides, filename=file)
+    with connect() as client:
+        reply = client.workflows.validate(text, file, dry_run=True)
+    if not reply.ok:  # the server is of another version: here the document is good
+        raise SpecError([Fault(**each.model_dump()) for each in reply.faults], filename=file)
+    raise typer.Exit(show_dry_run(reply, as_json=as_json))
+
+
+def _end_of_all(
+    client: Client, workflow_id: str, *, follow: bool, timeout_s: float | None, as_json: bool, strict: bool = False
+) -> NoReturn:
+    """Wait for a workflow of several tasks, and leave with the exit code that tells how it ended."""
+    if follow:
+        say()
+        ended = workflow_view.follow(client, workflow_id)
+    else:
+        try:
+            look = Lookout(strict=strict).workflow
+            ended = client.workflows.wait(workflow_id, timeout_s=timeout_s, on_update=look)
+        except KeyboardInterrupt:
+            err().print(f"\nThe workflow goes on. See it with `tunefleet follow {workflow_id}`.")
+            ended = None
+    if ended is not None and as_json:
+        print_json(ended)
+    elif ended is not None and not (follow and out().is_terminal):
+        if follow:
+            say()
+        say(workflow_view.screen(ended))
+    raise typer.Exit(workflow_view.exit_code(ended))
+
+
+def _announce(run: Run, *, listed: bool) -> None:
+    """Say what was submitted.
+
+    Args:
+        run: What.
+        listed: Whether to list several tasks; else they are shown in a moment.
+    """
+    if len(run.workflow.tasks) > 1:
+        _announce_stages(run.workflow, listed=listed)
+        return
+    task = run.task
+    say(Text.assemble("Submitted ", (task.name, "head"), " as ", (task.id, "id"), "."))
+    if task.why and not any(task.why in warning for warning in run.workflow.warnings):
+        say(task.why[:1].upper() + task.why[1:], style="dim")
+    say(f"Follow it: tunefleet follow {task.id}", style="dim")
+
+
+def _announce_stages(workflow: WorkflowDetail, *, listed: bool) -> None:
+    count = formatting.plural(len(workflow.tasks), "task")
+    say(Text.assemble("Submitted ", (workflow.name, "head"), " as ", (workflow.id, "id"), f" with {count}."))
+    if listed:
+        say(workflow_view.stage_table(workflow.tasks))
+        say(f"Follow it: tunefleet follow {workflow.id}", style="dim")
+
+
+def _watch(client: Client, run: Run, *, follow: bool, timeout_s: float | None, strict: bool) -> TaskDetail | None:
+    if follow:
+        say()
+        return task_view.follow_or_leave(client, run.task_id)
+    try:
+        return client.tasks.wait(run.task_id, timeout_s=timeout_s, on_update=Lookout(strict=strict).task)
+    except KeyboardInterrupt:
+        err().print(f"\nThe task goes on. See it with `tunefleet follow {run.task_id}`.")
+        return None
+
+
+def _report(client: Client, task: TaskDetail | None, *, as_json: bool) -> None:
+    if task is not None and as_json:
+        print_json(task)
+    elif task is not None:
+        _summary(client, task)
+    raise typer.Exit(task_view.exit_code_for(task))
+
+
+def _summary(client: Client, task: TaskDetail) -> None:
+    say()
+    if task.status == TaskStatus.FAILED:
+        task_view.failure_screen(out(), client, task)
+        return
+    say(Text.assemble((task.name, "head"), f" {task.status} after {run_time(task) or formatting.duration(0.0)}."))
+    say(f"See it: tunefleet show {task.id}", style="dim")
+    say(f"Fetch:  tunefleet artifacts ls {task.id}", style="dim")
+
+
+@examples("tunefleet follow task-3f9a", "tunefleet follow wf-81c2")
+def follow(task: TaskOrWorkflow, *, as_json: Json = False) -> None:
+    """Show a task, or all tasks of a workflow, live until the end.
+
+    Ctrl-C leaves them running. With --json nothing is shown, and what has ended is printed. The exit code tells how it
+    ended.
+    """
+    with connect() as client:
+        if is_workflow(task):
+            _end_of_all(client, task, follow=not as_json, timeout_s=None, as_json=as_json)
+        found = client.tasks.get(task)
+        ended = client.tasks.wait(found.id) if as_json else task_view.follow_or_leave(client, found.id)
+        _report(client, ended, as_json=as_json)

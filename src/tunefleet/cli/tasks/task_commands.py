@@ -1,0 +1,260 @@
+"""`tunefleet ls`, `cancel`, `clone`, `rm`: tasks as a list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from tunefleet.cli import formatting
+from tunefleet.cli.console import Json, cut, out, print_json, say, status_text, table
+from tunefleet.cli.id_lookup import one_task
+from tunefleet.cli.lazy_group import examples
+from tunefleet.cli.options import (
+    Set,
+    TaskIds,
+    TasksOrWorkflows,
+    Yes,
+    complete_task,
+    complete_worker,
+    confirm,
+    is_workflow,
+    parse_sets,
+)
+from tunefleet.cli.session import connect
+from tunefleet.client import Client
+from tunefleet.errors import InputError
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.api import TaskDetail, TaskView, WorkflowDetail, WorkflowView
+
+_ROOMY = 140
+"""Columns of a terminal on which the workflow of each task has room."""
+_MORE = "There are more: see them with --limit or --all."
+_FLOW_STATUSES = ("running", "completed", "failed", "cancelled")
+
+
+@examples(
+    "tunefleet ls",
+    "tunefleet ls --status running",
+    "tunefleet ls --workflows",
+    "tunefleet ls --all --json | jq '.[].id'",
+)
+def ls(
+    *,
+    status: Annotated[TaskStatus | None, typer.Option("--status", "-s", help="Only tasks in this status.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="Only this kind, such as lora_sft.")] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Only tasks of this owner.")] = None,
+    workflow: Annotated[str | None, typer.Option("--workflow", help="Only tasks of this workflow.")] = None,
+    worker: Annotated[
+        str | None, typer.Option("--worker", help="Only tasks on this worker.", autocompletion=complete_worker)
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 20,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="All of them, however many.")] = False,
+    workflows: Annotated[bool, typer.Option("--workflows", "-w", help="List workflows instead.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List tasks, newest first, or workflows.
+
+    The time is what a task has run, in all its attempts: a pause and the queue do not count. Before its first attempt
+    it is what the task has waited.
+
+    The workflow of each task has a column where there is room for one.
+    """
+    with connect() as client:
+        if workflows:
+            if kind is not None or workflow is not None or worker is not None:
+                raise InputError("--workflows goes with --status, --owner, --limit and --all alone.")
+            _workflows(client, status, owner, None if everything else limit, as_json=as_json)
+            return
+        found = client.tasks.iterate(
+            status=status and status.value,
+            kind=kind,
+            owner=owner,
+            workflow_id=workflow,
+            worker_id=worker,
+            page_size=200 if everything else min(limit + 1, 200),
+        )
+        tasks = list(found if everything else islice(found, limit + 1))
+    more = not everything and len(tasks) > limit
+    tasks = tasks if everything else tasks[:limit]
+    if as_json:
+        print_json(tasks)
+        return
+    if not tasks:
+        filtered = any(given is not None for given in (status, kind, owner, workflow, worker))
+        say("No task matches." if filtered else "No tasks yet. Submit one with `tunefleet submit FILE`.")
+        return
+    roomy = not out().is_terminal or out().width >= _ROOMY
+    columns = ("task", *(["workflow"] if roomy else []), "name", "kind", "status", "progress", "time", "note")
+    listing = table(*columns, right=("time",), wide=("name", "note"))
+    for task in tasks:
+        listing.add_row(*_row(task, roomy=roomy))
+    say(listing)
+    if more:
+        say(_MORE, style="dim")
+
+
+def _workflows(
+    client: Client, status: TaskStatus | None, owner: str | None, limit: int | None, *, as_json: bool
+) -> None:
+    if status is not None and status not in _FLOW_STATUSES:
+        raise InputError(f"No workflow is {status.value}.", hint=f"A workflow is {', '.join(_FLOW_STATUSES)}.")
+    size = 200 if limit is None else min(limit + 1, 200)
+    found = client.workflows.iterate(status=status and status.value, owner=owner, page_size=size)
+    flows = list(found if limit is None else islice(found, limit + 1))
+    if as_json:
+        print_json(flows[:limit])
+        return
+    if not flows:
+        filtered = status is not None or owner is not None
+        say("No workflow matches." if filtered else "No workflows yet. Submit one with `tunefleet submit FILE`.")
+        return
+    listing = table("workflow", "name", "status", "age", "tasks", right=("age",), wide=("name", "tasks"))
+    for flow in flows[:limit]:
+        listing.add_row(
+            Text(flow.id, style="id"),
+            cut(flow.name),
+            status_text(flow.status),
+            formatting.age(flow.created_at),
+            cut(_counts(flow)),
+        )
+    say(listing)
+    if limit is not None and len(flows) > limit:
+        say(_MORE, style="dim")
+
+
+def _counts(flow: WorkflowView) -> str:
+    """Return how many tasks are in which status; of the only one its id."""
+    whole = [task for task in flow.tasks if task.shard_of is None]
+    if len(whole) == 1:
+        return whole[0].id
+    statuses = [task.status for task in whole]
+    return ", ".join(f"{statuses.count(each)} {each}" for each in dict.fromkeys(statuses))
+
+
+def _row(task: TaskView, *, roomy: bool) -> tuple[Text | str, ...]:
+    return (
+        Text(task.id, style="id"),
+        *([Text(task.workflow_id, style="id")] if roomy else []),
+        cut(task.name),
+        task.kind,
+        status_text(task.status),
+        progress_text(task),
+        _time_text(task),
+        # Of a task that waits for another try, when that comes says more than how the last one ended.
+        cut(task.why, "dim")
+        if task.why
+        else cut(task.error or "", "bad" if task.status == TaskStatus.FAILED else "dim"),
+    )
+
+
+def _time_text(task: TaskView) -> str:
+    """Return how long a task has run, or waited; of one that ended without a run nothing."""
+    waited = "" if TaskStatus(task.status).final else formatting.duration(_since(task.created_at))
+    return run_time(task) or waited
+
+
+def progress_text(task: TaskView) -> str:
+    """Return how far a running task is, such as `120/400`."""
+    if task.progress is None or TaskStatus(task.status).final:
+        return ""
+    if not task.progress.max_steps:
+        return task.progress.phase
+    return f"{task.progress.step}/{task.progress.max_steps}"
+
+
+def run_time(task: TaskView) -> str:
+    """Return how long a task has run, in all its attempts, without pauses and queue; empty if it never ran."""
+    if task.status == TaskStatus.RUNNING and task.started_at is not None:
+        return formatting.duration(task.ran_s + _since(task.started_at))
+    if task.ran_s or task.started_at is None:
+        return formatting.duration(task.ran_s) if task.ran_s else ""
+    # One that was spread over several workers has no attempt of its own.
+    return formatting.duration(
+        _since(task.started_at) - (_since(task.finished_at) if task.finished_at is not None else 0.0)
+    )
+
+
+def _since(at: datetime) -> float:
+    return (datetime.now(UTC) - at).total_seconds()
+
+
+@examples("tunefleet cancel task-3f9a", "tunefleet cancel task-3f9a --wait", "tunefleet cancel wf-81c2")
+def cancel(
+    tasks: TasksOrWorkflows,
+    *,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when they have ended.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Cancel tasks, and what waits for them; what they saved stays.
+
+    A running training ends at the end of its step; after 30 seconds its process is ended from outside. A workflow is
+    cancelled with all its tasks.
+    """
+    done: list[TaskDetail | WorkflowDetail]
+    with connect() as client:
+        done = [client.workflows.cancel(id_) if is_workflow(id_) else client.tasks.cancel(id_) for id_ in tasks]
+        if wait:
+            done = [
+                client.workflows.wait(each.id) if is_workflow(each.id) else client.tasks.wait(each.id) for each in done
+            ]
+    if as_json:
+        print_json(done)
+        return
+    for each in done:
+        if isinstance(each, WorkflowDetail):
+            say(f"{each.id} is {each.status}." if each.status != "running" else f"{each.id} ends with what still runs.")
+        else:
+            ended = TaskStatus(each.status).final
+            say(f"{each.id} is {each.status}." if ended else f"{each.id} ends at the end of its step.")
+
+
+@examples(
+    "tunefleet clone task-3f9a --set training.learning_rate=1e-4",
+    "tunefleet clone task-3f9a --set lora.r=32 --set training.seed=1",
+)
+def clone(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="Id of a task.", autocompletion=complete_task)],
+    *,
+    sets: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Submit a task again with some fields changed."""
+    overrides = parse_sets(sets)
+    with connect() as client:
+        done = [client.tasks.clone(one_task(client, task), overrides)]
+    report_new(done, as_json=as_json)
+
+
+def report_new(done: Sequence[TaskView], *, as_json: bool) -> None:
+    """Say which tasks were submitted, and from which."""
+    if as_json:
+        print_json(done)
+        return
+    for task in done:
+        source = f", from {task.parent_task_id}" if task.parent_task_id else ""
+        say(f"Submitted {task.id} ({task.name}){source}.")
+    several = len(done) > 1 and len({task.workflow_id for task in done}) == 1
+    say(f"Follow it: tunefleet follow {done[0].workflow_id if several else done[-1].id}", style="dim")
+
+
+@examples("tunefleet rm task-3f9a", "tunefleet rm --yes $(tunefleet ls --status failed --json | jq -r '.[].id')")
+def rm(tasks: TaskIds, *, yes: Yes = False, as_json: Json = False) -> None:
+    """Remove final tasks with what they stored.
+
+    Metrics, logs and artifacts of the tasks go too; a file that something else refers to stays.
+    """
+    with connect() as client:
+        found = [client.tasks.get(one_task(client, task)) for task in tasks]
+        names = ", ".join(f"{task.id} ({task.name})" for task in found)
+        confirm(f"Remove {names} with metrics, logs and artifacts?", yes=yes)
+        for task in found:
+            client.tasks.remove(task.id)
+    if as_json:
+        print_json({"removed": [task.id for task in found]})
+    else:
+        say(f"Removed {formatting.plural(len(found), 'task')}.")

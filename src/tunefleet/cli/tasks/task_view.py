@@ -1,0 +1,238 @@
+"""A task, live: on a terminal a screen that redraws itself, elsewhere one plain line every few seconds."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tunefleet.cli import formatting
+from tunefleet.cli.console import err, out, status_text
+from tunefleet.cli.exit_codes import ExitCode
+from tunefleet.cli.tasks import chart
+from tunefleet.cli.tasks.task_commands import run_time
+from tunefleet.cli.tasks.watch_loop import Watched, sentence, watch
+from tunefleet.client import Client
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.schemas.api import EventView, TaskDetail
+
+_SCREEN_EVERY_S = 0.5
+_LINE_EVERY_S = 5.0
+_LOOK_EVERY_S = 1.0
+_CHART_ROWS = 13
+_LEAST_CHART_ROWS = 7
+_FIGURES = (
+    ("reward", "reward"), ("kl", "kl"), ("rewards/accuracies", "accuracy"), ("loss", "loss"), ("eval_loss", "held-out"),
+    ("learning_rate", "lr"),
+)  # fmt: skip
+"""Series → how it is called on the screen."""
+_EVENTS_SHOWN = 4
+_OTHER_ROWS = 9
+_WIDEST = 110
+
+
+def follow(client: Client, task_id: str, *, interrupt: str = "Ctrl-C leaves the task running.") -> TaskDetail:
+    """Show a task until it is final, and return it.
+
+    Args:
+        client: A client of little patience.
+        task_id: The task.
+        interrupt: What Ctrl-C does, in words.
+
+    Raises:
+        KeyboardInterrupt: At Ctrl-C; the task goes on.
+    """
+    if out().is_terminal:
+        return _follow_on_screen(client, task_id, interrupt)
+    return _follow_in_lines(client, task_id)
+
+
+def follow_or_leave(client: Client, task_id: str) -> TaskDetail | None:
+    """Show a task until it is final; at Ctrl-C say how to follow it again, and return `None`."""
+    try:
+        return follow(client, task_id)
+    except KeyboardInterrupt:
+        err().print(f"\nThe task goes on. See it again with `tunefleet follow {task_id}`,")
+        err().print(f"or end it with `tunefleet cancel {task_id}`.")
+        return None
+
+
+def exit_code_for(task: TaskDetail | None) -> ExitCode:
+    """Return the exit code of a command that waited for a task; `None` stands for Ctrl-C."""
+    if task is None:
+        return ExitCode.INTERRUPTED
+    codes = {TaskStatus.FAILED: ExitCode.FAILED, TaskStatus.CANCELLED: ExitCode.CANCELLED}
+    return codes.get(TaskStatus(task.status), ExitCode.OK)
+
+
+def _follow_on_screen(client: Client, task_id: str, interrupt: str) -> TaskDetail:
+    console = out()
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        for watched, _ in watch(client, task_id, every_s=_SCREEN_EVERY_S):
+            shown = screen(watched, width=console.width, height=console.height, interrupt=interrupt)
+            live.update(shown, refresh=True)
+    return watched.task
+
+
+def _follow_in_lines(client: Client, task_id: str) -> TaskDetail:
+    console = out()
+    due = 0.0
+    status = said = ""
+    for watched, events in watch(client, task_id, every_s=_LOOK_EVERY_S):
+        for event in events:
+            console.print(event_line(event))
+        if time.monotonic() >= due or watched.task.status != status:
+            stands = standing(watched)
+            if stands != said:
+                console.print(Text(f"{datetime.now().astimezone():%H:%M:%S}  {stands}"))
+                said = stands
+            due = time.monotonic() + _LINE_EVERY_S
+            status = watched.task.status
+    return watched.task
+
+
+def screen(watched: Watched, *, width: int, height: int, interrupt: str = "") -> RenderableType:
+    """Return the whole screen for a watched task.
+
+    Args:
+        watched: What is known.
+        width: Columns of the terminal.
+        height: Rows of the terminal.
+        interrupt: What Ctrl-C does, in words.
+    """
+    width = min(width, _WIDEST)
+    parts: list[RenderableType] = [_head(watched, width), _bar(watched, width)]
+    drawn = _curve(watched, width, min(_CHART_ROWS, height - _OTHER_ROWS))
+    if drawn is not None:
+        parts += [Text(), drawn]
+    parts += [Text(), _figures(watched), Text()]
+    parts += [event_line(event) for event in list(watched.events)[-_EVENTS_SHOWN:]]
+    if watched.silent_since is not None:
+        silent = formatting.duration(time.monotonic() - watched.silent_since)
+        parts.append(Text(f"The server has not answered for {silent}; the task goes on.", style="warn"))
+    elif not watched.final:
+        parts.append(Text(interrupt, style="dim"))
+    return Group(*parts)
+
+
+def _head(watched: Watched, width: int) -> RenderableType:
+    task = watched.task
+    grid = Table.grid(expand=True, padding=(0, 1))
+    grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    grid.add_column(no_wrap=True, justify="right")
+    left = Text.assemble((task.name, "head"), "  ", (task.id, "id"))
+    if width >= 100:
+        left.append(f"  {task.kind}" + (f" on {task.worker_id}" if task.worker_id else ""), style="dim")
+    right = Text.assemble(status_text(task.status), f"  {run_time(task)}")
+    grid.add_row(left, right)
+    grid.width = width
+    return grid
+
+
+def _bar(watched: Watched, width: int) -> RenderableType:
+    progress, task = watched.progress, watched.task
+    if progress is None or not progress.max_steps:
+        return Text(_before_steps(watched), style="dim")
+    done = progress.max_steps if task.status == TaskStatus.COMPLETED else progress.step
+    grid = Table.grid(expand=True, padding=(0, 1))
+    for ratio in (None, 1, None):
+        grid.add_column(no_wrap=True, ratio=ratio)
+    share = f"{done}/{progress.max_steps}  {100 * done / progress.max_steps:.0f} %"
+    left = f"  {formatting.duration(progress.eta_s)} left" if progress.eta_s is not None and not watched.final else ""
+    phase = task.status if watched.final else progress.phase
+    grid.add_row(Text(phase), ProgressBar(total=progress.max_steps, completed=done), Text(share + left))
+    grid.width = width
+    return grid
+
+
+def _before_steps(watched: Watched) -> str:
+    task = watched.task
+    if watched.final:
+        return task.reason or ""
+    if watched.progress is not None:
+        return f"{watched.progress.phase} …"
+    return task.why or ("starting …" if task.status == TaskStatus.RUNNING else f"{task.status} …")
+
+
+def _curve(watched: Watched, width: int, height: int) -> Text | None:
+    if height < _LEAST_CHART_ROWS:
+        return None
+    # A training by rewards is about them: its loss goes up and down around nothing.
+    shown = "loss" if watched.latest("reward") is None else "reward"
+    points = [
+        (point.step, value) for point in watched.points if (value := chart.numbers(point.values, shown)) is not None
+    ]
+    drawn = chart.curve(points, title=shown, width=width, height=height)
+    return drawn if drawn.plain else None
+
+
+def _figures(watched: Watched) -> Text:
+    shown = Text()
+    for name, value in _values(watched):
+        shown.append(f"{name} ", style="dim")
+        shown.append(f"{value}   ")
+    return shown
+
+
+def _values(watched: Watched) -> list[tuple[str, str]]:
+    progress = watched.progress
+    found: list[tuple[str, str]] = []
+    for name, label in _FIGURES:
+        value = watched.latest(name)
+        if value is not None:
+            found.append((label, formatting.number(value)))
+    if progress is not None:
+        if progress.step_time_s is not None:
+            found.append(("step", formatting.step_time(progress.step_time_s)))
+        if progress.tokens_per_s is not None:
+            found.append(("tokens/s", formatting.number(round(progress.tokens_per_s))))
+        memory = progress.gpu_bytes or progress.rss_bytes
+        if memory is not None:
+            found.append(("GPU memory" if progress.gpu_bytes else "memory", formatting.size(memory)))
+    return found
+
+
+def event_line(event: EventView) -> Text:
+    """Return an event with its local time."""
+    return Text.assemble((_clock(event.at), "dim"), "  ", sentence(event))
+
+
+def _clock(moment: datetime) -> str:
+    return f"{moment.astimezone():%H:%M:%S}"
+
+
+def standing(watched: Watched) -> str:
+    """Return where a watched task stands, in one line."""
+    progress, task = watched.progress, watched.task
+    parts: list[str] = [task.status]
+    if task.why and not watched.final:
+        parts.append(f"({task.why})")
+    if progress is not None and not watched.final:
+        parts.append(progress.phase)
+        if progress.max_steps:
+            parts.append(f"{progress.step}/{progress.max_steps}")
+    if not watched.final or task.status == TaskStatus.COMPLETED:
+        parts += [f" {name} {value}" for name, value in _values(watched)]
+    if progress is not None and progress.eta_s is not None and not watched.final:
+        parts.append(f" {formatting.duration(progress.eta_s)} left")
+    return " ".join(parts)
+
+
+def failure_screen(console: Console, client: Client, task: TaskDetail, *, log_lines: int = 20) -> None:
+    """Print why a task failed and the end of its log."""
+    console.print(Text(f"{task.name} {task.status}: {task.error or task.reason or 'no reason was given'}", style="bad"))
+    tail = client.tasks.log(task.id, tail_bytes=log_lines * 200).text.splitlines()[-log_lines:]
+    if any(not _repeats(row, task.error) for row in tail):
+        console.print(Text("The end of its log:", style="dim"))
+        console.print(Text("\n".join(f"  {row}" for row in tail)))
+
+
+def _repeats(row: str, error: str | None) -> bool:
+    """Whether a line of a log says no more than the error does."""
+    said = row.strip()
+    return not said or said.startswith("--- attempt ") or (error is not None and (error in said or said in error))

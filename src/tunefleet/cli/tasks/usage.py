@@ -1,0 +1,117 @@
+"""`tunefleet usage` and `tunefleet audit`: what was used, and who did what."""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+
+import typer
+
+from tunefleet.cli.console import Json, print_json, say, table
+from tunefleet.cli.lazy_group import examples
+from tunefleet.cli.options import parse_duration
+from tunefleet.cli.session import connect
+from tunefleet.errors import InputError
+from tunefleet.schemas.projects import UsageBy, UsageRow
+
+_FIELDS: Final = ("key", "attempts", "wall_s", "cpu_s", "gpu_s", "energy_wh", "cost")
+_HOUR_S: Final = 3600.0
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="A day (2026-11-01), a time (ISO 8601), or an age: 12h, 7d, 4w."),
+]
+
+
+@examples("tunefleet usage", "tunefleet usage --project vision --since 30d --by day --csv")
+def usage(
+    *,
+    project: Annotated[str | None, typer.Option("--project", metavar="PROJECT", help="Of this project only.")] = None,
+    since: Since = None,
+    by: Annotated[UsageBy, typer.Option("--by", help="The headings.")] = "project",
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what was used: GPU hours, energy, cost.
+
+    Running tasks count too; default: in this calendar month, UTC.
+    """
+    with connect() as client:
+        view = client.usage(project=project, since=moment(since), by=by)
+    if as_json:
+        print_json(view)
+        return
+    if as_csv:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow((by, *_FIELDS[1:]))
+        writer.writerows([getattr(row, name) for name in _FIELDS] for row in view.rows)
+        typer.echo(text.getvalue(), nl=False)
+        return
+    listing = table(by, "attempts", "hours", "GPU hours", "energy", "cost", right=("attempts", "hours", "GPU hours"))
+    for row in (*view.rows, view.total):
+        listing.add_row(*_shown(row))
+    say(f"Since {view.since:%Y-%m-%d %H:%M} UTC:")
+    say(listing)
+
+
+@examples("tunefleet audit", "tunefleet audit --actor ada --since 7d", "tunefleet audit --route /keys --json")
+def audit(
+    *,
+    actor: Annotated[
+        str | None, typer.Option("--actor", metavar="WHO", help="Only of this owner, or of the key with this id.")
+    ] = None,
+    route: Annotated[
+        str | None, typer.Option("--route", metavar="TEXT", help="Only of routes that contain this.")
+    ] = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many at most.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """List who changed what, and from where.
+
+    Newest first; takes an admin key.
+    """
+    with connect() as client:
+        found = client.audit(actor=actor, route=route, since=moment(since), limit=limit).items
+    if as_json:
+        print_json(found)
+        return
+    listing = table("when (UTC)", "who", "project", "from", "what", "named", "answer")
+    for each in found:
+        who = f"{each.actor} ({each.role})" if each.actor else "nobody known"
+        what = f"{each.method} {each.route}"
+        when = f"{each.at:%Y-%m-%d %H:%M:%S}"
+        listing.add_row(when, who, each.project or "", each.address, what, each.target, str(each.status))
+    say(listing)
+
+
+def moment(text: str | None) -> datetime | None:
+    """Read a time: a day, an ISO time (without a zone: UTC), or an age.
+
+    Raises:
+        InputError: If it is none of them.
+    """
+    if text is None:
+        return None
+    try:
+        if text[-1:].isalpha() and "T" not in text:
+            return datetime.now(UTC) - timedelta(seconds=parse_duration(text))
+        at = datetime.fromisoformat(text)
+    except (ValueError, OverflowError, InputError):
+        raise InputError(
+            f"--since {text!r} is no time.", hint="Use a day (2026-11-01), a time (ISO 8601), or an age: 12h, 7d, 4w."
+        ) from None
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+def _shown(row: UsageRow) -> tuple[str, ...]:
+    energy = "" if row.energy_wh is None else f"{row.energy_wh / 1000:.2f} kWh"
+    cost = "" if row.cost is None else f"{row.cost:.2f}"
+    return (row.key or "-", str(row.attempts), f"{row.wall_s / _HOUR_S:.1f}", _gpus(row), energy, cost)
+
+
+def _gpus(row: UsageRow) -> str:
+    models = ", ".join(f"{name} {spent_s / _HOUR_S:.1f}" for name, spent_s in row.gpu_s_by_model.items())
+    return f"{row.gpu_s / _HOUR_S:.1f}" + (f" ({models})" if models else "")

@@ -1,0 +1,156 @@
+"""`tunefleet workers cordon | drain | restart | update | …`: what is decided about a worker, and what it is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tunefleet.cli.console import Json, print_json, say
+from tunefleet.cli.exit_codes import ExitCode
+from tunefleet.cli.id_lookup import one_worker
+from tunefleet.cli.lazy_group import add, examples
+from tunefleet.cli.options import WorkerId
+from tunefleet.cli.session import connect
+from tunefleet.errors import InputError
+from tunefleet.schemas.api import CommandView
+from tunefleet.schemas.fleet import WorkerView
+from tunefleet.schemas.training_protocol.training import AgentVerb
+from tunefleet.spec import parse_value
+
+Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up waiting after so long.")]
+
+
+@examples("tunefleet workers restart lab-3")
+def restart(worker: WorkerId, *, timeout: Timeout = 120.0, as_json: Json = False) -> None:
+    """Start a worker anew; its trainings go on meanwhile."""
+    _report(_tell(worker, AgentVerb.RESTART, {}, timeout), as_json=as_json)
+
+
+@examples("tunefleet workers update lab-3 job_slots=2 tags=[fast]")
+def update(
+    worker: WorkerId,
+    pairs: Annotated[
+        list[str], typer.Argument(metavar="KEY=VALUE…", help="job_slots, light_slots, tags or log_level.")
+    ],
+    *,
+    timeout: Timeout = 120.0,
+    as_json: Json = False,
+) -> None:
+    """Change how much a worker takes; it starts anew for that, its trainings go on.
+
+    `null` takes a change back: then the worker's own setting counts again.
+    """
+    _report(_tell(worker, AgentVerb.UPDATE_CONFIG, _pairs(pairs), timeout), as_json=as_json)
+
+
+@examples("tunefleet workers diagnostics lab-3", "tunefleet workers diagnostics lab-3 --output lab-3.json")
+def diagnostics(
+    worker: WorkerId,
+    *,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it here instead of printing it.")
+    ] = None,
+    timeout: Timeout = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Collect what a worker is, has, holds and last logged, as JSON; no keys are in it."""
+    done = _tell(worker, AgentVerb.COLLECT_DIAGNOSTICS, {}, timeout)
+    if done.state == "failed" or as_json:
+        _report(done, as_json=as_json)
+        return
+    if output is None:
+        print_json(done.result or {})
+        return
+    output.write_text(json.dumps(done.result or {}, indent=2) + "\n", encoding="utf-8")
+    say(f"Wrote {output}.")
+
+
+@examples("tunefleet workers upgrade lab-3", "tunefleet workers upgrade lab-3 1.2.3")
+def upgrade(
+    worker: WorkerId,
+    version: Annotated[
+        str | None, typer.Argument(metavar="VERSION", help="Only if it is this one; default: the server's own.")
+    ] = None,
+    *,
+    timeout: Timeout = 900.0,
+    as_json: Json = False,
+) -> None:
+    """Install the server's version on a worker and restart it; running jobs continue.
+
+    Refused, with the reason, where the worker was not installed from a server's `/install`, runs from a source tree or
+    in an environment that others manage, or where the server has another version.
+    """
+    _report(_tell(worker, AgentVerb.UPGRADE, {"version": version} if version else {}, timeout), as_json=as_json)
+
+
+@examples("tunefleet workers cordon lab-3")
+def cordon(worker: WorkerId, *, as_json: Json = False) -> None:
+    """Give a worker nothing new; what it has goes on."""
+    with connect() as client:
+        _decided(client.workers.cordon(one_worker(client, worker)), "gets nothing new", as_json=as_json)
+
+
+@examples("tunefleet workers uncordon lab-3")
+def uncordon(worker: WorkerId, *, as_json: Json = False) -> None:
+    """Give a worker tasks again; takes back a drain that has not finished."""
+    with connect() as client:
+        _decided(client.workers.uncordon(one_worker(client, worker)), "gets tasks again", as_json=as_json)
+
+
+@examples("tunefleet workers drain lab-3")
+def drain(worker: WorkerId, *, as_json: Json = False) -> None:
+    """Let a worker finish what it has, and then leave; it stays cordoned until it is uncordoned."""
+    with connect() as client:
+        _decided(client.workers.drain(one_worker(client, worker)), "finishes what it has, then leaves", as_json=as_json)
+
+
+def _decided(view: WorkerView, what: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(view)
+    else:
+        runs = f"; it runs {', '.join(view.running)}" if view.running else ""
+        say(f"{view.id} {what}{runs}.")
+
+
+def attach(app: typer.Typer) -> None:
+    """Add the verbs to the group of workers."""
+    for name, function in (
+        ("cordon", cordon), ("uncordon", uncordon), ("drain", drain), ("restart", restart), ("update", update),
+        ("diagnostics", diagnostics), ("upgrade", upgrade),
+    ):  # fmt: skip
+        add(app, function, name)
+
+
+def _tell(worker: str, verb: AgentVerb, data: dict[str, Any], timeout_s: float) -> CommandView:
+    with connect() as client:
+        worker = one_worker(client, worker)
+        asked = client.workers.tell(worker, verb, data)
+        try:
+            return client.workers.wait_for_command(worker, asked.id, timeout_s=timeout_s)
+        except TimeoutError as error:
+            say(str(error), style="warn")
+            raise typer.Exit(ExitCode.TIMED_OUT) from None
+
+
+def _report(done: CommandView, *, as_json: bool) -> None:
+    failed = done.state == "failed"
+    if as_json:
+        print_json(done)
+    else:
+        told = f"{done.worker_id}: {done.command} {'failed' if failed else 'done'}. {done.message or ''}".rstrip()
+        say(told, style="bad" if failed else None)
+    if failed:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _pairs(pairs: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.strip() or not text.strip():
+            raise InputError(f"{pair} cannot be read.", hint="Write it like job_slots=2.")
+        found[name.strip()] = parse_value(text.strip())
+    return found

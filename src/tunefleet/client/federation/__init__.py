@@ -1,0 +1,1 @@
+"""What a federated trainer asks of the server."""

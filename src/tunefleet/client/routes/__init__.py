@@ -1,0 +1,1 @@
+"""One function for each route of the API: method, path, body and answer."""

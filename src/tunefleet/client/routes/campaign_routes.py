@@ -1,0 +1,231 @@
+"""The server's routes of campaigns and models as calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, RootModel
+
+from tunefleet.client.call import Call, Emit, NextLine, OpenLines, Pause, Stream, model, nothing, path
+from tunefleet.client.sse import SseReader
+from tunefleet.errors import UnreachableError
+from tunefleet.lifecycle.cycle import StepName
+from tunefleet.schemas.api import EventView, Page
+from tunefleet.schemas.campaign import (
+    CampaignApplied,
+    CampaignDetail,
+    CampaignLine,
+    CampaignLog,
+    CampaignRemerge,
+    CampaignRetry,
+    CampaignRollback,
+    CampaignView,
+    CycleView,
+    LineageView,
+    ModelVersionView,
+)
+
+if TYPE_CHECKING:
+    from tunefleet.spec.documents.campaign_document import CampaignSpec
+
+M = TypeVar("M", bound=BaseModel)
+_SILENCE_S = 60.0
+_PAUSE_S = 1.0
+
+
+class _Raw(RootModel[dict[str, Any]]):
+    """A body as it is sent: what its author left out stays out, which a model with defaults would not say."""
+
+
+def apply_campaigns(campaigns: Mapping[str, CampaignSpec], *, start: bool = False) -> Call[tuple[CampaignApplied, ...]]:
+    """Make or change your campaigns by name, all or none; those that are not named stay as they are.
+
+    Args:
+        campaigns: Name → what is wanted of it.
+        start: Let those that are paused, held or stopped go on, unless they are not `enabled`.
+    """
+    from tunefleet.spec.documents.campaign_file import dump_campaign_spec
+
+    wanted = {name: dump_campaign_spec(spec) for name, spec in campaigns.items()}
+    return Call(
+        "POST", "/campaigns", model(tuple[CampaignApplied, ...]), body=_Raw({"campaigns": wanted, "start": start})
+    )
+
+
+def list_campaigns(
+    *, status: str | None = None, owner: str | None = None, limit: int = 100, cursor: str | None = None
+) -> Call[Page[CampaignView]]:
+    """Return a page of campaigns, newest first."""
+    params = {"status": status, "owner": owner, "limit": limit, "cursor": cursor}
+    return Call("GET", "/campaigns", model(Page[CampaignView]), params)
+
+
+def get_campaign(campaign: str) -> Call[CampaignDetail]:
+    """Return a campaign with its newest cycles, by its name or its id."""
+    return Call("GET", path("campaigns", campaign), model(CampaignDetail))
+
+
+def start_campaign(campaign: str) -> Call[CampaignDetail]:
+    """Let a campaign go on, whatever it rests for."""
+    return Call("POST", path("campaigns", campaign, "start"), model(CampaignDetail))
+
+
+def pause_campaign(campaign: str) -> Call[CampaignDetail]:
+    """Begin no further step of a campaign; what a provider trains goes on there."""
+    return Call("POST", path("campaigns", campaign, "pause"), model(CampaignDetail))
+
+
+def resume_campaign(campaign: str) -> Call[CampaignDetail]:
+    """Let a paused campaign go on."""
+    return Call("POST", path("campaigns", campaign, "resume"), model(CampaignDetail))
+
+
+def stop_campaign(campaign: str) -> Call[CampaignDetail]:
+    """End a campaign: its open cycle is given up, and that cycle's task is cancelled; its models stay."""
+    return Call("POST", path("campaigns", campaign, "stop"), model(CampaignDetail))
+
+
+def retry_campaign(campaign: str, *, cycle: int | None = None, step: StepName | None = None) -> Call[CampaignDetail]:
+    """Let a held campaign go on, or a failed cycle go back to the step that failed.
+
+    Args:
+        campaign: Its name or its id.
+        cycle: Which one; by default the one that failed last.
+        step: From which step on; by default the one that failed.
+    """
+    body = CampaignRetry(cycle=cycle, step=step)
+    return Call("POST", path("campaigns", campaign, "retry"), model(CampaignDetail), body=body, repeatable=False)
+
+
+def remerge_campaign(campaign: str, *, cycle: int | None = None) -> Call[CampaignDetail]:
+    """Merge the model of a cycle once more, by default of the newest; what was decided about it stays."""
+    body = CampaignRemerge(cycle=cycle)
+    return Call("POST", path("campaigns", campaign, "remerge"), model(CampaignDetail), body=body, repeatable=False)
+
+
+def roll_back_campaign(campaign: str, *, version: int | None = None) -> Call[ModelVersionView]:
+    """Promote an earlier version of a campaign's model, by default the one before."""
+    body = CampaignRollback(version=version)
+    return Call("POST", path("campaigns", campaign, "rollback"), model(ModelVersionView), body=body, repeatable=False)
+
+
+def list_cycles(campaign: str, *, limit: int = 100, cursor: str | None = None) -> Call[Page[CycleView]]:
+    """Return a page of the cycles of a campaign with their steps, newest first."""
+    params = {"limit": limit, "cursor": cursor}
+    return Call("GET", path("campaigns", campaign, "cycles"), model(Page[CycleView]), params)
+
+
+def campaign_lineage(campaign: str, *, limit: int = 100, cursor: str | None = None) -> Call[Page[LineageView]]:
+    """Return how cycles came to their models: chunk, task, candidates, evaluation, merged model; newest first."""
+    params = {"limit": limit, "cursor": cursor}
+    return Call("GET", path("campaigns", campaign, "lineage"), model(Page[LineageView]), params)
+
+
+def campaign_log(
+    campaign: str, *, after: int | None = None, limit: int = 200, cycle: int | None = None
+) -> Call[CampaignLog]:
+    """Return lines of the log of a campaign, oldest first: those behind a line, or the newest."""
+    params = {"after": after, "limit": limit, "cycle": cycle}
+    return Call("GET", path("campaigns", campaign, "log"), model(CampaignLog), params)
+
+
+def follow_campaign_log(campaign: str, *, after: int | None = None, cycle: int | None = None) -> Stream[CampaignLine]:
+    """Emit the lines of the log of a campaign, for ever; after a break it goes on behind the last line.
+
+    Args:
+        campaign: Its name or its id.
+        after: Only what is behind this line; else the newest lines first.
+        cycle: Only of this one.
+    """
+    return _follow(path("campaigns", campaign, "log", "stream"), after, cycle, {"line": CampaignLine})
+
+
+def watch_campaign(
+    campaign: str, *, after: int | None = None, cycle: int | None = None
+) -> Stream[CampaignLine | CampaignView]:
+    """Emit the lines of the log of a campaign, and the campaign itself whenever what it does has changed, for ever.
+
+    Args:
+        campaign: Its name or its id.
+        after: Only lines behind this one; else the newest first.
+        cycle: Only lines of this one.
+    """
+    kinds: dict[str, type[CampaignLine | CampaignView]] = {"line": CampaignLine, "campaign": CampaignView}
+    return _follow(path("campaigns", campaign, "live"), after, cycle, kinds)
+
+
+def _follow(where: str, after: int | None, cycle: int | None, kinds: Mapping[str, type[M]]) -> Stream[M]:
+    """Emit messages of those kinds; after a break it goes on behind the last line."""
+    while True:
+        handle = None
+        try:
+            handle = yield OpenLines(_stream(where, {"after": after, "cycle": cycle}))
+            reader = SseReader()
+            while (line := (yield NextLine(handle))) is not None:
+                event = reader.feed(line)
+                if event is not None and event.event in kinds:
+                    after = int(event.id) if event.event == "line" else after
+                    yield Emit(kinds[event.event].model_validate_json(event.data))
+        except UnreachableError:
+            if handle is None:
+                raise
+        yield Pause(_PAUSE_S)
+
+
+def follow_campaign(campaign: str, *, after: int | None = None) -> Stream[EventView]:
+    """Emit what happens to a campaign, for ever; after a break it goes on behind the last event.
+
+    Args:
+        campaign: Its name or its id.
+        after: Replay what came since this event first; only what is new if `None`.
+    """
+    while True:
+        handle = None
+        try:
+            handle = yield OpenLines(_stream(path("campaigns", campaign, "events"), {"after": after}))
+            reader = SseReader()
+            while (line := (yield NextLine(handle))) is not None:
+                event = reader.feed(line)
+                if event is not None and event.id:
+                    after = int(event.id)
+                    yield Emit(EventView.model_validate_json(event.data))
+        except UnreachableError:
+            if handle is None:
+                raise
+        yield Pause(_PAUSE_S)
+
+
+def list_models(
+    *,
+    name: str | None = None,
+    owner: str | None = None,
+    stage: str | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> Call[Page[ModelVersionView]]:
+    """Return a page of versions of models, newest first."""
+    params = {"name": name, "owner": owner, "stage": stage, "limit": limit, "cursor": cursor}
+    return Call("GET", "/models", model(Page[ModelVersionView]), params)
+
+
+def get_model(name: str, version: int | None = None, *, owner: str | None = None) -> Call[ModelVersionView]:
+    """Return a version of a model; by default the promoted one, or the newest if none is."""
+    where = ("models", name) if version is None else ("models", name, "versions", str(version))
+    return Call("GET", path(*where), model(ModelVersionView), {"owner": owner})
+
+
+def promote_model(name: str, version: int, *, owner: str | None = None) -> Call[ModelVersionView]:
+    """Promote a version, whatever the gate said; the one that was promoted is archived."""
+    where = path("models", name, "versions", str(version), "promote")
+    return Call("POST", where, model(ModelVersionView), {"owner": owner}, repeatable=False)
+
+
+def roll_back_model(name: str, *, owner: str | None = None) -> Call[ModelVersionView]:
+    """Promote the version that was promoted before the one that is."""
+    where = path("models", name, "rollback")
+    return Call("POST", where, model(ModelVersionView), {"owner": owner}, repeatable=False)
+
+
+def _stream(where: str, params: Mapping[str, int | None]) -> Call[None]:
+    return Call("GET", where, nothing, params, headers={"Accept": "text/event-stream"}, read_timeout_s=_SILENCE_S)

@@ -1,0 +1,162 @@
+"""The routes of federations as calls: as `routes`, for the people who make and steer them.
+
+Workers speak through `client.federated`, which knows nothing but a federation's address and token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import RootModel
+
+from tunefleet.client.call import Call, model, nothing, path
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.federated import (
+    FederationCreated,
+    FederationDetail,
+    FederationView,
+    MemberChange,
+    MemberView,
+    RollbackRequest,
+    RoundView,
+    UpdateView,
+    VersionDetail,
+    VersionView,
+)
+from tunefleet.schemas.federated_tokens import FederationToken, TokenReplace
+
+if TYPE_CHECKING:
+    from tunefleet.spec.options.federation_options import FederationSpec
+
+_LONGEST_S = 15.0
+"""What an answer may take beside the time that it is held."""
+
+
+class _Raw(RootModel[dict[str, Any]]):
+    """A body as it is sent: what is not in it stays as it is, which a model with defaults would not say."""
+
+
+def create_federation(spec: FederationSpec, *, start: bool = True) -> Call[FederationCreated]:
+    """Create a federation; its token, and the secret that signs callbacks, are in this answer.
+
+    Args:
+        spec: Strategy, quorum and the rest.
+        start: Whether it takes updates at once.
+    """
+    body = spec.model_dump(mode="json", exclude_unset=True)
+    # The spec itself never shows its secret.
+    if spec.callback_secret is not None:
+        body["callback_secret"] = spec.callback_secret
+    params = {"start": "true" if start else "false"}
+    return Call("POST", "/federations", model(FederationCreated), params, body=_Raw(body), repeatable=False)
+
+
+def list_federations(
+    *, status: str | None = None, owner: str | None = None, limit: int = 100, cursor: str | None = None
+) -> Call[Page[FederationView]]:
+    """Return a page of federations, newest first."""
+    params = {"status": status, "owner": owner, "limit": limit, "cursor": cursor}
+    return Call("GET", "/federations", model(Page[FederationView]), params)
+
+
+def get_federation(federation: str) -> Call[FederationDetail]:
+    """Return a federation with its members and newest rounds, by its id or its number."""
+    return Call("GET", path("federations", federation), model(FederationDetail))
+
+
+def start_federation(federation: str) -> Call[FederationDetail]:
+    """Let a federation run, or go on after a pause."""
+    return Call("POST", path("federations", federation, "start"), model(FederationDetail))
+
+
+def pause_federation(federation: str) -> Call[FederationDetail]:
+    """Pause a federation: updates are kept, and no round is closed until it goes on."""
+    return Call("POST", path("federations", federation, "pause"), model(FederationDetail))
+
+
+def cancel_federation(federation: str) -> Call[FederationDetail]:
+    """End a federation for good; its versions stay."""
+    return Call("POST", path("federations", federation, "cancel"), model(FederationDetail))
+
+
+def remove_federation(federation: str) -> Call[None]:
+    """Remove a federation that has ended, with its versions."""
+    return Call("DELETE", path("federations", federation), nothing, repeatable=False)
+
+
+def federation_token(federation: str, *, worker: str | None = None) -> Call[FederationToken]:
+    """Return the token that workers take part with; it is good for this federation alone.
+
+    Args:
+        federation: Its id, or its number.
+        worker: Return the token that is good for this name alone.
+    """
+    where = path("federations", federation, "token")
+    return Call("GET", where, model(FederationToken), params={"worker": worker})
+
+
+def replace_federation_token(federation: str, *, old_for_s: float = 0.0) -> Call[FederationToken]:
+    """Take the token back, and return the one that is good instead.
+
+    Args:
+        federation: Its id or its number.
+        old_for_s: How long the old token stays good, for workers that have it.
+    """
+    body = TokenReplace(old_for_s=old_for_s)
+    return Call("POST", path("federations", federation, "token"), model(FederationToken), body=body, repeatable=False)
+
+
+def list_updates(
+    federation: str,
+    *,
+    round: int | None = None,
+    worker: str | None = None,
+    state: str | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> Call[Page[UpdateView]]:
+    """Return a page of the updates of a federation, newest first."""
+    params = {"round": round, "worker": worker, "state": state, "limit": limit, "cursor": cursor}
+    return Call("GET", path("federations", federation, "updates"), model(Page[UpdateView]), params)
+
+
+def list_rounds(federation: str, *, limit: int = 100, cursor: str | None = None) -> Call[Page[RoundView]]:
+    """Return a page of the rounds of a federation, newest first."""
+    params = {"limit": limit, "cursor": cursor}
+    return Call("GET", path("federations", federation, "rounds"), model(Page[RoundView]), params)
+
+
+def list_versions(federation: str, *, limit: int = 100, cursor: str | None = None) -> Call[Page[VersionView]]:
+    """Return a page of the versions of a federation's adapter, newest first."""
+    params = {"limit": limit, "cursor": cursor}
+    return Call("GET", path("federations", federation, "versions"), model(Page[VersionView]), params)
+
+
+def get_version(federation: str, version: int) -> Call[VersionDetail]:
+    """Return a version with who gave what to it, what was refused, and what the strategy reports."""
+    return Call("GET", path("federations", federation, "versions", str(version)), model(VersionDetail))
+
+
+def newest_version(federation: str, *, after: int = 0, wait_s: float = 0.0) -> Call[VersionView | None]:
+    """Return the newest version if it is newer than `after`; the server holds the answer for up to `wait_s`."""
+    where = path("federations", federation, "versions", "newest")
+    params = {"after": after, "wait_s": wait_s}
+    return Call("GET", where, _maybe_version, params, read_timeout_s=wait_s + _LONGEST_S)
+
+
+def roll_back(federation: str, version: int) -> Call[VersionView]:
+    """Make an earlier version the newest one again, as a version of its own."""
+    body = RollbackRequest(version=version)
+    where = path("federations", federation, "rollback")
+    return Call("POST", where, model(VersionView), body=body, repeatable=False)
+
+
+def change_member(federation: str, worker: str, changes: Mapping[str, Any]) -> Call[MemberView]:
+    """Change what a worker wants of a federation, such as its `callback_url`."""
+    body = _Raw(MemberChange.model_validate(dict(changes)).model_dump(mode="json", exclude_unset=True))
+    return Call("PUT", path("federations", federation, "members", worker), model(MemberView), body=body)
+
+
+def _maybe_version(body: bytes) -> VersionView | None:
+    return model(VersionView)(body) if body else None

@@ -1,0 +1,472 @@
+"""The server's routes as calls: a function a route, with its method, path and types, and nothing else."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Literal
+
+from tunefleet.client.call import Call, Sink, model, nothing, path
+from tunefleet.schemas.api import (
+    ArtifactCreate,
+    ArtifactDetail,
+    ArtifactView,
+    BlobQuery,
+    BlobReply,
+    CheckpointView,
+    CloneRequest,
+    CommandRequest,
+    CommandView,
+    EventView,
+    FileEntry,
+    KeyCreate,
+    KeyCreated,
+    KeyView,
+    LoginCode,
+    LogView,
+    MetricsView,
+    Page,
+    PruneReply,
+    PruneRequest,
+    ResumeRequest,
+    RetryRequest,
+    Role,
+    ServerInfo,
+    StopRequest,
+    SubmitRequest,
+    TaskDetail,
+    TaskView,
+    ValidateReply,
+    WorkflowDetail,
+    WorkflowView,
+)
+from tunefleet.schemas.compat.task_results import ResultEnvelope, ResultFiles
+from tunefleet.schemas.fleet import ElasticRequest, ElasticView, WhyView, WorkerView
+from tunefleet.schemas.server_info import PeersView, ServerView, StorageView
+from tunefleet.schemas.worker_link import Cursor, JournalBatch
+
+PASSED_ON_BYTES_PER_S: Final = 4 << 20
+"""A server that keeps its files in an object store answers an upload when they are there; it is no slower than this."""
+ANSWER_S: Final = 60.0
+
+
+def info() -> Call[ServerInfo]:
+    """Return the server's version, and who the key belongs to."""
+    return Call("GET", "/info", model(ServerInfo))
+
+
+def schema() -> Call[dict[str, Any]]:
+    """Return the JSON Schema of workflow documents."""
+    return Call("GET", "/schema", model(dict[str, Any]))
+
+
+def validate(document: str, filename: str | None = None, *, dry_run: bool = False) -> Call[ValidateReply]:
+    """Let the server check a document, and say where its tasks would go if `dry_run`; nothing is stored."""
+    body = SubmitRequest(document=document, filename=filename)
+    params = {"dry_run": "true" if dry_run else None}
+    return Call("POST", "/workflows/validate", model(ValidateReply), params, body=body)
+
+
+def create_workflow(request: SubmitRequest, idempotency_key: str) -> Call[WorkflowDetail]:
+    """Submit a document; the same key gets the first answer again."""
+    headers = {"Idempotency-Key": idempotency_key}
+    return Call("POST", "/workflows", model(WorkflowDetail), body=request, headers=headers)
+
+
+def list_workflows(
+    *,
+    status: str | None = None,
+    owner: str | None = None,
+    name: str | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> Call[Page[WorkflowView]]:
+    """Return a page of workflows, newest first."""
+    params = {"status": status, "owner": owner, "name": name, "limit": limit, "cursor": cursor}
+    return Call("GET", "/workflows", model(Page[WorkflowView]), params)
+
+
+def get_workflow(workflow_id: str) -> Call[WorkflowDetail]:
+    """Return a workflow with its document; the start of an id is enough."""
+    return Call("GET", path("workflows", workflow_id), model(WorkflowDetail))
+
+
+def cancel_workflow(workflow_id: str) -> Call[WorkflowDetail]:
+    """Cancel every task of a workflow that is not final."""
+    return Call("POST", path("workflows", workflow_id, "cancel"), model(WorkflowDetail))
+
+
+def retry_workflow(
+    workflow_id: str, overrides: Mapping[str, Any] | None = None, *, again: bool = False
+) -> Call[WorkflowDetail]:
+    """Run again, as a new workflow, what has not completed of a final one; results of the rest are used as they are.
+
+    Args:
+        workflow_id: The workflow.
+        overrides: Dotted path below `spec` → value, of what is to be changed.
+        again: Also if an earlier retry runs or has completed.
+    """
+    body = RetryRequest(overrides=dict(overrides or {}), again=again)
+    return Call("POST", path("workflows", workflow_id, "retry"), model(WorkflowDetail), body=body, repeatable=False)
+
+
+def remove_workflow(workflow_id: str) -> Call[None]:
+    """Remove a workflow whose tasks are all final, with what they stored."""
+    return Call("DELETE", path("workflows", workflow_id), nothing, repeatable=False)
+
+
+def list_tasks(
+    *,
+    status: str | None = None,
+    kind: str | None = None,
+    owner: str | None = None,
+    workflow_id: str | None = None,
+    worker_id: str | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> Call[Page[TaskView]]:
+    """Return a page of tasks, newest first."""
+    params = {
+        "status": status,
+        "kind": kind,
+        "owner": owner,
+        "workflow_id": workflow_id,
+        "worker_id": worker_id,
+        "limit": limit,
+        "cursor": cursor,
+    }
+    return Call("GET", "/tasks", model(Page[TaskView]), params)
+
+
+def get_task(task_id: str) -> Call[TaskDetail]:
+    """Return a task with its spec, attempts and result; the start of an id is enough."""
+    return Call("GET", path("tasks", task_id), model(TaskDetail))
+
+
+def why(task_id: str) -> Call[WhyView]:
+    """Return why a task waits."""
+    return Call("GET", path("tasks", task_id, "why"), model(WhyView))
+
+
+def cancel_task(task_id: str) -> Call[TaskDetail]:
+    """Cancel a task; a running one ends at the end of its step, and what it saved stays."""
+    return Call("POST", path("tasks", task_id, "cancel"), model(TaskDetail))
+
+
+def pause_task(task_id: str) -> Call[TaskDetail]:
+    """Pause a running task: it saves at the end of its step and ends; asking again changes nothing."""
+    return Call("POST", path("tasks", task_id, "pause"), model(TaskDetail))
+
+
+def resume_task(task_id: str, from_step: int | Literal["best"] | None = None) -> Call[TaskDetail]:
+    """Let a paused task go on; a final one goes on as a new task, which is returned.
+
+    `from_step` is the step of a checkpoint, `best`, or `None` for the newest.
+    """
+    body = ResumeRequest(from_step=from_step)
+    return Call("POST", path("tasks", task_id, "resume"), model(TaskDetail), body=body, repeatable=False)
+
+
+def stop_task(task_id: str, *, save: bool = True) -> Call[CommandView]:
+    """End a training early, as completed; with `save` it saves a checkpoint first."""
+    body = StopRequest(save=save)
+    return Call("POST", path("tasks", task_id, "stop"), model(CommandView), body=body, repeatable=False)
+
+
+def command_task(
+    task_id: str, command: str, data: Mapping[str, Any] | None = None, *, command_id: str | None = None
+) -> Call[CommandView]:
+    """Give a running task a command (`ControlCommand`); an id of your own makes a repetition harmless."""
+    known_as = command_id or f"cmd-{uuid.uuid4().hex[:12]}"
+    body = CommandRequest(command=command, data=dict(data or {}), command_id=known_as)
+    return Call("POST", path("tasks", task_id, "commands"), model(CommandView), body=body)
+
+
+def list_commands(task_id: str) -> Call[tuple[CommandView, ...]]:
+    """Return the commands of a task, oldest first."""
+    return Call("GET", path("tasks", task_id, "commands"), model(tuple[CommandView, ...]))
+
+
+def get_command(task_id: str, command_id: str, *, wait_s: float = 0.0) -> Call[CommandView]:
+    """Return what became of a command; the server holds the answer for up to `wait_s` until it is settled."""
+    where = path("tasks", task_id, "commands", command_id)
+    return Call("GET", where, model(CommandView), {"wait_s": wait_s}, read_timeout_s=wait_s + 15.0)
+
+
+def checkpoints(task_id: str) -> Call[tuple[CheckpointView, ...]]:
+    """Return the whole checkpoints of a task in step order."""
+    return Call("GET", path("tasks", task_id, "checkpoints"), model(tuple[CheckpointView, ...]))
+
+
+def retry_task(task_id: str) -> Call[TaskDetail]:
+    """Submit a final task again as a new one, linked to it."""
+    return Call("POST", path("tasks", task_id, "retry"), model(TaskDetail), repeatable=False)
+
+
+def clone_task(task_id: str, overrides: Mapping[str, Any] | None = None) -> Call[TaskDetail]:
+    """Submit a task again as a new one, with some fields of its spec changed (dotted path → value)."""
+    body = CloneRequest(overrides=dict(overrides or {}))
+    return Call("POST", path("tasks", task_id, "clone"), model(TaskDetail), body=body, repeatable=False)
+
+
+def remove_task(task_id: str) -> Call[None]:
+    """Remove a final task with what it stored."""
+    return Call("DELETE", path("tasks", task_id), nothing, repeatable=False)
+
+
+def metrics(
+    task_id: str,
+    *,
+    series: str = "train",
+    names: Iterable[str] | None = None,
+    max_points: int | None = None,
+    after_step: int | None = None,
+) -> Call[MetricsView]:
+    """Return the points of one series, down-sampled to `max_points` if that is given."""
+    params = {
+        "series": series,
+        "names": ",".join(names) if names is not None else None,
+        "max_points": max_points,
+        "after_step": after_step,
+    }
+    return Call("GET", path("tasks", task_id, "metrics"), model(MetricsView), params)
+
+
+def log(
+    task_id: str, *, offset: int | None = None, tail_bytes: int | None = None, limit_bytes: int | None = None
+) -> Call[LogView]:
+    """Return a piece of a task's log, from an offset or from so many bytes before its end."""
+    params = {"offset": offset, "tail_bytes": tail_bytes, "limit_bytes": limit_bytes}
+    return Call("GET", path("tasks", task_id, "log"), model(LogView), params)
+
+
+def log_stream(task_id: str, offset: int = 0) -> Call[None]:
+    """Open a task's log from an offset; it stays open until the task is final."""
+    headers = {"Accept": "text/event-stream"}
+    return Call("GET", path("tasks", task_id, "log", "stream"), nothing, {"offset": offset}, headers=headers)
+
+
+def list_events(
+    *,
+    after: int = 0,
+    limit: int = 100,
+    task_id: str | None = None,
+    workflow_id: str | None = None,
+    kinds: Iterable[str] | None = None,
+) -> Call[tuple[EventView, ...]]:
+    """Return what happened after an event, oldest first."""
+    params = {**_event_filter(task_id, workflow_id, kinds), "after": after, "limit": limit}
+    return Call("GET", "/events", model(tuple[EventView, ...]), params)
+
+
+def event_stream(
+    *,
+    after: int | None = None,
+    task_id: str | None = None,
+    workflow_id: str | None = None,
+    kinds: Iterable[str] | None = None,
+) -> Call[None]:
+    """Open the stream of what happens; `after` replays what came since that event."""
+    headers = {"Accept": "text/event-stream"}
+    if after is not None:
+        headers["Last-Event-ID"] = str(after)
+    return Call("GET", "/events/stream", nothing, _event_filter(task_id, workflow_id, kinds), headers=headers)
+
+
+def _event_filter(
+    task_id: str | None, workflow_id: str | None, kinds: Iterable[str] | None
+) -> dict[str, str | int | None]:
+    return {
+        "task_id": task_id,
+        "workflow_id": workflow_id,
+        "kinds": ",".join(kinds) if kinds is not None else None,
+    }
+
+
+def list_artifacts(
+    *,
+    task_id: str | None = None,
+    kind: str | None = None,
+    name: str | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> Call[Page[ArtifactView]]:
+    """Return a page of artifacts, newest first."""
+    params = {"task_id": task_id, "kind": kind, "name": name, "limit": limit, "cursor": cursor}
+    return Call("GET", "/artifacts", model(Page[ArtifactView]), params)
+
+
+def get_artifact(artifact: str) -> Call[ArtifactDetail]:
+    """Return an artifact with its files, by id, digest or name."""
+    return Call("GET", path("artifacts", artifact), model(ArtifactDetail))
+
+
+def remove_artifact(artifact: str) -> Call[None]:
+    """Remove an artifact; files that nothing else refers to go at the next collection."""
+    return Call("DELETE", path("artifacts", artifact), nothing, repeatable=False)
+
+
+def publish_artifact(body: ArtifactCreate, task_id: str | None = None) -> Call[ArtifactView]:
+    """Publish files that are already stored as an artifact; publishing the same again changes nothing."""
+    return Call("POST", "/artifacts", model(ArtifactView), {"task_id": task_id}, body=body)
+
+
+def missing_blobs(blobs: Iterable[FileEntry]) -> Call[BlobReply]:
+    """Return which of these files the server lacks, and from which offset."""
+    return Call("POST", "/blobs/missing", model(BlobReply), body=BlobQuery(blobs=tuple(blobs)))
+
+
+def put_blob(entry: FileEntry, offset: int, size_bytes: int, content: Callable[[], Iterator[bytes]]) -> Call[None]:
+    """Send so many bytes of a file from an offset."""
+    headers = {
+        "Upload-Offset": str(offset),
+        "Upload-Length": str(entry.size_bytes),
+        "Content-Length": str(size_bytes),
+        "Content-Type": "application/octet-stream",
+    }
+    # Not repeated blindly: after a break the server is asked first how much it has.
+    return Call(
+        "PUT",
+        path("blobs", entry.digest),
+        nothing,
+        content=content,
+        headers=headers,
+        repeatable=False,
+        read_timeout_s=ANSWER_S + entry.size_bytes / PASSED_ON_BYTES_PER_S,
+    )
+
+
+def get_blob(digest: str, offset: int, sink: Sink) -> Call[None]:
+    """Receive a file from an offset to its end."""
+    headers = (
+        {"Range": f"bytes={offset}-", "Accept-Encoding": "identity"} if offset else {"Accept-Encoding": "identity"}
+    )
+    return Call("GET", path("blobs", digest), nothing, headers=headers, sink=sink, repeatable=False)
+
+
+def result_files(task_id: str) -> Call[ResultFiles]:
+    """Return the files of a task, each with a link that needs no key."""
+    return Call("GET", path("results", task_id, "files"), model(ResultFiles))
+
+
+def get_result(task_id: str) -> Call[ResultEnvelope]:
+    """Return the stored result of a task with where it comes from."""
+    return Call("GET", path("results", task_id), model(ResultEnvelope))
+
+
+def get_result_file(task_id: str, name: str, offset: int, digest: str, sink: Sink) -> Call[None]:
+    """Download a task's file, or the rest of it, into `sink`, as long as it is the one with this digest."""
+    headers = {"Range": f"bytes={offset}-", "If-Range": f'"{digest}"'} if offset else {}
+    where = path("results", task_id, "files", *name.split("/"))
+    return Call("GET", where, nothing, headers=headers, sink=sink, repeatable=False)
+
+
+def put_journal(task_id: str, batch: JournalBatch) -> Call[Cursor]:
+    """Deliver records of a launch; what the server has already is skipped there."""
+    return Call("POST", path("tasks", task_id, "journal"), model(Cursor), body=batch)
+
+
+def put_log(task_id: str, offset: int, data: bytes) -> Call[Cursor]:
+    """Deliver a piece of a log."""
+    headers = {"Content-Type": "application/octet-stream"}
+    return Call(
+        "PUT",
+        path("tasks", task_id, "log"),
+        model(Cursor),
+        {"offset": offset},
+        content=lambda: iter((data,)),
+        headers=headers,
+    )
+
+
+def list_workers(*, limit: int = 100, cursor: str | None = None) -> Call[Page[WorkerView]]:
+    """Return a page of workers."""
+    return Call("GET", "/workers", model(Page[WorkerView]), {"limit": limit, "cursor": cursor})
+
+
+def get_worker(worker_id: str) -> Call[WorkerView]:
+    """Return a worker with its hardware and what it runs."""
+    return Call("GET", path("workers", worker_id), model(WorkerView))
+
+
+def tell_worker(
+    worker_id: str, verb: str, data: Mapping[str, Any] | None = None, *, command_id: str | None = None
+) -> Call[CommandView]:
+    """Tell a worker to `restart`, `update-config`, `collect-diagnostics` or `upgrade`; its jobs go on."""
+    body = CommandRequest(command=verb, data=dict(data or {}), command_id=command_id or f"cmd-{uuid.uuid4().hex[:12]}")
+    return Call("POST", path("workers", worker_id, "commands"), model(CommandView), body=body)
+
+
+def worker_command(worker_id: str, command_id: str, *, wait_s: float = 0.0) -> Call[CommandView]:
+    """Return what became of it; the server holds the answer for up to `wait_s` until it is settled."""
+    where = path("workers", worker_id, "commands", command_id)
+    return Call("GET", where, model(CommandView), {"wait_s": wait_s}, read_timeout_s=wait_s + 15.0)
+
+
+def cordon_worker(worker_id: str) -> Call[WorkerView]:
+    """Give a worker nothing new; what it has goes on."""
+    return Call("POST", path("workers", worker_id, "cordon"), model(WorkerView))
+
+
+def uncordon_worker(worker_id: str) -> Call[WorkerView]:
+    """Give a worker tasks again; takes back a drain that has not finished."""
+    return Call("POST", path("workers", worker_id, "uncordon"), model(WorkerView))
+
+
+def drain_worker(worker_id: str) -> Call[WorkerView]:
+    """Let a worker finish what it has, and then leave; it stays cordoned until it is uncordoned."""
+    return Call("POST", path("workers", worker_id, "drain"), model(WorkerView))
+
+
+def set_elastic(worker_id: str, *, enabled: bool) -> Call[ElasticView]:
+    """Call a worker back, or send it to rest as elastic scaling does; the scaling goes on from there."""
+    return Call("POST", path("workers", worker_id, "elastic"), model(ElasticView), body=ElasticRequest(enabled=enabled))
+
+
+def remove_worker(worker_id: str) -> Call[None]:
+    """Forget a worker that is gone."""
+    return Call("DELETE", path("workers", worker_id), nothing, repeatable=False)
+
+
+def list_keys(*, limit: int = 100, cursor: str | None = None) -> Call[Page[KeyView]]:
+    """Return a page of API keys, without their secrets."""
+    return Call("GET", "/keys", model(Page[KeyView]), {"limit": limit, "cursor": cursor})
+
+
+def create_key(
+    name: str, role: Role = "member", *, owner: str | None = None, project: str | None = None
+) -> Call[KeyCreated]:
+    """Create an API key; its secret is in this answer and nowhere else."""
+    body = KeyCreate(name=name, role=role, owner=owner, project=project)
+    return Call("POST", "/keys", model(KeyCreated), body=body, repeatable=False)
+
+
+def revoke_key(key_id: str) -> Call[None]:
+    """Revoke an API key; it is refused from now on."""
+    return Call("DELETE", path("keys", key_id), nothing)
+
+
+def login_code() -> Call[LoginCode]:
+    """Create a link that opens one browser session, good once and for ten minutes."""
+    return Call("POST", "/login-codes", model(LoginCode), repeatable=False)
+
+
+def prune(older_than_s: float, *, dry_run: bool = False) -> Call[PruneReply]:
+    """Remove final workflows that ended so long ago (seconds), and files that nothing refers to."""
+    body = PruneRequest(older_than_s=older_than_s, dry_run=dry_run)
+    return Call("POST", "/prune", model(PruneReply), body=body)
+
+
+def server() -> Call[ServerView]:
+    """Return what the server is made of: versions, database, where files are kept."""
+    return Call("GET", "/server", model(ServerView))
+
+
+def storage() -> Call[StorageView]:
+    """Return how much room the server's data takes, by kind."""
+    return Call("GET", "/storage", model(StorageView))
+
+
+def servers() -> Call[PeersView]:
+    """List the servers that share the database."""
+    return Call("GET", "/servers", model(PeersView))

@@ -1,0 +1,1 @@
+"""From the updates of a round to the next version of the adapter."""

@@ -1,0 +1,85 @@
+"""One average while it is made: what goes in, and what the report will say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tunefleet.federation.aggregation.clipping import kept_of_factors, kept_of_products, lengths
+from tunefleet.federation.aggregation.report import LayerReport
+from tunefleet.federation.aggregation.sources import Source, common_dtype
+from tunefleet.federation.aggregation.weights import weights
+from tunefleet.spec.options.federation_options import StrategySpec
+
+Shapes = dict[str, tuple[str, tuple[int, ...]]]
+
+
+@dataclass
+class Making:
+    """One average while it is made.
+
+    Args:
+        spec: The strategy.
+        sources: The updates, ordered by worker.
+        previous: The global adapter that they began from; null before the first version.
+        into: Folder of the outcome.
+        dtype: Type of the outcome; null for that of the updates.
+        state: The server optimiser's state before.
+        new_state: Where its state is written.
+    """
+
+    spec: StrategySpec
+    sources: list[Source]
+    previous: Source | None
+    into: Path
+    dtype: str | None = None
+    state: Path | None = None
+    new_state: Path | None = None
+
+    weights: dict[str, float] = field(default_factory=dict)
+    excluded: dict[str, str] = field(default_factory=dict)
+    norms: dict[str, float] = field(default_factory=dict)
+    clipped: dict[str, float] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict)
+    layers: dict[str, LayerReport] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    bytes_written: int = 0
+
+    def dtype_of(self, name: str) -> str:
+        """Return the type that a tensor of the outcome has."""
+        return self.dtype or common_dtype(self.sources, name)
+
+    def shapes(self, names: Iterable[str], like: Source) -> Shapes:
+        """Return type and shape of tensors of the outcome that are shaped as an adapter's."""
+        return {name: (self.dtype_of(name), like.file.tensors[name].shape) for name in names}
+
+    def shares(self, of: list[Source] | None = None) -> list[float]:
+        """Weigh updates, and put that into the report.
+
+        Args:
+            of: Those that count; by default all.
+        """
+        counted = self.sources if of is None else of
+        found = weights(counted, self.spec)
+        self.weights.update({source.worker: share for source, share in zip(counted, found, strict=True)})
+        return found
+
+    def clip(self, *, factors: bool) -> list[float]:
+        """Return how much of each update's change is kept, and put into the report what is shortened.
+
+        Args:
+            factors: Whether factors are averaged; else products.
+        """
+        most = self.spec.clip_norm
+        if most is None:
+            return [1.0] * len(self.sources)
+        found = lengths(self.sources, self.previous)
+        kept = kept_of_factors(self.sources, self.previous, found, most) if factors else kept_of_products(found, most)
+        for source, length, part in zip(self.sources, found, kept, strict=True):
+            self.norms[source.worker] = length
+            if part < 1.0:
+                self.clipped[source.worker] = part
+        if self.previous is None and self.sources[0].parts.whole:
+            self.notes.append("Layers that are trained whole are not shortened before there is a global adapter.")
+        return kept

@@ -1,0 +1,1 @@
+"""What members fetch and upload: chunks of data, signed links, the guide's steps."""

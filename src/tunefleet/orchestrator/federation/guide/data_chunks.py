@@ -1,0 +1,175 @@
+"""Chunks of a federation's data: who has which, for how long, and where it is fetched.
+
+A chunk belongs to one worker at a time, under a lease. Claims and uploads of that worker renew it; the chunk of a
+worker that is silent goes to the next one that asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tunefleet.db import Connection
+from tunefleet.db.federations import federation_chunks, federations
+from tunefleet.db.federations.federation_chunks import FREE, ChunkRow
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.repositories import artifacts
+from tunefleet.errors import ConflictError, ForbiddenError, GoneError, NotFoundError
+from tunefleet.lifecycle.federation import FederationStatus
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.federation.guide import signed_links
+from tunefleet.orchestrator.federation.guide.chunk_files import Piece
+from tunefleet.orchestrator.federation.guide.signed_links import Signer
+from tunefleet.orchestrator.federation.participants import Who, only_worker, worker_name
+from tunefleet.orchestrator.federation.status import FOREVER, find_to_take_part, how_to_start
+from tunefleet.orchestrator.storage.signed_urls import Signature
+from tunefleet.orchestrator.views import moment
+from tunefleet.schemas.federated import JobWorker
+from tunefleet.schemas.federated_chunks import ChunkClaimed, ClaimChunk
+
+LEASE_S: Final = 1800.0
+"""How long a worker may be silent before its chunk is somebody else's."""
+
+
+def add(connection: Connection, federation: FederationRow, pieces: Sequence[Piece]) -> None:
+    """Give a new federation its chunks, and keep their files as long as it is there."""
+    rows = [
+        ChunkRow(federation.seq, number, each.digest, each.size_bytes, each.rows, FREE, None, None, 0, None)
+        for number, each in enumerate(pieces)
+    ]
+    federation_chunks.insert_all(connection, rows)
+    holder = federation_chunks.holder(federation.id)
+    artifacts.pin(connection, [each.digest for each in pieces], holder=holder, until=FOREVER)
+
+
+async def claim(core: Core, who: Who, reference: str, body: ClaimChunk, sign: Signer) -> ChunkClaimed:
+    """Give a worker a chunk: the one that it has already, else the first that is free.
+
+    Args:
+        core: The server.
+        who: Who asks.
+        reference: The federation, by id or number.
+        body: The worker's name, and the chunk that it has done, if it says so.
+        sign: Makes the link to the chunk.
+
+    Raises:
+        NotFoundError: If there is no such federation, or no chunk left.
+        ForbiddenError: If it is none of the asker's business.
+        ConflictError: If the federation does not run, or the chunk that is done is somebody else's by now.
+    """
+    worker = worker_name(body.worker_id)
+
+    def operation(connection: Connection) -> ChunkClaimed | None:
+        federation = find_to_take_part(connection, who, reference, worker)
+        refuse_idle(federation)
+        now = core.clock.wall()
+        if body.completed_chunk is not None:
+            _finish(connection, federation, worker, body.completed_chunk, now)
+        chunk = _next(connection, federation, worker, now)
+        if chunk is None:
+            return None
+        return ChunkClaimed(
+            worker=JobWorker(id=worker, worker_id=worker, assigned_chunk=chunk.number, status="assigned"),
+            chunk_index=chunk.number,
+            chunk_path=signed_links.chunk_path(reference, chunk.number),
+            download_url=sign.chunk(federation.id, reference, chunk.number, chunk.digest),
+            sha256=chunk.digest,
+            rows=chunk.rows,
+            lease_until=moment(now + LEASE_S),
+        )
+
+    claimed = await core.write(operation)
+    if claimed is None:
+        # Only now: what the worker has done is stored all the same.
+        raise NotFoundError(f"The federation {reference} has no chunk left that nobody works on.")
+    return claimed
+
+
+def heard_of(connection: Connection, federation_seq: int, worker: str, now: float) -> None:
+    """Renew the lease of a worker that has just been heard of, if it has a chunk."""
+    mine = federation_chunks.held_by(connection, federation_seq, worker)
+    if mine is not None:
+        federation_chunks.renew(connection, mine, until=now + LEASE_S)
+
+
+async def get(core: Core, who: Who | None, reference: str, number: int, signature: Signature | None) -> ChunkRow:
+    """Find a chunk, for who may take part or has a good link.
+
+    Args:
+        core: The server.
+        who: Who asks; null if nothing says so.
+        reference: The federation, by id or number.
+        number: Of the chunk.
+        signature: Of the link.
+
+    Raises:
+        NotFoundError: If there is none.
+        ForbiddenError: If the link is not valid, the caller may not take part, or its token is another worker's.
+    """
+
+    def operation(connection: Connection) -> ChunkRow:
+        federation = linked(connection, reference) if who is None else find_to_take_part(connection, who, reference)
+        chunk = federation_chunks.get(connection, federation.seq, number)
+        if chunk is None:
+            raise NotFoundError(f"The federation {federation.id} has no chunk {number}.")
+        mine = None if who is None else only_worker(who)
+        if mine is not None and chunk.worker != mine:
+            raise ForbiddenError(
+                f"The chunk {number} of {federation.id} is not {mine}'s.",
+                hint=f"POST {signed_links.TRAINING}/jobs/{federation.id}/claim-chunk claims one.",
+            )
+        if who is None:
+            assert signature is not None
+            signed_links.verify_chunk(core, federation.id, number, chunk.digest, signature)
+        return chunk
+
+    return await core.read(operation)
+
+
+def refuse_idle(federation: FederationRow) -> None:
+    """Refuse what only a running federation takes.
+
+    Raises:
+        GoneError: If it has ended.
+        ConflictError: If it was not started yet, or is paused.
+    """
+    status = FederationStatus(federation.status)
+    if status.final:
+        raise GoneError(f"The federation {federation.id} is {status.value}.")
+    if status is not FederationStatus.RUNNING:
+        raise ConflictError(
+            f"The federation {federation.id} is {status.value}.",
+            hint=how_to_start(federation),
+        )
+
+
+def _finish(connection: Connection, federation: FederationRow, worker: str, number: int, now: float) -> None:
+    chunk = federation_chunks.get(connection, federation.seq, number)
+    if chunk is None:
+        raise NotFoundError(f"The federation {federation.id} has no chunk {number}.")
+    if chunk.state == federation_chunks.DONE and chunk.worker == worker:
+        return  # said twice
+    if not federation_chunks.finish(connection, federation.seq, worker, number, now=now):
+        raise ConflictError(
+            f"The chunk {number} is not {worker}'s: it was silent for too long, and another worker has it.",
+            hint="Claim the next one, without `completedChunk`.",
+        )
+
+
+def _next(connection: Connection, federation: FederationRow, worker: str, now: float) -> ChunkRow | None:
+    mine = federation_chunks.held_by(connection, federation.seq, worker)
+    if mine is not None and federation_chunks.renew(connection, mine, until=now + LEASE_S):
+        return mine
+    return federation_chunks.claim(connection, federation.seq, worker, now=now, until=now + LEASE_S)
+
+
+def linked(connection: Connection, reference: str) -> FederationRow:
+    """Return the federation that a link leads to; whether the link is good is not known yet.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    row = federations.find(connection, None, reference)
+    if row is None:
+        raise NotFoundError(f"There is no federation {reference}.", hint="`tunefleet federation ls` lists them.")
+    return row

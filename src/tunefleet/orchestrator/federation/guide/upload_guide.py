@@ -1,0 +1,265 @@
+"""The upload guide's words for a federation: a job is created, polled for a version, and aggregated now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, get_args
+
+from pydantic import ValidationError
+
+from tunefleet.db import Connection
+from tunefleet.db.federations import rounds as round_rows
+from tunefleet.db.federations.federation_versions import VersionRow
+from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.federations.rounds import RoundRow
+from tunefleet.errors import ConflictError, Fault, GoneError, InputError, SpecError
+from tunefleet.lifecycle.round import RoundStatus
+from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.federation import rounds, service, versions
+from tunefleet.orchestrator.federation.guide import chunk_files, data_chunks, guide_progress, signed_links
+from tunefleet.orchestrator.federation.guide.signed_links import Signer
+from tunefleet.orchestrator.federation.participants import Who
+from tunefleet.orchestrator.federation.status import find, find_to_close, topic
+from tunefleet.orchestrator.federation.version_archives import with_archive
+from tunefleet.orchestrator.federation.views import checkpoint_mark
+from tunefleet.schemas.api import FileEntry
+from tunefleet.schemas.federated import (
+    AdapterTaken,
+    Aggregated,
+    CheckpointReply,
+    FederationCreated,
+    JobCreate,
+    JobCreated,
+)
+from tunefleet.spec.documents.fault_messages import explain
+from tunefleet.spec.options.federation_options import FederationSpec, StrategyName, StrategySpec
+from tunefleet.spec.text import Source
+
+HELD_S: Final = 50.0
+"""Longest time that a poll is held: proxies close what is silent for a minute. Whoever wants to wait longer repeats."""
+AGGREGATION_S: Final = 240.0
+"""How long a manual aggregation is waited for; the guide's clients wait for 300 s."""
+_LOOK_S: Final = 5.0
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_RENAMED: Final = {
+    "aggregation_algorithm": "strategy.name",
+    "algorithm": "strategy.name",
+    "sync_interval": "sync_every_steps",
+    "proximal_mu": "strategy.mu",
+}
+_LORA: Final = {
+    "lora_rank": "r", "lora_r": "r", "rank": "r", "r": "r", "lora_alpha": "alpha", "alpha": "alpha",
+    "target_modules": "target_modules", "lora_dropout": "dropout", "use_rslora": "use_rslora",
+}  # fmt: skip
+
+
+def spec_of_guide(body: JobCreate) -> FederationSpec:
+    """Return what a job of the guide's asks of a federation.
+
+    `fed_config` may have every option of ours beside the guide's four, in both spellings. A `model_type` that is a
+    name on the hub or a path is the base model that every adapter must name; a bare word is a label. LoRA's settings,
+    if any is given, are those that every adapter must have.
+
+    Raises:
+        SpecError: If an option is unknown or wrong.
+    """
+    data: dict[str, Any] = {"name": body.name, "strategy": {}}
+    for key, value in body.fed_config.items():
+        _put(data, _plain(key), value)
+    name = data["strategy"].get("name")
+    if isinstance(name, str):
+        data["strategy"]["name"] = _strategy(name)
+    if body.model_type is not None and "/" in body.model_type:
+        data.setdefault("base_model", body.model_type)
+    lora = {_LORA[_plain(key)]: value for key, value in body.config.items() if _plain(key) in _LORA}
+    if {"r", "alpha", "target_modules"} & set(lora):
+        data.setdefault("lora", lora)
+    for key, given in (("dataset", body.dataset), ("chunk_size", body.chunk_size)):
+        if given is not None:
+            data.setdefault(key, given)
+    return _read(data)
+
+
+def _put(data: dict[str, Any], key: str, value: Any) -> None:
+    if value is None:
+        return
+    strategy: dict[str, Any] = data["strategy"]
+    path = _RENAMED.get(key, key)
+    own = path.removeprefix("strategy.")
+    if path == "strategy" and isinstance(value, Mapping):
+        strategy.update(value)
+    elif path == "strategy":
+        strategy["name"] = value
+    elif path != own or (own in StrategySpec.model_fields and own not in FederationSpec.model_fields):
+        strategy[own] = value
+    else:
+        data[path] = value
+
+
+def _plain(key: str) -> str:
+    return _HUMP.sub("_", key).lower()
+
+
+def _strategy(name: str) -> str:
+    """Return our spelling of a strategy's name, such as `FedAvg`; one that is unknown stays as it is."""
+    bare = re.sub(r"[-_ ]", "", name).lower()
+    return next((known for known in get_args(StrategyName) if known.replace("_", "") == bare), name)
+
+
+def _read(data: dict[str, Any]) -> FederationSpec:
+    try:
+        return FederationSpec.model_validate(data)
+    except ValidationError as error:
+        faults = [
+            Fault(each.path, each.message, hint=each.hint) for each in explain(error, FederationSpec, Source(data))
+        ]
+        raise SpecError(faults, filename="the job") from None
+
+
+async def create(core: Core, actor: Actor, body: JobCreate) -> JobCreated:
+    """Make a federation of a job of the guide's; it runs with its first upload, or when it is started.
+
+    Raises:
+        SpecError: If an option is unknown or wrong.
+        NotFoundError: If there is no such data.
+        DataError: If the data cannot be cut into chunks.
+        ForbiddenError: If the actor may not make rows.
+    """
+    spec = spec_of_guide(body)
+    total = body.total_chunks if body.chunk_size is None else None
+    made = await create_with_data(core, actor, spec, start=False, total_chunks=total)
+    reply = await guide_progress.job(core, actor, made.id)
+    return JobCreated(job=reply.job, token=made.token, callback_secret=made.callback_secret)
+
+
+async def create_with_data(
+    core: Core, actor: Actor, spec: FederationSpec, *, start: bool, total_chunks: int | None = None
+) -> FederationCreated:
+    """Make a federation, and cut its data into chunks if it has any.
+
+    Args:
+        core: The server.
+        actor: Whose it is.
+        spec: What is asked of it.
+        start: Whether it runs at once.
+        total_chunks: How many chunks there shall be, instead of the spec's size of each.
+
+    Raises:
+        NotFoundError: If there is no such data.
+        DataError: If the data cannot be cut into chunks.
+        ForbiddenError: If the actor may not make rows.
+    """
+    if spec.dataset is None:
+        return await service.create(core, actor, spec, start=start)
+    pieces = await chunk_files.cut(core, actor, spec.dataset, spec.chunk_size, total=total_chunks)
+
+    def then(connection: Connection, row: FederationRow) -> None:
+        data_chunks.add(connection, row, pieces)
+
+    return await service.create(core, actor, spec, start=start, then=then)
+
+
+async def poll(
+    core: Core, who: Who, reference: str, *, after: int | None, wait_s: float, sign: Signer
+) -> CheckpointReply | None:
+    """Return the newest version as the guide's poll does.
+
+    Args:
+        core: The server.
+        who: Who asks.
+        reference: The federation, by id or number.
+        after: The version that the asker has.
+        wait_s: How long to wait for a newer one; at most `HELD_S`.
+        sign: Makes the link.
+
+    Returns:
+        The version; null if the asker named one, or waited, and none is newer.
+
+    Raises:
+        NotFoundError: If there is no such federation, or it has no version yet and nobody wants to wait.
+        ForbiddenError: If it is none of the asker's business.
+    """
+    found = await versions.newest(core, who, reference, after=after or 0, wait_s=min(wait_s, HELD_S))
+    row = await core.read(partial(find, who=who, reference=reference))
+    if found is None and after is None and not wait_s:
+        found = await core.read(partial(versions.version_of, row=row))
+    return None if found is None else _checkpoint(reference, row.id, *await with_archive(core, found), sign)
+
+
+def _checkpoint(
+    reference: str, federation_id: str, row: VersionRow, archive: FileEntry, sign: Signer
+) -> CheckpointReply:
+    return CheckpointReply(
+        checkpoint=checkpoint_mark(row),
+        path=f"{signed_links.version_path(reference)}?version={row.version}",
+        download_url=sign.version(federation_id, reference, row.version, archive.digest),
+        version=row.version,
+        sha256=archive.digest,
+        size_bytes=archive.size_bytes,
+        round=row.round,
+    )
+
+
+async def too_late(core: Core, who: Who, reference: str, error: GoneError) -> AdapterTaken:
+    """Answer an upload to a federation that has ended.
+
+    Args:
+        core: The server.
+        who: Who uploads.
+        reference: The federation, by id or number.
+        error: What it was refused with.
+    """
+    row = await core.read(partial(find, who=who, reference=reference))
+    return AdapterTaken(
+        adapter_id=0,
+        message=error.message,
+        should_aggregate=False,
+        round=row.round,
+        version=row.version,
+        warning=f"{error.message} End the worker; the federation's last version stays.",
+    )
+
+
+async def aggregate(core: Core, who: Who, reference: str) -> Aggregated:
+    """Aggregate the open round of a federation now, and wait for its version.
+
+    Raises:
+        NotFoundError: If there is no such federation.
+        ForbiddenError: If the caller may not close its rounds.
+        InputError: If too few updates have come, or the federation does not run.
+        ConflictError: If the round fails, or is not done in time.
+    """
+    row, closed = await core.write(partial(_close, core=core, who=who, reference=reference))
+    done = await _settled(core, row, closed)
+    if done.status != RoundStatus.PUBLISHED.value or done.version is None:
+        why = done.error or f"It is {done.status}; poll for its version."
+        raise ConflictError(f"Round {done.number} of {row.id} has no version. {why}")
+    return Aggregated(
+        checkpoint_path=f"{signed_links.version_path(reference)}?version={done.version}",
+        message=f"Round {done.number} is aggregated; it made version {done.version}.",
+        round=done.number,
+        version=done.version,
+    )
+
+
+def _close(connection: Connection, *, core: Core, who: Who, reference: str) -> tuple[FederationRow, RoundRow]:
+    row = find_to_close(connection, who, reference)
+    try:
+        return row, rounds.close_now(connection, row, core.clock.wall())
+    except ConflictError as error:
+        # The guide answers this with 400.
+        raise InputError(error.message, hint=error.hint) from error
+
+
+async def _settled(core: Core, row: FederationRow, closed: RoundRow) -> RoundRow:
+    end = core.clock.monotonic() + AGGREGATION_S
+    while True:
+        seen = core.signals.version(topic(row.id))
+        found = await core.read(partial(round_rows.get, seq=row.seq, number=closed.number))
+        left = end - core.clock.monotonic()
+        if found is None or RoundStatus(found.status).final or left <= 0 or core.signals.closed:
+            return found or closed
+        await core.signals.wait(topic(row.id), min(left, _LOOK_S), seen)

@@ -1,0 +1,1 @@
+"""Bodies of the training protocol."""

@@ -1,0 +1,216 @@
+"""Jobs in the backend half of the training-agent protocol: registered, listed, steered, started (contracts B6, B7).
+
+Bodies take unknown fields, since clients of several generations exist; what is known of them is typed.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, Field
+
+from tunefleet.schemas.base import Line, Message
+from tunefleet.schemas.training_protocol.training import MAX_COUNT, MAX_PATH, Open
+
+JobId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class JobRegistration(Open):
+    """Body of `POST /api/training/local/jobs`; whose the job is follows the key, whatever `user_id` says."""
+
+    job_id: JobId
+    user_id: Line | None = None
+    model_name: Line | None = None
+    dataset_path: Line | None = None
+    name: Line | None = Field(default=None, validation_alias=AliasChoices("name", "job_name"), max_length=200)
+    status: str | None = None
+    config: dict[str, Any] = Field(default_factory=dict)
+    total_steps: int | None = Field(default=None, ge=0, lt=MAX_COUNT)
+    total_epochs: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    total_samples: int | None = Field(default=None, ge=0, lt=MAX_COUNT)
+
+
+class JobRegistered(Message):
+    """The answer to a registration; `job_token` is what the job reports with."""
+
+    success: Literal[True] = True
+    persisted: Literal[True] = True
+    job_id: str
+    user_id: str
+    job_token: str
+    status: str
+
+
+class StatusStored(Message):
+    """The answer to a status."""
+
+    success: Literal[True] = True
+    status: str
+    updated_at: datetime
+
+
+class JobStatus(Message):
+    """Where a job stands (contract B7). Times in seconds, memory in GiB, `progress` in percent."""
+
+    job_id: str
+    status: str
+    model_name: str | None = None
+    model_display_name: str | None = None
+    job_name: str | None = None
+    dataset_name: str | None = None
+    dataset_path: str | None = None
+    gpu_total_memory_gb: float | None = None
+    current_step: int = 0
+    current_epoch: float = 0
+    total_steps: int | None = None
+    total_epochs: float | None = None
+    total_samples: int | None = None
+    progress: int = 0
+    loss: float | None = None
+    eval_loss: float | None = None
+    best_eval_loss: float | None = None
+    best_epoch: float | None = None
+    best_step: int | None = None
+    best_checkpoint_path: str | None = None
+    loss_trend: Literal["improving", "stable", "degrading"] | None = None
+    epochs_without_improvement: int | None = None
+    train_perplexity: float | None = None
+    eval_perplexity: float | None = None
+    perplexity: float | None = None
+    learning_rate: float | None = None
+    grad_norm: float | None = None
+    gpu_memory_allocated_gb: float | None = None
+    gpu_memory_reserved_gb: float | None = None
+    gpu_utilization_percent: float | None = None
+    samples_per_second: float | None = None
+    tokens_per_second: float | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    elapsed_seconds: float | None = None
+    remaining_seconds: float | None = None
+    error: str | None = None
+    warning: str | None = None
+    resumed_from_job_id: str | None = None
+    resume_from_checkpoint: str | None = None
+    updated_at: datetime | None = None
+    agent_id: str | None = None
+    parameter_updates: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class JobItem(Message):
+    """A job in a list."""
+
+    id: str
+    job_id: str
+    user_id: str
+    name: str
+    model_name: str | None = None
+    dataset_path: str | None = None
+    status: str
+    error_message: str | None = None
+    agent_id: str | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    created_at: datetime
+
+
+class JobPage(Message):
+    """A page of jobs, newest first."""
+
+    jobs: list[JobItem]
+    total: int
+    limit: int
+    offset: int
+
+
+class JobList(Message):
+    """The newest jobs."""
+
+    success: Literal[True] = True
+    count: int
+    jobs: list[JobItem]
+
+
+class ControlAction(Open):
+    """Body of `POST /api/training/local/{id}/control`."""
+
+    action: Literal["cancel", "pause", "resume"]
+    checkpoint_path: str | None = None
+
+
+class ControlDone(Message):
+    """What an action led to."""
+
+    success: Literal[True] = True
+    action: str
+    job_id: str
+    result: dict[str, Any]
+
+
+class ResumeJob(Open):
+    """Body of `POST /api/training/local/{id}/resume`.
+
+    Args:
+        checkpoint_path: A path or name that ends with `checkpoint-<step>`; by default the newest.
+        config_adjustments: Parameters by their names in a job's configuration, such as `learning_rate`.
+    """
+
+    checkpoint_path: str | None = Field(default=None, max_length=MAX_PATH)
+    resume_from_best: bool = False
+    config_adjustments: dict[str, Any] = Field(default_factory=dict)
+
+
+class ResumedJob(Message):
+    """The job that goes on; `job_token` where it was registered by whom it reports for."""
+
+    success: Literal[True] = True
+    job_id: str
+    resumed_from: str
+    checkpoint_path: str | None = None
+    message: str
+    job_token: str | None = None
+
+
+class ParameterUpdate(Open):
+    """Body of `PATCH /api/training/local/{id}/update-params`; at least one."""
+
+    learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    batch_size: int | None = Field(default=None, ge=1, lt=MAX_COUNT)
+    gradient_accumulation_steps: int | None = Field(default=None, ge=1, lt=MAX_COUNT)
+    warmup_steps: int | None = Field(default=None, ge=0, lt=MAX_COUNT)
+
+
+class ParametersUpdated(Message):
+    """What was taken; `fields` says for each parameter when it takes effect."""
+
+    success: Literal[True] = True
+    updates: dict[str, Any]
+    applied_at: datetime
+    message: str
+    fields: dict[str, str]
+    command_id: str | None = None
+
+
+class StartJob(Open):
+    """Body of `POST /api/training/local/start`.
+
+    Args:
+        config_id: The id or the name of a workflow that was submitted before; its document is submitted again.
+        execution_id: A repeated start with it starts nothing more.
+        name: What to call the new job.
+        dataset_path: Other data than the document names.
+    """
+
+    config_id: str = Field(min_length=1, max_length=200)
+    execution_id: str | None = Field(default=None, max_length=128)
+    name: str | None = Field(default=None, max_length=200)
+    dataset_path: str | None = None
+
+
+class Started(Message):
+    """A job that was started."""
+
+    success: Literal[True] = True
+    job_id: str
+    message: str

@@ -1,0 +1,150 @@
+"""What a job reports to a backend, and how it is read back: points, log lines, predictions (contract B6).
+
+Bodies take unknown fields, since clients of several generations exist; what is known of them is typed.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from tunefleet.schemas.base import Message
+from tunefleet.schemas.training_protocol.training import MAX_COUNT, Open, TrainingMetrics
+
+MAX_POINTS = 5_000
+"""The most points in one batch."""
+
+
+class ReportedPoint(TrainingMetrics):
+    """One reported point; what is derived of earlier ones (`loss_trend`, `best_*`) is worked out here, never taken."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True, json_schema_extra={})
+
+    step: int = Field(ge=0, lt=MAX_COUNT)
+    total_steps: int | None = Field(default=None, ge=0, lt=MAX_COUNT)
+    elapsed_seconds: float | None = None
+    remaining_seconds: float | None = None
+
+
+class MetricBatch(Open):
+    """Body of `POST /api/training/local/metrics`."""
+
+    job_id: str
+    metrics: Annotated[list[ReportedPoint], Field(max_length=MAX_POINTS)]
+
+
+class Done(Message):
+    """Something was stored; `count` says how much of it was new to us or not."""
+
+    success: Literal[True] = True
+    count: int | None = None
+
+
+class LogLines(Message):
+    """Body of `POST …/{job_id}/logs`.
+
+    Args:
+        logs: Lines, each `[YYYY-MM-DD HH:MM:SS] text` in UTC.
+        offset: Ours: the number of the first line within the attempt, so that a repetition is not stored twice.
+    """
+
+    logs: list[str]
+    offset: int | None = Field(default=None, ge=0, lt=MAX_COUNT)
+
+
+class LogsStored(Message):
+    """The answer to log lines; `total_logs` counts the attempt's, and is the `offset` of the next ones."""
+
+    success: Literal[True] = True
+    logs_appended: int
+    total_logs: int
+
+
+class LogPage(Message):
+    """Lines of a job's log."""
+
+    logs: list[str]
+    total_lines: int
+    offset: int
+    limit: int
+
+
+class MetricRow(Message):
+    """A point as it is read back; all rates and memory as in `TrainingMetrics`."""
+
+    job_id: str
+    step: int
+    epoch: float | None = None
+    train_loss: float | str | None = None
+    eval_loss: float | str | None = None
+    learning_rate: float | str | None = None
+    grad_norm: float | str | None = None
+    gpu_memory_allocated_gb: float | str | None = None
+    gpu_memory_reserved_gb: float | str | None = None
+    gpu_utilization_percent: float | str | None = None
+    perplexity: float | str | None = None
+    eval_perplexity: float | str | None = None
+    train_perplexity: float | str | None = None
+    samples_per_second: float | str | None = None
+    tokens_per_second: float | str | None = None
+    timestamp: datetime
+
+
+class MetricRows(Message):
+    """All points of a job."""
+
+    job_id: str
+    metrics: list[MetricRow]
+
+
+class MetricPage(MetricRows):
+    """A page of points."""
+
+    total: int
+    limit: int
+    offset: int
+
+
+class PredictionItem(Open):
+    """Text that a model wrote for a sample, as it is reported."""
+
+    step: int = Field(default=0, ge=0, lt=MAX_COUNT)
+    epoch: float | None = None
+    sample_index: int = 0
+    prompt: str = ""
+    prediction: str = ""
+    ground_truth: str | None = None
+
+
+class PredictionBatch(Open):
+    """Body of `POST /api/training/local/predictions`."""
+
+    job_id: str
+    predictions: Annotated[list[PredictionItem], Field(max_length=MAX_POINTS)]
+
+
+class PredictionPage(Message):
+    """Predictions, in the order in which they were made."""
+
+    job_id: str
+    predictions: list[dict[str, Any]]
+    total_count: int
+    epoch_count: int
+    limit: int
+    offset: int
+
+
+class PredictionEpochs(Message):
+    """At which epochs and steps there are predictions."""
+
+    job_id: str
+    epochs: list[dict[str, Any]]
+
+
+class PredictionTrends(Message):
+    """Measures of the predictions over the steps, as means."""
+
+    job_id: str
+    trends: list[dict[str, Any]]

@@ -1,0 +1,1 @@
+"""A whole file: its stages and their dependencies, what is checked across them, and messages for faults."""

@@ -1,0 +1,143 @@
+"""`datasets` of a campaign: where its rows come from, and which columns are instruction and output, or a chat."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from tunefleet.spec.base import Block, NotBool, PositiveInt, Revision, Text, is_url, many_wrong, wrong
+from tunefleet.spec.builtin import ABuiltinDataset
+from tunefleet.spec.options.rows import RowsPlace
+from tunefleet.spec.tasks.cross_field_checks import Faults
+from tunefleet.spec.tasks.data_steps import NearSpec
+
+_S3: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/\S+")
+_PLACES: Final = ("name", "path", "s3")
+_HUB_ONLY: Final = ("config_name", "revision")
+INSTRUCTION_FIELDS: Final = ("field_instruction", "field_input", "field_output")
+CHAT_FIELDS: Final = (
+    "chat_column",
+    "chat_role_field",
+    "chat_content_field",
+    "chat_user_reference",
+    "chat_assistant_reference",
+)
+
+
+def _object(value: str) -> str:
+    if not _S3.fullmatch(value):
+        raise wrong("is not an object of a bucket", "write s3://BUCKET/KEY")
+    return value
+
+
+def _open(value: str) -> str:
+    if is_url(value) and "@" in urlsplit(value).netloc:
+        raise wrong(
+            "has a password in it, which everybody could read who reads the campaign", "give a signed link, or s3"
+        )
+    return value
+
+
+def _absent_if_empty(value: Any) -> Any:
+    return None if value == "" else value
+
+
+Column = Annotated[Text | None, BeforeValidator(_absent_if_empty)]
+"""A column's name; an empty text means that there is none."""
+
+
+class CampaignDatasetSpec(Block):
+    """`datasets[]`: one source of rows; exactly one of `name`, `path` and `s3` says where they are."""
+
+    name: Annotated[Text, ABuiltinDataset] | None = None
+    """Hub id of a dataset."""
+    path: Annotated[RowsPlace, AfterValidator(_open)] | None = None
+    """A file (JSONL, JSON, CSV, Parquet) beside the configuration, an address, or `builtin:gsm8k`."""
+    s3: Annotated[Text, AfterValidator(_object)] | None = None
+    """An object of the campaign's S3 store: `s3://BUCKET/KEY`."""
+    config_name: Text | None = None
+    """Configuration of a hub dataset."""
+    revision: Revision | None = None
+    """Branch, tag or commit of a hub dataset."""
+    split: Text = "train"
+    """Split of a dataset, with the hub's slices: `train[:5%]`."""
+    max_rows: PositiveInt | None = None
+    """Use at most this many rows, drawn by `random_seed`."""
+    weight: Annotated[float, Field(gt=0), NotBool] | None = None
+    """Its share against those of the others; without weights the sources are put one behind the other."""
+    field_instruction: Column = None
+    """Column with the instruction."""
+    field_input: Column = None
+    """Column with further input for the instruction; may be left out."""
+    field_output: Column = None
+    """Column with the output."""
+    chat_column: Text = "conversations"
+    """With `task_type: Chat`: column with the chat, a list of messages."""
+    chat_role_field: Text = "role"
+    """With `task_type: Chat`: field of a message that says who speaks."""
+    chat_content_field: Text = "content"
+    """With `task_type: Chat`: field of a message that says what."""
+    chat_user_reference: Text = "user"
+    """With `task_type: Chat`: what the user is called there."""
+    chat_assistant_reference: Text = "assistant"
+    """With `task_type: Chat`: what the assistant is called there."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> CampaignDatasetSpec:
+        given = [key for key in _PLACES if getattr(self, key) is not None]
+        faults: Faults = []
+        if not given:
+            faults.append(("", "names no data", "give one of name, path and s3"))
+        faults += [(key, f"cannot be given together with {given[0]}", "give one of them") for key in given[1:]]
+        if given and given[0] != "name":
+            faults += [
+                (key, "belongs to a dataset of the hub", "leave it out, or give name")
+                for key in _HUB_ONLY
+                if getattr(self, key) is not None
+            ]
+        if faults:
+            raise many_wrong(faults)
+        return self
+
+    @property
+    def place(self) -> str:
+        """Where the rows are, for messages."""
+        return self.name or self.path or self.s3 or ""
+
+    def misfits(self, *, chat: bool) -> Faults:
+        """Return what does not go with the campaign's kind of rows, by key.
+
+        Args:
+            chat: Whether it trains on chats.
+        """
+        given = {key for key in self.model_fields_set if getattr(self, key) is not None}
+        strange = sorted(given & set(INSTRUCTION_FIELDS if chat else CHAT_FIELDS))
+        hint = "leave it out, or write task_type: Chat" if not chat else "leave it out, or another task_type"
+        faults: Faults = [
+            (key, f"has no effect {'with' if chat else 'without'} task_type: Chat", hint) for key in strange
+        ]
+        if not chat:
+            faults += [
+                (key, "is required", f"name the column with the {key.removeprefix('field_')}")
+                for key in ("field_instruction", "field_output")
+                if getattr(self, key) is None
+            ]
+        return faults
+
+
+class CampaignDedupeSpec(NearSpec):
+    """`dedupe`: of rows that are the same one stays, so that none of the held-out rows is trained on, too."""
+
+    rows: Literal["near", "exact", "none"] = "near"
+    """`near`: rows whose words largely are the same (needs the extra `data` on the worker); `exact`: the same but for
+    case and blanks; `none`: keep all."""
+
+    @model_validator(mode="after")
+    def _effective(self) -> CampaignDedupeSpec:
+        strange = sorted(self.model_fields_set & set(NearSpec.model_fields)) if self.rows != "near" else []
+        if strange:
+            raise many_wrong([(key, f"has no effect with rows: {self.rows}", "leave it out") for key in strange])
+        return self

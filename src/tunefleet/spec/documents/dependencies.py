@@ -1,0 +1,176 @@
+"""What the tasks of a document wait for: `dependsOn`, the order of stages, conditions and references."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import Final, Literal
+
+from tunefleet.errors import Fault
+from tunefleet.spec.documents.cycle_check import cycles
+from tunefleet.spec.documents.fault_messages import fault_at
+from tunefleet.spec.documents.merge import SPEC
+from tunefleet.spec.documents.pipeline import Draft
+from tunefleet.spec.expressions.condition import ConditionSpec
+from tunefleet.spec.expressions.placeholders import Reference
+from tunefleet.spec.expressions.references import Found
+from tunefleet.spec.suggestions import nearest
+from tunefleet.spec.text import Path, Source
+from tunefleet.spec.value_preview import MAX_FAULTS, cut, more, show
+
+TASK_ID_PREFIX: Final = "task-"
+_SHOWN: Final = 8
+_MAX_NAMES: Final = 200
+_MAX_GUESSES: Final = 20
+_MAX_CIRCLES: Final = 20
+"""Looking through more takes longer than it helps."""
+_ONLY: Final = "it is the only task"
+Why = Literal["dependsOn", "order", "condition", "reference"]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One reason why a task waits for another.
+
+    Args:
+        task: Which task waits.
+        upstream: What it waits for: a task of the document, or the id of one that was submitted before.
+        why: What says so.
+        where: Where that stands, as `source` has it.
+        source: In what `where` is looked up.
+        said: How it is written there.
+    """
+
+    task: str
+    upstream: str
+    why: Why
+    where: Path
+    source: Source
+    said: str
+
+    def fault(self, message: str, hint: str | None = None) -> Fault:
+        """Make a fault that stands where the edge is written."""
+        return fault_at(self.where, message, self.source, hint=hint)
+
+
+def edges(
+    source: Source,
+    drafts: Sequence[Draft],
+    conditions: Mapping[str, ConditionSpec],
+    placeholders: Mapping[str, Sequence[Found]],
+    faults: list[Fault],
+) -> list[Edge]:
+    """Return what the tasks wait for.
+
+    Args:
+        source: The document.
+        drafts: Its tasks.
+        conditions: Of those that have a good one.
+        placeholders: What stands in the spec of each.
+        faults: Gets what names nothing, and what waits for itself.
+
+    Returns:
+        Edges whose upstream is a task of the document, or an id.
+    """
+    names = {draft.name: at for at, draft in enumerate(drafts)}
+    found: list[Edge] = []
+    wrong: list[Fault] = []
+    for draft in _first_of_each_name(drafts):
+        for edge in _of(draft, source, conditions.get(draft.name), placeholders.get(draft.name, ())):
+            fault = _wrong(edge, names, guesses=len(wrong) < _MAX_GUESSES)
+            if fault is None:
+                found.append(edge)
+            else:
+                wrong.append(fault)
+        if len(wrong) > MAX_FAULTS:
+            wrong[MAX_FAULTS:] = [more(0, wrong[MAX_FAULTS])]
+            break
+    faults.extend([*wrong, *_circles(found, names)])
+    return found
+
+
+def _first_of_each_name(drafts: Sequence[Draft]) -> list[Draft]:
+    first: dict[str, Draft] = {}
+    for draft in drafts:
+        first.setdefault(draft.name, draft)
+    return list(first.values())
+
+
+def _of(draft: Draft, source: Source, condition: ConditionSpec | None, placeholders: Sequence[Found]) -> Iterator[Edge]:
+    for name, where in draft.named:
+        yield Edge(draft.name, name, "dependsOn", where, source, name)
+    if draft.after is not None:
+        yield Edge(draft.name, draft.after, "order", draft.at, source, draft.after)
+    if condition is not None:
+        where = (*SPEC, "condition", "node")
+        yield Edge(draft.name, condition.node, "condition", where, draft.source, condition.node)
+    yield from _inputs(draft)
+    for each in placeholders:
+        if isinstance(each.piece, Reference):
+            yield Edge(
+                draft.name, each.piece.node, "reference", (*SPEC, *each.where), draft.source, each.piece.text
+            )  # fmt: skip
+
+
+def _inputs(draft: Draft) -> Iterator[Edge]:
+    """Yield the stages whose results the code of a `python` task gets; what is no name is a fault of the spec."""
+    spec = draft.source.data[SPEC[0]] if isinstance(draft.source.data, Mapping) else None
+    if not isinstance(spec, Mapping) or spec.get("taskType") != "python" or not isinstance(spec.get("inputs"), list):
+        return
+    for index, each in enumerate(spec["inputs"]):
+        name = each.get("stage") if isinstance(each, Mapping) else each
+        if isinstance(name, str):
+            yield Edge(draft.name, name, "dependsOn", (*SPEC, "inputs", index), draft.source, name)
+
+
+def _wrong(edge: Edge, names: Mapping[str, int], *, guesses: bool) -> Fault | None:
+    alone = len(names) == 1 and edge.where[:2] not in {(*SPEC, "stages"), (*SPEC, "graph")}
+    if edge.upstream == edge.task:
+        if edge.why == "dependsOn" and alone:
+            return None  # an id that is also the name of the only task
+        return edge.fault(f"{cut(edge.task)} waits for itself", "name another task")
+    if edge.upstream in names or edge.upstream.startswith(TASK_ID_PREFIX):
+        return None
+    if edge.why == "dependsOn" and edge.where[:2] == (*SPEC, "dependsOn"):
+        return None  # whether there is a task with that id is known to the server
+    return _dangling(edge, names, guesses=guesses)
+
+
+def _dangling(edge: Edge, names: Mapping[str, int], *, guesses: bool) -> Fault:
+    others = names.keys() - {edge.task} if guesses and len(names) <= _MAX_NAMES else ()
+    guess = nearest(edge.upstream, sorted(others, key=names.__getitem__)) if others else None
+    shown = [name for name in islice(names, _SHOWN + 1) if name != edge.task][:_SHOWN]
+    known = f"there are {', '.join(map(cut, shown))}{', …' if len(names) > len(shown) + 1 else ''}" if shown else _ONLY
+    hint = (
+        f"did you mean {guess}?"
+        if guess
+        else f"{known}; the id of a task submitted before starts with {TASK_ID_PREFIX}"
+    )
+    if "${" in edge.said and not guess:
+        hint += "; write $${ for the characters themselves"
+    said = f"{cut(edge.said)} names" if edge.why == "reference" else f"{show(edge.said)} is"
+    return edge.fault(f"{said} no task of this document", hint)
+
+
+def _circles(found: Sequence[Edge], names: Mapping[str, int]) -> Iterator[Fault]:
+    waits: dict[str, list[str]] = {name: [] for name in names}
+    for edge in found:
+        waits[edge.task].append(edge.upstream)
+    for number, circle in enumerate(cycles(waits, _MAX_CIRCLES), 1):
+        around = [*circle, circle[0]]
+        steps = set(pairwise(around))
+        inside = [edge for edge in found if (edge.task, edge.upstream) in steps]
+        # The order of the list only ever points back, so an edge that points forward was written by somebody.
+        blamed = max(inside, key=lambda edge: (edge.why != "order", names[edge.upstream] - names[edge.task]))
+        order = next((edge for edge in inside if edge.why == "order"), None)
+        hint = (
+            f"{order.task} stands behind {order.upstream}; give it `dependsOn: []` if that is not meant"
+            if order
+            else "take one of these dependencies out"
+        )
+        shown = around if len(around) <= _SHOWN else [*around[: _SHOWN - 2], f"… ({len(circle):,} tasks)", around[-1]]
+        fault = blamed.fault(f"these tasks wait for each other: {' → '.join(map(cut, shown))}", hint)
+        yield fault
+        if number == _MAX_CIRCLES:
+            yield more(0, fault)

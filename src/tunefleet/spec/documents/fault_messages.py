@@ -1,0 +1,270 @@
+"""What pydantic found → sentences for people, with line, column and the nearest known key."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails, ValidationError
+
+from tunefleet.errors import Fault
+from tunefleet.spec.base import UNKNOWN_KEY, Block, known_keys
+from tunefleet.spec.descriptions import descriptions
+from tunefleet.spec.documents.refused_keys import INSTEAD, REFUSED, SYNONYMS, Refusal
+from tunefleet.spec.suggestions import nearest
+from tunefleet.spec.tasks.task_types import TASK_KINDS
+from tunefleet.spec.text import Path, Source, dotted
+from tunefleet.spec.value_preview import MAX_FAULTS, more, show
+
+_SENTENCES: Final[dict[str, str]] = {
+    "missing": "is required",
+    "int_type": "must be a whole number, not {value}",
+    "int_parsing": "must be a whole number, not {value}",
+    "int_from_float": "must be a whole number, not {value}",
+    "int_parsing_size": "is too large: whole numbers have 64 bits",
+    "float_type": "must be a number, not {value}",
+    "float_parsing": "must be a number, not {value}",
+    "finite_number": "must be a finite number, not {value}",
+    "bool_type": "must be true or false, not {value}",
+    "bool_parsing": "must be true or false, not {value}",
+    "string_type": "must be a text, not {value}",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "tuple_type": "must be a list, not {value}",
+    "list_type": "must be a list, not {value}",
+    "dict_type": "must be a mapping (`key: value` lines), not {value}",
+    "model_type": "must be a mapping (`key: value` lines), not {value}",
+    "model_attributes_type": "must be a mapping (`key: value` lines), not {value}",
+    "too_short": "must have at least {min_length} entry",
+    "greater_than": "must be greater than {gt}, not {value}",
+    "greater_than_equal": "must be at least {ge}, not {value}",
+    "less_than": "must be less than {lt}, not {value}",
+    "less_than_equal": "must be at most {le}, not {value}",
+    "literal_error": "must be one of {expected}, not {value}",
+}
+
+
+_INDEX_DIGITS: Final = 10
+_NO_TEXT: Final = frozenset({"dict_type", "list_type", "model_attributes_type", "model_type", "tuple_type"})
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Values that a reference stands for, which are known only when the tasks before have ended.
+
+    Args:
+        alone: Paths of values that are a reference: they may turn out to be anything.
+        inside: Paths of texts with a reference in them: they may turn out to be any text, which may be a number.
+    """
+
+    alone: frozenset[Path] = frozenset()
+    inside: frozenset[Path] = frozenset()
+
+    def covers(self, path: Path, *, block: bool = False) -> bool:
+        """Whether a fault is about such a value.
+
+        Args:
+            path: Where the fault is.
+            block: Whether the fault is that a text stands where a mapping or a list must be.
+        """
+        if not (self.alone or self.inside):
+            return False
+        above = [path[:length] for length in range(len(path) + 1)]
+        return any(each in self.alone or (each in self.inside and not block) for each in above)
+
+
+def explain(
+    error: ValidationError, root: type[BaseModel], source: Source, prefix: Path = (), unknown: Unknown | None = None
+) -> list[Fault]:
+    """Turn a validation error into faults.
+
+    Args:
+        error: What pydantic raised.
+        root: The model that was validated.
+        source: Where each piece of the document stands.
+        prefix: Path of the validated piece in the document.
+        unknown: What is not known yet; faults about it are left out.
+
+    Returns:
+        Faults in no particular order; a required key whose misspelling is reported too is left out.
+    """
+    faults: list[Fault] = []
+    guessed: set[Path] = set()
+    missing: list[tuple[Path, Fault]] = []
+    details = error.errors(include_url=False)
+    if len(details) > MAX_FAULTS:
+        path = prefix + tuple(details[MAX_FAULTS]["loc"])
+        faults.append(more(len(details) - MAX_FAULTS, fault_at(path, "", source), path=dotted(prefix)))
+    unknown = unknown or Unknown()
+    for detail in details[:MAX_FAULTS]:
+        path = prefix + tuple(detail["loc"])
+        # Whatever a reference stands for, the key that it stands under is written here.
+        about = path[:-1] if detail["type"] == "extra_forbidden" else path
+        if unknown.covers(about, block=detail["type"] in _NO_TEXT) or _only_its_entries(detail):
+            continue
+        if detail["type"] == "extra_forbidden":
+            fault, guess = _unknown(path, root, source, prefix)
+            faults.append(fault)
+            if guess:
+                guessed.add((*path[:-1], guess))
+        elif detail["type"] == "missing":
+            null = source.origin(path) in source.values
+            message = "is required, and null is no value" if null else "is required"
+            missing.append((path, fault_at(path, message, source, hint=_about(root, path[len(prefix) :]))))
+        elif detail["type"] == "tunefleet":
+            faults.extend(_own(detail, path, source, unknown))
+        else:
+            message, hint = _sentence(detail)
+            faults.append(fault_at(path, message, source, hint=hint))
+    return faults + [fault for path, fault in missing if path not in guessed]
+
+
+def _only_its_entries(detail: ErrorDetails) -> bool:
+    """Whether a list is called too short only because entries of it are wrong, which are reported anyway."""
+    return detail["type"] == "too_short" and len(detail["input"]) >= detail.get("ctx", {})["min_length"]
+
+
+def fault_at(path: Path, message: str, source: Source, *, hint: str | None = None, key: bool = False) -> Fault:
+    """Make a fault that stands where the path stands."""
+    mark = source.mark(path, key=key)
+    return Fault(dotted(source.origin(path)), message, mark.line, mark.column, hint)
+
+
+def below_path(path: Path, below: str) -> Path:
+    """Return a path with the dotted path of a fault below it; indexes of lists are numbers again."""
+    return path + tuple(
+        int(part) if part.isdecimal() and len(part) < _INDEX_DIGITS else part for part in below.split(".") if below
+    )
+
+
+def _own(detail: ErrorDetails, path: Path, source: Source, unknown: Unknown) -> Iterator[Fault]:
+    for below, message, hint in detail.get("ctx", {})["faults"]:
+        where = below_path(path, below)
+        if not unknown.covers(where[:-1] if message == UNKNOWN_KEY else where):
+            yield fault_at(where, message, source, hint=hint)
+
+
+def _sentence(detail: ErrorDetails) -> tuple[str, str | None]:
+    """Return message and hint."""
+    kind, value, ctx = detail["type"], detail["input"], detail.get("ctx", {})
+    template = _SENTENCES.get(kind)
+    if template is None:
+        return detail["msg"][:1].lower() + detail["msg"][1:], None
+    values = {name: int(limit) if _is_whole(limit) else limit for name, limit in ctx.items()}
+    values["value"] = show(value)
+    hint = None
+    if kind == "literal_error":
+        words = [word.strip("'") for word in ctx["expected"].replace(" or ", ", ").split(", ")]
+        values["expected"] = ", ".join(words)
+        guess = nearest(value, words) if isinstance(value, str) else None
+        hint = f"did you mean {guess}?" if guess else None
+    elif kind == "too_short":
+        hint = "add one, or leave the key out"
+    elif kind == "string_type" and isinstance(value, int | float):
+        hint = "write it in quotes"
+    return template.format_map(values), hint
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer()
+
+
+def _unknown(path: Path, root: type[BaseModel], source: Source, prefix: Path) -> tuple[Fault, str | None]:
+    """Explain an unknown key; also return the key that was probably meant."""
+    name = str(path[-1])
+    below = path[len(prefix) :]
+    block = block_at(root, below[:-1])
+    known = known_keys(block) if block else set()
+    synonym = SYNONYMS.get(name) if SYNONYMS.get(name) in known else None
+    refusal = refusal_of(below) if prefix == ("spec",) and synonym is None else None
+    if refusal is not None:
+        return fault_at(path, refusal.reason, source, hint=refusal.instead, key=True), None
+    guess = synonym or (_nearest_key(name, block) if block else None)
+    hint = f"did you mean {guess}?" if guess else _elsewhere(name, root, prefix)
+    if hint is None and known:
+        hint = f"known here: {', '.join(sorted(known))}"
+    return fault_at(path, UNKNOWN_KEY, source, hint=hint, key=True), guess
+
+
+@lru_cache(maxsize=1024)
+def _nearest_key(name: str, block: type[BaseModel]) -> str | None:
+    # What all tasks of a document share is wrong in each of them.
+    return nearest(name, known_keys(block))
+
+
+def refusal_of(path: Path) -> Refusal | None:
+    """Return why a path below `spec` is refused by name, if it is: for every task kind, or because another takes it."""
+    words = tuple(str(part) for part in path if not isinstance(part, int))
+    name = ".".join(words)
+    if name in REFUSED:
+        return REFUSED[name]
+    owners = [kind for kind, root in TASK_KINDS.items() if _takes(root, words)]
+    if not owners:
+        return None
+    several = f"{', '.join(owners[:-1])} and {owners[-1]}" if len(owners) > 1 else owners[0]
+    return Refusal(f"belongs to {several} tasks", INSTEAD.get(name, "leave it out"))
+
+
+def _takes(root: type[BaseModel], words: Sequence[str]) -> bool:
+    block = block_at(root, words[:-1])
+    return block is not None and words[-1] in known_keys(block)
+
+
+@lru_cache(maxsize=1024)
+def _elsewhere(name: str, root: type[BaseModel], prefix: Path) -> str | None:
+    """Say where a key belongs that was written in the wrong block."""
+    for path, block in walk_blocks(root):
+        if name in known_keys(block):
+            return f"it belongs to {dotted((*prefix, *path, name))}"
+    return None
+
+
+def _about(root: type[BaseModel], path: Path) -> str | None:
+    block = block_at(root, path[:-1])
+    for name, field in block.model_fields.items() if block else ():
+        if block is not None and (field.alias or name) == path[-1] and (text := descriptions(block).get(name)):
+            return " ".join(text.split()).rstrip(".")
+    return None
+
+
+def block_at(root: type[BaseModel], path: Sequence[str | int]) -> type[BaseModel] | None:
+    """Return the block that stands at a path below a block."""
+    block: type[BaseModel] | None = root
+    for part in path:
+        if isinstance(part, int):
+            continue
+        if block is None:
+            return None
+        fields = {field.alias or name: field for name, field in block.model_fields.items()}
+        block = next(_blocks_in(fields[part].annotation), None) if part in fields else None
+    return block
+
+
+def walk_blocks(
+    root: type[BaseModel], path: Path = (), within: tuple[type[BaseModel], ...] = ()
+) -> Iterator[tuple[Path, type[BaseModel]]]:
+    """Yield every block below a block with its path, the outermost first; one that has itself within, once.
+
+    Args:
+        root: The block.
+        path: Its path.
+        within: The blocks around it.
+    """
+    yield path, root
+    for name, field in root.model_fields.items():
+        for block in _blocks_in(field.annotation):
+            if block is not root and block not in within:
+                yield from walk_blocks(block, (*path, field.alias or name), (*within, root))
+
+
+def _blocks_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    # `tuple[int, ...]` passes for a class, too.
+    if inspect.isclass(annotation) and not get_args(annotation) and issubclass(annotation, Block):
+        yield annotation
+        return
+    for inner in get_args(annotation):
+        yield from _blocks_in(inner)

@@ -1,0 +1,267 @@
+"""`spec.stages` and `spec.graph`: one document → the specs of its tasks, each with its place in the text."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+
+from tunefleet.errors import Fault
+from tunefleet.spec.base import Block, Text, as_list, known_keys, wrong
+from tunefleet.spec.documents.fault_messages import explain, fault_at
+from tunefleet.spec.documents.kinds import task_kinds
+from tunefleet.spec.documents.merge import SPEC, merged_source
+from tunefleet.spec.expressions.budget import MAX_MERGED_VALUES, MAX_TASKS, WAY_OUT, Scale, Size
+from tunefleet.spec.text import Path, Source
+from tunefleet.spec.value_preview import show
+
+_MAX_NAME: Final = 200
+_NOT_IN_NAMES: Final = "${}[]#:/\\"
+TASK_LEVEL: Final = ("dependsOn", "condition")
+"""Keys of a spec that say whether and when the task runs; they are no part of what it does."""
+_NOT_SHARED: Final = ("stages", "graph")
+
+
+def task_name(value: str) -> str:
+    """Check a name that people give to a task."""
+    name = value.strip()
+    bare = name in {"", ".", ".."} or len(name) > _MAX_NAME or not name.isprintable()
+    if bare or any(each in name for each in _NOT_IN_NAMES):
+        raise wrong(f"must be one line of 1 to {_MAX_NAME} characters without any of {' '.join(_NOT_IN_NAMES)}")
+    return name
+
+
+NodeName = Annotated[str, AfterValidator(task_name)]
+Names = Annotated[tuple[Text, ...], BeforeValidator(as_list)]
+
+
+class NodeSpec(Block):
+    """`stages[]` and `graph.nodes[]`: one task of a pipeline."""
+
+    name: NodeName | None = None
+    """What other tasks call it; by default `stage-1`, `stage-2`, … or `node-1`, `node-2`, …"""
+    id: NodeName | None = None
+    """The same as `name`."""
+    depends_on: Names | None = Field(default=None, alias="dependsOn")
+    """Names of tasks of this document, or ids of tasks submitted before, that must be completed first. Without it a
+    stage depends on the one before it in the list, and a node on nothing; `[]` is nothing."""
+    spec: dict[str, Any] = Field(default_factory=dict)
+    """What it does; merged into what stands beside `stages` or `graph`: mappings are merged, all else replaces."""
+
+
+class GraphSpec(Block):
+    """`spec.graph`: tasks that say themselves what they depend on; they may be listed in any order."""
+
+    nodes: Annotated[tuple[NodeSpec, ...], Field(min_length=1)]
+    """The tasks."""
+
+
+class PipelineSpec(Block):
+    """What a `spec` has beside the keys of a task; `stages` and `graph` exclude each other."""
+
+    stages: Annotated[tuple[NodeSpec, ...], Field(min_length=1)] | None = None
+    """Tasks that run one after the other, unless their `dependsOn` says otherwise."""
+    graph: GraphSpec | None = None
+    """Tasks that run as their `dependsOn` says."""
+    depends_on: Names = Field(default=(), alias="dependsOn")
+    """Ids of tasks submitted before that must be completed first; in a stage also names of this document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A task on its way from the document to a `TaskNode`.
+
+    Args:
+        name: Its name.
+        source: `{"spec": …}`, merged, without `dependsOn` and `condition`.
+        at: Where the task stands in the document.
+        named: What its `dependsOn` lists, with the places.
+        after: The stage before it in the list, if it depends on that because nothing else is said.
+        condition: Its `condition` as written.
+    """
+
+    name: str
+    source: Source
+    at: Path
+    named: tuple[tuple[str, Path], ...] = ()
+    after: str | None = None
+    condition: Any = None
+
+
+def drafts(source: Source, name: str, faults: list[Fault]) -> list[Draft]:
+    """Return the tasks of a document as far as they can be made out.
+
+    Args:
+        source: The document.
+        name: What the task is called if it is the only one.
+        faults: Gets what is wrong with the pipeline's own keys.
+    """
+    spec = source.data.get("spec") if isinstance(source.data, dict) else None
+    if not isinstance(spec, dict):
+        return []
+    _check(source, spec, faults)
+    if spec.get("stages") is None and spec.get("graph") is None:
+        return [_single(source, spec, name)]
+    nodes, at, word = _listed(spec)
+    base = _shared(spec)
+    if isinstance(nodes, list) and len(nodes) > MAX_TASKS:
+        message = f"has {len(nodes):,} entries; a document has at most {MAX_TASKS:,} tasks"
+        faults.append(fault_at(at, message, source, hint="submit them in several documents"))
+        return []
+    found = _nodes(source, base, nodes if isinstance(nodes, list) else (), at, word, faults)
+    if found is None:
+        return []
+    if not found:  # wrong already; what stands beside it is looked at all the same
+        return [_single(source, spec, name)]
+    _check_names(source, found, faults)
+    return _without_foreign_blocks(found, base)
+
+
+def _nodes(
+    source: Source, base: Mapping[str, Any], nodes: Sequence[Any], at: Path, word: str, faults: list[Fault]
+) -> list[Draft] | None:
+    """Merge each task with what all share; None if that comes to too much."""
+    found: list[Draft] = []
+    scale, size = Scale(base), Size()
+    for index, node in enumerate(nodes):
+        if not isinstance(node, dict):
+            continue
+        before = found[-1].name if found and word == "stage" else None
+        found.append(_node(source, base, node, (*at, index), f"{word}-{index + 1}", before))
+        size += scale.weigh(found[-1].source.data["spec"])
+        if size.too_much is not None:
+            faults.append(_too_much(source, base, scale, len(nodes), size))
+            return None
+    for each in found:
+        _check_nested(source, each.at, faults)
+    return found
+
+
+def _too_much(source: Source, base: Mapping[str, Any], scale: Scale, count: int, size: Size) -> Fault:
+    by_values = size.values > MAX_MERGED_VALUES
+    blamed = max(base, key=lambda key: scale.weigh(base[key])[0 if by_values else 1], default="")
+    shared = f"{scale.shared.values:,} shared values" if by_values else f"{scale.shared.characters:,} shared characters"
+    message = f"{count:,} tasks × {shared}, and what each adds, make {size.too_much}"
+    return fault_at((*SPEC, blamed) if blamed else SPEC, message, source, hint=WAY_OUT, key=True)
+
+
+def _check_nested(source: Source, at: Path, faults: list[Fault]) -> None:
+    own = source_value(source, at).get("spec")
+    for key in _NOT_SHARED if isinstance(own, dict) else ():
+        if key in own:
+            hint = f"list all tasks in the document's own {at[1]}; dependsOn says which come first"
+            faults.append(fault_at((*at, "spec", key), "cannot stand inside a task", source, hint=hint, key=True))
+
+
+def _shared(spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in spec.items() if key not in _NOT_SHARED}
+
+
+def _single(source: Source, spec: Mapping[str, Any], name: str) -> Draft:
+    shared = _shared(spec)
+    return _draft(name, source.part({"spec": shared}, {}), SPEC, shared)
+
+
+def _check(source: Source, spec: dict[str, Any], faults: list[Fault]) -> None:
+    own = {key: spec[key] for key in (*_NOT_SHARED, "dependsOn") if key in spec}
+    try:
+        PipelineSpec.model_validate(own, by_alias=True, by_name=False)
+    except ValidationError as error:
+        faults.extend(_directed(fault) for fault in explain(error, PipelineSpec, source, SPEC))
+    if spec.get("stages") is not None and spec.get("graph") is not None:
+        later = max(_NOT_SHARED, key=lambda key: (source.mark((*SPEC, key)).line, source.mark((*SPEC, key)).column))
+        other = "stages" if later == "graph" else "graph"
+        message = f"cannot be given together with {other}"
+        faults.append(fault_at((*SPEC, later), message, source, hint="leave one of them out", key=True))
+
+
+def _directed(fault: Fault) -> Fault:
+    """Say of a key of a task, written beside `name`, where it belongs."""
+    where, _, key = fault.path.rpartition(".")
+    if "is not a known key" not in fault.message or where == "spec.graph" or not _is_task_key(key):
+        return fault
+    return replace(
+        fault, hint=f"write it in the `spec` of that {'stage' if where.startswith('spec.stages') else 'node'}"
+    )
+
+
+def _is_task_key(key: str) -> bool:
+    return key in TASK_LEVEL or any(key in known_keys(kind) for kind in task_kinds().values())
+
+
+def _listed(spec: Mapping[str, Any]) -> tuple[Any, Path, str]:
+    if spec.get("stages") is not None:
+        return spec["stages"], (*SPEC, "stages"), "stage"
+    graph = spec["graph"]
+    return graph.get("nodes") if isinstance(graph, dict) else None, (*SPEC, "graph", "nodes"), "node"
+
+
+def _node(
+    source: Source, base: Mapping[str, Any], node: dict[str, Any], at: Path, default: str, before: str | None
+) -> Draft:
+    given = node.get("name") or node.get("id")
+    name = given.strip() if isinstance(given, str) and given.strip() else default
+    own = node.get("spec")
+    own = _shared(own) if isinstance(own, dict) else {}
+    merged = merged_source(source, base, own, (*at, "spec"))
+    listed = node.get("dependsOn")
+    made = _draft(name, merged, at, merged.data["spec"])
+    if listed is None and own.get("dependsOn") is None:
+        return replace(made, after=before)
+    return replace(made, named=made.named + _names(listed, (*at, "dependsOn")))
+
+
+def _draft(name: str, merged: Source, at: Path, spec: dict[str, Any]) -> Draft:
+    bare = merged.part({"spec": {key: value for key, value in spec.items() if key not in TASK_LEVEL}}, merged.origins)
+    named = _names(spec.get("dependsOn"), merged.origin((*SPEC, "dependsOn")))
+    return Draft(name, bare, at, named, condition=spec.get("condition"))
+
+
+def _names(listed: Any, at: Path) -> tuple[tuple[str, Path], ...]:
+    if isinstance(listed, str):
+        return ((listed.strip(), at),)
+    entries = enumerate(listed if isinstance(listed, list) else ())
+    return tuple((each.strip(), (*at, index)) for index, each in entries if isinstance(each, str))
+
+
+def _check_names(source: Source, found: Collection[Draft], faults: list[Fault]) -> None:
+    first: dict[str, Draft] = {}
+    for each in found:
+        one = first.setdefault(each.name, each)
+        node = source_value(source, each.at)
+        key = "name" if node.get("name") else "id"
+        if one is not each:
+            message = f"{show(each.name)} is the name of another task, in line {source.mark(one.at).line}"
+            faults.append(fault_at((*each.at, key), message, source, hint="names must differ"))
+        if node.get("name") and node.get("id") and node["name"] != node["id"]:
+            faults.append(fault_at((*each.at, "id"), "is not the same as name", source, hint="leave one of them out"))
+
+
+def source_value(source: Source, path: Path) -> Any:
+    """Return the value at a path of a document."""
+    value = source.data
+    for part in path:
+        value = value[part]
+    return value
+
+
+def _without_foreign_blocks(found: list[Draft], base: Mapping[str, Any]) -> list[Draft]:
+    """Leave out of each task what all share and its kind does not take, if another task's kind takes it."""
+    taken = [_keys_of(each) for each in found]
+    everything: set[str] = set().union(*taken)
+    result = []
+    for each, keys in zip(found, taken, strict=True):
+        spec, source = each.source.data["spec"], each.source
+        foreign = {
+            key for key in base if keys and key in everything - keys and source.origin((*SPEC, key)) == (*SPEC, key)
+        }
+        bare = {key: value for key, value in spec.items() if key not in foreign}
+        result.append(replace(each, source=source.part({"spec": bare}, source.origins)))
+    return result
+
+
+def _keys_of(draft: Draft) -> set[str]:
+    kind = draft.source.data["spec"].get("taskType")
+    return known_keys(task_kinds()[kind]) if isinstance(kind, str) and kind in task_kinds() else set()

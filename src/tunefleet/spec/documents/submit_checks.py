@@ -1,0 +1,111 @@
+"""What is refused, or warned of, at the submit alone.
+
+What is refused here was allowed once: tasks that were stored before a release refused it run on as they did.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from tunefleet.errors import Fault
+from tunefleet.spec.documents.nodes import TaskNode
+from tunefleet.spec.expressions.placeholders import rooted
+from tunefleet.spec.expressions.references import texts_with
+from tunefleet.spec.expressions.result_keys import fault_of
+from tunefleet.spec.tasks.base_task import BaseTaskSpec
+from tunefleet.spec.tasks.training_tasks import ModelTrainingSpec
+from tunefleet.spec.text import dotted
+from tunefleet.spec.value_preview import cut, show
+
+_BRACES: Final = re.compile(r"\{\{[ \t]{0,20}([^{}\s][^{}\r\n]{0,399})\}\}")
+"""Bounded everywhere, so that no text takes longer than its length."""
+_MOST: Final = 20
+"""Warnings shown for one workflow file."""
+
+
+def new_faults(told: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[Fault]:
+    """Find what no new task may say.
+
+    Args:
+        told: Tasks, each with what is known of its spec.
+    """
+    listed = list(told)
+    found = [
+        node.fault(
+            "resources.nodes",
+            "on_lost: wait keeps a lost worker's place, and the other nodes of a training end without it",
+            "leave on_lost out: all nodes go on from the newest uploaded checkpoint, at no cost to the task's tries",
+        )
+        for node, spec in listed
+        if spec is not None and spec.on_lost == "wait" and spec.resources.most_nodes > 1
+    ]
+    return found + [
+        node.fault(
+            "training.fp16" if spec.training.fp16 else "model.config.fp16",
+            "contradicts resources.hardware.gpu.count: 0: a CPU cannot train in fp16",
+            "leave one of them out",
+        )
+        for node, spec in listed
+        if isinstance(spec, ModelTrainingSpec) and spec.fp16 and spec.devices.count == 0
+    ]
+
+
+def remarks(tasks: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[str]:
+    """Return a warning for each value of a workflow file that is valid and probably a mistake.
+
+    Args:
+        tasks: All tasks of the file, each with what is known of its spec.
+    """
+    listed = list(tasks)
+    nodes = {node.name: node for node, _ in listed}
+    found = [
+        each
+        for node, spec in listed
+        for each in (*_braces(node, nodes), *_unknown_artifacts(node, spec), *_without_effect(node))
+    ]
+    more = len(found) - _MOST
+    return [*found[:_MOST], f"{more} more warnings are not shown."] if more > 0 else found
+
+
+def _braces(node: TaskNode, nodes: Mapping[str, TaskNode]) -> Iterator[str]:
+    """Find references in the syntax of other systems, which are used as literal text here."""
+    for where, text in texts_with("{{", node.raw):
+        for match in _BRACES.finditer(text):
+            meant = match[1].rstrip()
+            first = re.split(r"[.\[]", meant, maxsplit=1)
+            if len(first) == 2 and first[0] in nodes:
+                written = _as_reference(meant, nodes[first[0]])
+                place = f"{node.name}: spec.{dotted(where)}"
+                yield f"{place} has {cut(match[0])}, which stays as it is; a reference is written {written}."
+
+
+def _as_reference(meant: str, upstream: TaskNode) -> str:
+    """Return the valid reference that is nearest to what is written."""
+    first_output = (f"{upstream.name}.items[0].output",) if meant.endswith("output") else ()
+    for path in (meant, *first_output):
+        found = rooted(path, (upstream.name,))
+        if found is not None and fault_of(found, upstream.raw) is None:
+            return f"${{{path}}}"
+    return f"${{{upstream.name}.result.KEY}}"
+
+
+def _without_effect(node: TaskNode) -> Iterator[str]:
+    model = node.raw.get("model")
+    vllm = model.get("vllm") if isinstance(model, Mapping) else None
+    if isinstance(vllm, Mapping) and vllm.get("release_after_run") is True:
+        said = "spec.model.vllm.release_after_run has no effect"
+        yield f"{node.name}: {said}; an engine goes when its memory is needed."
+
+
+def _unknown_artifacts(node: TaskNode, spec: BaseTaskSpec | None) -> Iterator[str]:
+    if spec is None or type(spec) is BaseTaskSpec:  # what the kind leaves is known once its references are
+        return
+    left = spec.left
+    for name in spec.output.artifacts:
+        if name not in left:
+            yield (
+                f"{node.name}: spec.output.artifacts names {show(name)}, which {spec.task_type} tasks do not leave "
+                f"automatically; they leave {', '.join(left)}."
+            )

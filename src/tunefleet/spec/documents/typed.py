@@ -1,0 +1,128 @@
+"""One task's spec against the models of its kind: all faults in one pass, with or without references in it."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, Final, cast
+
+from pydantic import ValidationError
+
+from tunefleet.errors import Fault
+from tunefleet.spec.base import UNKNOWN_KEY, Block
+from tunefleet.spec.documents.fault_messages import Unknown, below_path, explain, fault_at, refusal_of
+from tunefleet.spec.documents.kinds import task_kinds
+from tunefleet.spec.documents.refused_keys import REFUSED, REFUSED_KINDS, says_nothing
+from tunefleet.spec.suggestions import nearest
+from tunefleet.spec.tasks.task_types import BaseTaskSpec, TaskSpec, across
+from tunefleet.spec.text import Path, Source
+from tunefleet.spec.value_preview import show
+
+SPEC: Final[Path] = ("spec",)
+_MAX_KEYS: Final = 100
+"""Among which a misspelt `taskType` is looked for."""
+
+
+def read_spec(source: Source, faults: list[Fault], unknown: Unknown | None = None) -> TaskSpec | None:
+    """Validate a task's spec.
+
+    Args:
+        source: `{"spec": …}`.
+        faults: Gets what is wrong.
+        unknown: Where references stand; what they will be is not judged.
+
+    Returns:
+        The spec; None if it is wrong, or has references.
+    """
+    data = source.data.get("spec") if isinstance(source.data, dict) else None
+    if not isinstance(data, dict):
+        return None
+    kind = _kind(data, source, faults)
+    if kind is None:
+        return None
+    unknown = unknown or Unknown()
+    try:
+        return kind.model_validate(data, by_alias=True, by_name=False)
+    except ValidationError as error:
+        absent = _absent(error)
+        if absent:
+            source.data["spec"] = _without(data, absent)
+            return read_spec(source, faults, unknown)
+        found = explain(error, kind, source, SPEC, unknown)
+    for below, message, hint in across(kind, _good_blocks(kind, data)):
+        where = below_path(SPEC, below)
+        if not unknown.covers(where):
+            found.append(fault_at(where, message, source, hint=hint))
+    faults.extend(dict.fromkeys(found))  # a fault between good blocks may have been found already
+    return None
+
+
+def _absent(error: ValidationError) -> set[Path]:
+    """Return the paths below `spec` of keys that may be left out.
+
+    Those of other task kinds that are null, so that a stage leaves out what all share; and those that no kind takes,
+    with a value that says what holds here anyway.
+    """
+    found = [each for each in error.errors(include_url=False) if each["type"] == "extra_forbidden"]
+    unknown = [(tuple(each["loc"]), each["input"]) for each in found]
+    return {
+        path
+        for path, value in unknown
+        if (says_nothing(value) if _words(path) in REFUSED else value is None and int not in map(type, path))
+        and refusal_of(path) is not None
+    }
+
+
+def _words(path: Path) -> str:
+    return ".".join(str(part) for part in path if not isinstance(part, int))
+
+
+def _without(value: Any, absent: set[Path]) -> Any:
+    """Return a value without the keys at some paths; what other tasks share of it is not changed."""
+    here = {path[0] for path in absent if len(path) == 1}
+    below = {path[0] for path in absent} - here
+
+    def inner(key: Any, each: Any) -> Any:
+        return _without(each, {path[1:] for path in absent if path[0] == key}) if key in below else each
+
+    if isinstance(value, list):
+        return [inner(index, each) for index, each in enumerate(value)]
+    return {key: inner(key, each) for key, each in value.items() if key not in here}
+
+
+def _kind(data: dict[str, Any], source: Source, faults: list[Fault]) -> type[TaskSpec] | None:
+    name, kinds = data.get("taskType"), task_kinds()
+    if isinstance(name, str) and name in kinds:
+        return cast(type[TaskSpec], kinds[name])
+    known = ", ".join(kinds)
+    path = (*SPEC, "taskType")
+    if name is None:
+        guess = next((key for key in islice(data, _MAX_KEYS) if key != "taskType" and nearest(key, ["taskType"])), None)
+        if guess is None:
+            faults.append(fault_at(path, "is required", source, hint=f"one of {known}"))
+        else:
+            faults.append(fault_at((*SPEC, guess), UNKNOWN_KEY, source, hint="did you mean taskType?", key=True))
+    elif isinstance(name, str) and name in REFUSED_KINDS:
+        refusal = REFUSED_KINDS[name]
+        message = f"{show(name)} tasks are not available: {refusal.reason}"
+        faults.append(fault_at(path, message, source, hint=refusal.instead))
+    else:
+        guess = nearest(name, [*kinds, *REFUSED_KINDS]) if isinstance(name, str) else None
+        brought = "; or install the package that brings it, with the server too" if isinstance(name, str) else ""
+        hint = f"did you mean {guess}?" if guess in kinds else f"use {known}{brought}"
+        faults.append(fault_at(path, f"{show(name)} is not a known task kind", source, hint=hint))
+    return None
+
+
+def _good_blocks(kind: type[BaseTaskSpec], data: dict[str, Any]) -> dict[str, Any]:
+    """Validate each block by itself, so that faults between good blocks are reported beside a bad one."""
+    good: dict[str, Any] = {}
+    for name, field in kind.model_fields.items():
+        key = field.alias or name
+        block = field.annotation
+        if data.get(key) is None or not (isinstance(block, type) and issubclass(block, Block)):
+            continue
+        try:
+            good[name] = block.model_validate(data[key], by_alias=True, by_name=False)
+        except ValidationError:
+            continue  # explained already
+    return good

@@ -1,0 +1,170 @@
+"""A whole document: text → workflow, and a task's spec ↔ JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from tunefleet.errors import Fault, InputError, SpecError
+from tunefleet.spec.base import Block, Label, is_seen, unseen, wrong
+from tunefleet.spec.documents.fault_messages import explain
+from tunefleet.spec.documents.nodes import TaskNode, read_tasks
+from tunefleet.spec.documents.typed import read_spec
+from tunefleet.spec.tasks.task_types import BaseTaskSpec, TaskSpec
+from tunefleet.spec.text import Source, read_text
+from tunefleet.spec.value_preview import first_faults, show
+
+_MAX_NAME: Final = 200
+
+
+def _name(value: str) -> str:
+    if not value.strip() or len(value) > _MAX_NAME or not value.isprintable() or "/" in value or "\\" in value:
+        raise wrong(f"must be one line of 1 to {_MAX_NAME} characters without slashes")
+    return value.strip()
+
+
+def _annotations(value: dict[str, Any]) -> dict[str, Any]:
+    if "schedule_hint" in value:
+        raise wrong("is not available in this version", "use spec.priority and spec.resources.tags", at="schedule_hint")
+    for key, each in value.items():
+        if not is_seen(key):
+            raise unseen()
+        if not _all_seen(each):
+            raise unseen(key)
+    return value
+
+
+def _all_seen(value: Any) -> bool:
+    if isinstance(value, str):
+        return all(map(is_seen, value.replace("\t", " ").split("\n")))  # a description may have several lines
+    if isinstance(value, Mapping):
+        return all(_all_seen(key) and _all_seen(each) for key, each in value.items())
+    return not isinstance(value, list) or all(map(_all_seen, value))
+
+
+class Metadata(Block):
+    """`metadata`: what people call it."""
+
+    name: Annotated[str, AfterValidator(_name)] = "task"
+    """Name of the workflow, and of its task if it has one."""
+    owner: Label | None = None
+    """A note; rights follow the key that submits."""
+    annotations: Annotated[dict[str, Any], AfterValidator(_annotations)] = Field(default_factory=dict)
+    """Free; `description` is shown."""
+
+
+class Document(Block):
+    """The outermost keys of a document."""
+
+    api_version: Literal["tunefleet/v1", "mloc/v1", "flowmesh/v1"] = Field(alias="apiVersion")
+    """Version of the format; all three are the same here."""
+    kind: str | None = None
+    """Free text; the task kind is `spec.taskType`."""
+    metadata: Metadata = Field(default_factory=Metadata)
+    """What people call it."""
+    spec: dict[str, Any]
+    """The task, or several: `stages` or `graph` with what all of them share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """What a user submits.
+
+    Args:
+        api_version: As written.
+        kind: As written; means nothing.
+        name: `metadata.name`.
+        owner: `metadata.owner`, a note.
+        description: `metadata.annotations.description`.
+        tasks: In the order of the document.
+    """
+
+    api_version: str
+    kind: str | None
+    name: str
+    owner: str | None
+    description: str | None
+    tasks: tuple[TaskNode, ...]
+
+    def task(self, name: str | None = None) -> TaskNode:
+        """Return a task by its name; without a name the only one.
+
+        Raises:
+            InputError: If there is none of that name, or there are several and none is named.
+        """
+        names = ", ".join(task.name for task in self.tasks)
+        if name is None and len(self.tasks) == 1:
+            return self.tasks[0]
+        if name is None:
+            raise InputError(f"{self.name} has {len(self.tasks)} tasks.", hint=f"Choose one with --task: {names}.")
+        for task in self.tasks:
+            if task.name == name:
+                return task
+        raise InputError(f"{self.name} has no task {show(name)}.", hint=f"It has {names}.")
+
+
+def parse_workflow(text: str, *, filename: str | None = None) -> Workflow:
+    """Read a workflow document.
+
+    Args:
+        text: YAML or JSON.
+        filename: Its name, for messages.
+
+    Raises:
+        SpecError: If anything is wrong; lists every fault, in the order of the text, with line and column.
+    """
+    source = read_text(text, filename=filename)
+    faults: list[Fault] = []
+    document = _read_document(source, faults)
+    tasks = read_tasks(source, document.metadata.name if document is not None else "task", faults)
+    if document is None or faults:
+        raise SpecError(first_faults(faults), filename=filename)
+    meta = document.metadata
+    description = meta.annotations.get("description")
+    return Workflow(
+        api_version=document.api_version,
+        kind=document.kind,
+        name=meta.name,
+        owner=meta.owner,
+        description=None if description is None else str(description),
+        tasks=tasks,
+    )
+
+
+def load_task_spec(data: Mapping[str, Any]) -> TaskSpec:
+    """Validate a stored spec again.
+
+    Args:
+        data: What `dump_task_spec` gave, or the `spec` mapping of a document.
+
+    Raises:
+        SpecError: If it is not valid in this version; without lines, since there is no text.
+    """
+    source = Source({"spec": dict(data)})
+    faults: list[Fault] = []
+    spec = read_spec(source, faults)
+    if spec is None or faults:
+        raise SpecError([Fault(fault.path, fault.message, hint=fault.hint) for fault in faults], filename="the task")
+    return spec
+
+
+def dump_task_spec(spec: BaseTaskSpec) -> dict[str, Any]:
+    """Return a spec as JSON-able data, spelled as in a document; what was not given stays out."""
+    data = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return {"taskType": spec.task_type, **data}
+
+
+def _read_document(source: Source, faults: list[Fault]) -> Document | None:
+    data = source.data
+    if not isinstance(data, dict):
+        found = "is empty" if data is None else "is not a mapping (`key: value` lines)"
+        faults.append(Fault("", f"the document {found}", 1, 1, "it needs apiVersion, metadata and spec"))
+        return None
+    try:
+        return Document.model_validate(data, by_alias=True, by_name=False)
+    except ValidationError as error:
+        faults.extend(explain(error, Document, source))
+        return None

@@ -1,0 +1,191 @@
+"""From `graph_template` data to prompts: what the columns name, and the text that is made of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from tunefleet.errors import ReferenceFault
+from tunefleet.spec.expressions.graph_template import (
+    ColumnSpec,
+    FormatSpec,
+    GraphTemplateData,
+    TemplateOptions,
+    TemplateSpec,
+)
+from tunefleet.spec.expressions.lookup import Envelopes, as_text, look_up
+from tunefleet.spec.expressions.placeholders import (
+    MAX_PLACEHOLDER,
+    Reference,
+    Stray,
+    escape,
+    path_hint,
+    reference,
+    rooted,
+)
+from tunefleet.spec.expressions.size_limits import Room
+from tunefleet.spec.text import Path
+from tunefleet.spec.value_preview import show
+
+_SYSTEM_PROMPTS: Final = ("system_prompt", "systemPrompt")
+_PROMPTS: Final = "What the template makes of its columns"
+_SLOT = re.compile(r"\{([^{}\r\n]+)\}")
+
+
+def is_template(spec: Any) -> bool:
+    """Whether the data of a spec are a `graph_template`."""
+    data = spec.get("data") if isinstance(spec, Mapping) else None
+    return isinstance(data, Mapping) and data.get("type") == "graph_template"
+
+
+def columns(spec: Any) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Yield the columns of a spec's template with their places, as far as they are mappings."""
+    template = spec["data"].get("template") if is_template(spec) else None
+    found = template.get("columns") if isinstance(template, Mapping) else None
+    for index, column in enumerate(found if isinstance(found, list) else ()):
+        if isinstance(column, Mapping):
+            yield ("data", "template", "columns", index), column
+
+
+def named_by(column: Mapping[str, Any], names: Collection[str] = ()) -> Reference | Stray | None:
+    """Return what a column refers to; None if it refers to nothing, or is faulty in itself."""
+    node, path, expr = column.get("node"), column.get("path"), column.get("expr")
+    if isinstance(expr, str) and "${" not in expr:
+        hint = path_hint(expr) if len(expr) > MAX_PLACEHOLDER else "write it like branch-a.result.text"
+        return rooted(expr, names) or Stray(expr, "is not a node with a path", hint)
+    if isinstance(node, str) and isinstance(path, str) and "${" not in path:
+        return reference(node, path) or Stray(path, "is not a path", path_hint(path))
+    return None
+
+
+def settle_system_prompt(spec: dict[str, Any]) -> None:
+    """Leave the system prompt out of a spec whose template does not ask for it; a list has it before each prompt."""
+    asked, inference = spec["data"]["template"].get("append_system_prompt"), spec.get("inference")
+    if asked is not True and isinstance(inference, Mapping):
+        spec["inference"] = {key: value for key, value in inference.items() if key not in _SYSTEM_PROMPTS}
+
+
+def to_list(data: Mapping[str, Any], envelopes: Envelopes, room: Room, made: Room | None = None) -> dict[str, Any]:
+    """Make `list` data out of `graph_template` data.
+
+    Args:
+        data: The block; its texts are resolved already.
+        envelopes: The results of the tasks before.
+        room: Counts what the columns take.
+        made: Counts the prompts; by default there is as much room as for one task.
+
+    Raises:
+        ReferenceFault: If a column has no value and no default; names the column. If there is no room.
+    """
+    template = GraphTemplateData.model_validate(data, by_alias=True, by_name=False).template
+    values = [
+        (column.label or f"Column {at}", _value(column, envelopes, room))
+        for at, column in enumerate(template.columns, 1)
+    ]
+    return {"type": "list", "items": prompts(template, values, made or Room())}
+
+
+def prompts(template: TemplateSpec, values: Sequence[tuple[str, Any]], room: Room) -> list[str]:
+    """Return the prompts of a template: one, but for `format` with lists.
+
+    Args:
+        template: The template.
+        values: Label and value of each column.
+        room: Counts each prompt, and what it is made of, before it is made.
+
+    Raises:
+        ReferenceFault: If lists of different lengths would have to be one, or there is no room.
+    """
+    if template.options.format is not None:
+        return _formatted(template.options.format, dict(values), room)
+    options = template.options
+    texts = [(label, as_text(value)) for label, value in values]
+    if template.text is None:
+        return ["\n".join([*_opening(options), *(_column_line(*each) for each in texts), *_ending(options, texts)])]
+    slots = {f"col{at}_label": label for at, (label, _) in enumerate(texts)}
+    slots |= {f"col{at}_value": value for at, (_, value) in enumerate(texts)}
+    slots |= {"role": options.role, "intro": "\n".join(options.intro), "closing": "\n".join(options.closing)}
+    return [_filled(template.text, slots, room)]
+
+
+def _opening(options: TemplateOptions) -> Sequence[str]:
+    article = "an" if options.role[0].lower() in "aeiou" else "a"
+    return options.intro or (f"You are {article} {options.role}. These notes look at one question from several sides:",)
+
+
+def _ending(options: TemplateOptions, texts: Sequence[tuple[str, str]]) -> Sequence[str]:
+    sides = " and ".join(label for label, _ in texts)
+    return options.closing or (f"Write a short briefing in two columns that weighs {sides}, and say what to do.",)
+
+
+def _column_line(label: str, value: str) -> str:
+    lines = value.replace("\r\n", "\n").strip().split("\n")
+    return f"- {label}: " + "\n  ".join(lines)
+
+
+def _value(column: ColumnSpec, envelopes: Envelopes, room: Room) -> Any:
+    if column.data is not None:
+        return list(column.data.items)
+    named = named_by(column.model_dump(include={"node", "path", "expr"}), envelopes.keys())
+    optional = "default" in column.model_fields_set
+    try:
+        if not isinstance(named, Reference):
+            path = column.expr or column.path or ""
+            hint = path_hint(path)
+            raise ReferenceFault(f"{show(path)} is not a path.", hint=f"{hint[:1].upper()}{hint[1:]}.")
+        value = look_up(named, envelopes, room, hints=not optional)
+        room.take_value(named.text, value)
+        return _escaped(value)
+    except ReferenceFault as fault:
+        if room.is_spent:
+            raise
+        if optional:
+            return column.default
+        label = f"The column {show(column.label)} has no value and no default: " if column.label else ""
+        raise ReferenceFault(f"{label}{fault.message}", hint=fault.hint) from None
+
+
+def _escaped(value: Any) -> Any:
+    return [_escaped(each) for each in value] if isinstance(value, list) else escape(as_text(value))
+
+
+def _formatted(wanted: FormatSpec, values: dict[str, Any], room: Room) -> list[str]:
+    rows = max((len(value) for value in values.values() if isinstance(value, list)), default=1)
+    table = {label: _spread(label, value, rows, room) for label, value in values.items()}
+    for step in wanted.steps:
+        names = {each.label: each.value for each in step.arguments}
+        table[step.label] = _per_row(step.template, rows, table, names, room)
+    parts = [table.get(each.content) or _per_row(each.content, rows, table, {}, room) for each in wanted.messages]
+    return ["\n\n".join(_counted([part[row] for part in parts], room)) for row in range(rows)]
+
+
+def _spread(label: str, value: Any, rows: int, room: Room) -> list[str]:
+    entries = [as_text(each) for each in value] if isinstance(value, list) else [as_text(value)]
+    if len(entries) not in {1, rows}:
+        raise ReferenceFault(f"The column {show(label)} has {len(entries)} entries, and another one has {rows}.")
+    room.take(_PROMPTS, values=rows)
+    return entries if len(entries) == rows else entries * rows
+
+
+def _per_row(text: str, rows: int, table: Mapping[str, list[str]], names: Mapping[str, str], room: Room) -> list[str]:
+    slots = {slot: table[names.get(slot, slot)] for slot in _SLOT.findall(text) if names.get(slot, slot) in table}
+    return [_filled(text, {slot: found[row] for slot, found in slots.items()}, room) for row in range(rows)]
+
+
+def _filled(text: str, slots: Mapping[str, str], room: Room) -> str:
+    """Replace `{slot}`; what a value brings is not looked at again, and unknown braces stay."""
+    return "".join(_counted(_pieces(text, slots), room))
+
+
+def _pieces(text: str, slots: Mapping[str, str]) -> list[str]:
+    made, end = [], 0
+    for match in _SLOT.finditer(text):
+        made += [text[end : match.start()], slots.get(match[1], match[0])]
+        end = match.end()
+    return [*made, text[end:]]
+
+
+def _counted(texts: list[str], room: Room) -> list[str]:
+    room.take(_PROMPTS, characters=sum(map(len, texts)), values=1)
+    return texts

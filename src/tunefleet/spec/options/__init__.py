@@ -1,0 +1,1 @@
+"""The blocks of keys that several task types share: model, data, training, output, resources."""

@@ -1,0 +1,65 @@
+"""Whether a configuration of DeepSpeed agrees with the training that it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tunefleet.spec.options.training_options import CommonTrainingSpec
+
+_A_PATH: Final = "is a path, and DeepSpeed would read or write there unasked"
+_SAME = (
+    ("train_micro_batch_size_per_gpu", "batch_size"),
+    ("gradient_accumulation_steps", "gradient_accumulation_steps"),
+    ("gradient_clipping", "max_grad_norm"),
+)
+
+
+def path_keys(config: Any, at: str = "") -> Iterator[str]:
+    """Yield the keys of a configuration whose values are paths: DeepSpeed would read and write there by itself.
+
+    Args:
+        config: JSON data.
+        at: Where it stands, with dots.
+    """
+    if isinstance(config, dict):
+        for key, value in config.items():
+            yield from path_keys(value, f"{at}.{key}" if at else str(key))
+    elif isinstance(config, list):
+        for number, value in enumerate(config):
+            yield from path_keys(value, f"{at}.{number}")
+    elif isinstance(config, str) and (config in {"..", "~"} or "/" in config or "\\" in config):
+        yield at
+
+
+def deepspeed_faults(blocks: dict[str, Any]) -> list[tuple[str, str, str | None]]:
+    """Find values of `training.deepspeed` that contradict `training`; a file is looked at when the training starts.
+
+    Args:
+        blocks: As `faults` of a task kind takes them.
+    """
+    training: CommonTrainingSpec | None = blocks.get("training")
+    config = training.deepspeed if training is not None else None
+    if training is None or not isinstance(config, dict):
+        return []
+    faults: list[tuple[str, str, str | None]] = [
+        (f"training.deepspeed.{key}", _A_PATH, "leave it out: nothing is offloaded to a disk")
+        for key in path_keys(config)
+    ]
+    for theirs, ours in _SAME:
+        given, wanted = config.get(theirs, "auto"), getattr(training, ours)
+        if given not in ("auto", wanted):
+            hint = f"write auto, or training.{ours}: {given}"
+            faults.append((f"training.deepspeed.{theirs}", f"contradicts training.{ours}: {wanted}", hint))
+    for name in ("bf16", "fp16"):
+        block = config.get(name)
+        enabled = block.get("enabled", "auto") if isinstance(block, dict) else "auto"
+        asked = getattr(training, name)
+        if enabled != "auto" and asked is not None and bool(enabled) != asked:
+            at = f"training.deepspeed.{name}.enabled"
+            faults.append((at, f"contradicts training.{name}: {str(asked).lower()}", "write auto"))
+    zero = config.get("zero_optimization", {})
+    stage = zero.get("stage", 0) if isinstance(zero, dict) else None
+    if stage != "auto" and (isinstance(stage, bool) or stage not in {0, 1, 2, 3}):
+        faults.append(("training.deepspeed.zero_optimization", "has no stage from 0 to 3", "write stage: 2"))
+    return faults

@@ -1,0 +1,55 @@
+"""`preview` of a `data` task: how a training would read the rows, instead of files with them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from tunefleet.spec.base import Block, NotBool, PositiveInt, Text, wrong
+from tunefleet.spec.builtin import ModelName
+from tunefleet.spec.options.data import TextShape
+
+_ONE_SHAPE = "give text_field, or prompt_column with response_column, or messages_field"
+
+
+class PreviewSpec(Block):
+    """`preview`: the task only looks. Its result says which tokens the loss would count; it leaves no files."""
+
+    model: ModelName
+    """Hub id, local folder or `builtin:NAME` whose tokenizer and chat template are used."""
+    rows: Annotated[int, Field(ge=1, le=50), NotBool] = 5
+    """Rows to show."""
+    max_seq_length: PositiveInt = 1024
+    """Longer rows are cut to this many tokens."""
+    completion_only_loss: bool | None = None
+    """Loss on responses only; by default wherever rows have responses."""
+    text_field: Text | None = None
+    """Column with the whole text."""
+    prompt_column: Text | None = None
+    """Column with the prompt."""
+    response_column: Text | None = None
+    """Column with the response."""
+    messages_field: Text | None = None
+    """Column with a chat."""
+    separator: str = "\n\n"
+    """Between prompt and response."""
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> PreviewSpec:
+        if (self.prompt_column is None) != (self.response_column is None):
+            there, lacks = ("prompt", "response") if self.response_column is None else ("response", "prompt")
+            raise wrong(f"needs {lacks}_column beside it", _ONE_SHAPE, at=f"{there}_column")
+        if sum(each is not None for each in (self.text_field, self.prompt_column, self.messages_field)) > 1:
+            raise wrong("says more than once how a row becomes text", _ONE_SHAPE)
+        return self
+
+    @property
+    def shape(self) -> TextShape:
+        """How a row becomes text."""
+        if self.prompt_column is not None and self.response_column is not None:
+            return TextShape("pair", prompt=self.prompt_column, response=self.response_column, separator=self.separator)
+        if self.messages_field is not None:
+            return TextShape("messages", messages=self.messages_field)
+        return TextShape("auto" if self.text_field is None else "text", text=self.text_field or "text",
+                         separator=self.separator)  # fmt: skip

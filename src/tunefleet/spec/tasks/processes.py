@@ -1,0 +1,172 @@
+"""Which GPUs and how many processes a training has, and which wishes for that contradict each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunefleet.spec.options.devices import DevicesSpec
+from tunefleet.spec.options.resources import ResourcesSpec
+from tunefleet.spec.tasks.base_task import Devices
+
+Faults = list[tuple[str, str, str | None]]
+_LEAVE = "leave one of them out"
+
+
+def devices_of(resources: ResourcesSpec, training: DevicesSpec) -> Devices:
+    """Return which GPUs a training takes: what is counted, else what is named, else one, or all if it may."""
+    gpu, visible, primary = resources.hardware.gpu, training.visible_devices or (), training.primary_gpu
+    counted = gpu is not None and "count" in gpu.model_fields_set
+    asked = _asked(resources, training)
+    if gpu is not None and counted:
+        count = gpu.count
+    elif visible:
+        count = 1 if training.allow_multi_gpu is False else len(visible)
+    else:
+        count = asked
+    everything = not counted and not visible and asked == 1 and training.allow_multi_gpu is True
+    if count == 1 and not everything and primary is not None:
+        visible = (primary,)
+    return Devices(
+        count=count,
+        optional=gpu is None and not visible and asked == 1,
+        everything=everything,
+        indices=visible if count else (),
+        primary=primary,
+    )
+
+
+def process_count(resources: ResourcesSpec, training: DevicesSpec, gpus: int) -> int:
+    """Return how many ranks a training has: what was asked for, else one for each of its GPUs.
+
+    Args:
+        resources: Of the task.
+        training: Of the task.
+        gpus: How many GPUs it has.
+    """
+    if training.parallelism == "device_map":
+        return 1
+    asked = _asked(resources, training)
+    return asked if asked > 1 else max(1, gpus)
+
+
+def _asked(resources: ResourcesSpec, training: DevicesSpec) -> int:
+    return max(resources.processes, training.nproc_per_node or 1)
+
+
+def process_faults(blocks: dict[str, Any]) -> Faults:
+    """Find faults between `resources` and `training`; `blocks` as `faults` of a task kind has them."""
+    resources: ResourcesSpec | None = blocks.get("resources")
+    training: DevicesSpec | None = blocks.get("training")
+    if resources is None or training is None:
+        return []
+    checks = (*_count_checks(resources, training), *_strategy_checks(resources, training, blocks))
+    return [(at, message, hint) for failed, at, message, hint in checks if failed]
+
+
+def _count_checks(resources: ResourcesSpec, training: DevicesSpec) -> tuple[tuple[bool, str, str, str | None], ...]:
+    gpu, asked = resources.hardware.gpu, _asked(resources, training)
+    gpus = gpu.count if gpu is not None and "count" in gpu.model_fields_set else None
+    where = "training.nproc_per_node" if (training.nproc_per_node or 1) > 1 else "resources.processes"
+    visible = training.visible_devices
+    named = gpus if gpus is not None else None if visible is None else len(visible)
+    return (
+        (
+            training.nproc_per_node is not None and resources.processes not in (1, training.nproc_per_node),
+            "training.nproc_per_node",
+            f"contradicts resources.processes: {resources.processes}",
+            _LEAVE,
+        ),
+        (
+            asked > 1 and named is None and training.allow_multi_gpu is not True,
+            where,
+            "needs to know which devices its processes have",
+            f"add resources.hardware.gpu.count: {asked}, or 0 to train on CPUs",
+        ),
+        (
+            named is not None and named > 0 and asked not in (1, named),
+            where,
+            f"must be as many as there are GPUs, which are {named}",
+            f"write resources.hardware.gpu.count: {asked}, or 0 to train on CPUs",
+        ),
+        (
+            training.allow_multi_gpu is False and (gpus or 0) > 1,
+            "training.allow_multi_gpu",
+            f"contradicts resources.hardware.gpu.count: {gpus}",
+            _LEAVE,
+        ),
+        (
+            training.allow_multi_gpu is False and asked > 1 and gpus != 0,
+            "training.allow_multi_gpu",
+            f"contradicts {asked} processes",
+            _LEAVE,
+        ),
+        (
+            visible is not None and gpus is not None and gpus > len(visible),
+            "training.visible_devices",
+            f"names {len(visible or ())} devices, and resources.hardware.gpu.count is {gpus}",
+            "name as many",
+        ),
+        (
+            gpus == 0 and (visible is not None or training.primary_gpu is not None),
+            "training.visible_devices" if visible is not None else "training.primary_gpu",
+            "contradicts resources.hardware.gpu.count: 0",
+            _LEAVE,
+        ),
+    )
+
+
+def _strategy_checks(
+    resources: ResourcesSpec, training: DevicesSpec, blocks: dict[str, Any]
+) -> tuple[tuple[bool, str, str, str | None], ...]:
+    devices = devices_of(resources, training)
+    count, asked = process_count(resources, training, devices.count), _asked(resources, training)
+    strategy, streaming = training.strategy(count), getattr(blocks.get("data"), "streaming", False)
+    shares = training.strategy(2 if devices.everything else count)
+    where = "training.nproc_per_node" if (training.nproc_per_node or 1) > 1 else "resources.processes"
+    quantized = _is_quantized(blocks)
+    checkpoint = blocks.get("checkpoint")
+    background = getattr(checkpoint, "asynchronous", False)
+    return (
+        (
+            training.parallelism == "fsdp" and count == 1 and not devices.everything,
+            "training.parallelism",
+            "fsdp shares a model out among processes, and there is one",
+            "add resources.hardware.gpu.count, or leave it out",
+        ),
+        (
+            shares in {"fsdp", "deepspeed"} and quantized,
+            "training.parallelism" if training.parallelism else "training.deepspeed",
+            f"{shares} cannot share quantised weights out",
+            "write parallelism: ddp, or leave the quantisation out",
+        ),
+        (
+            strategy in {"deepspeed", "device_map"} and devices.count == 0,
+            "training.parallelism" if training.parallelism else "training.deepspeed",
+            f"{strategy} needs GPUs",
+            "write a count above 0 in resources.hardware.gpu, or leave it out",
+        ),
+        (
+            training.parallelism == "device_map" and asked > 1,
+            where,
+            "contradicts parallelism: device_map, which is one process",
+            _LEAVE,
+        ),
+        (
+            streaming and (count > 1 or devices.everything),
+            where if asked > 1 else "data.streaming",
+            "a stream has one reader",
+            "leave data.streaming out, or train in one process",
+        ),
+        (
+            background and (count > 1 or devices.everything),
+            "checkpoint.asynchronous",
+            "is for a training of one process",
+            "leave it out, or train on one device",
+        ),
+    )
+
+
+def _is_quantized(blocks: dict[str, Any]) -> bool:
+    loading = getattr(blocks.get("model"), "transformers", None)
+    asked = [block for block in (blocks.get("quantization"), loading) if block is not None]
+    return any(block.load_in_4bit or block.load_in_8bit for block in asked)

@@ -1,0 +1,141 @@
+"""What a process of `tunefleet run` reports with: one journal, one status, one port, however many Trainers it has."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunefleet.trainer_control import diagnostics
+from tunefleet.trainer_control.autoload.trainings import Training
+from tunefleet.trainer_control.checkpoints.manifest import made_by
+from tunefleet.trainer_control.checkpoints.retention import decided
+from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.control.control_server import ControlServer
+from tunefleet.trainer_control.control.discovery import EndpointFolder
+from tunefleet.trainer_control.control.file_channel import ControlFiles
+from tunefleet.trainer_control.control.overrides import Overrides
+from tunefleet.trainer_control.distributed import world
+from tunefleet.trainer_control.journal.null import QuietJournal
+from tunefleet.trainer_control.journal.status import StatusFile
+from tunefleet.trainer_control.journal.writer import JournalWriter
+from tunefleet.trainer_control.session import JobSession
+
+logger = logging.getLogger("tunefleet.run")
+
+
+@dataclass(eq=False)
+class AttachedRun:
+    """A job folder, attached to this process.
+
+    Args:
+        session: What the callbacks report with.
+        board: Where commands wait.
+        server: The control port; started with the first training.
+        files: Takes commands where there is no port.
+        endpoint: Makes the job findable where there is no port.
+    """
+
+    session: JobSession
+    board: CommandBoard
+    server: ControlServer | None = None
+    files: ControlFiles | None = None
+    endpoint: EndpointFolder | None = None
+    _failed: bool = False
+    _ended: bool = False
+
+    @classmethod
+    def open(cls, folder: Path, job: dict[str, Any], training: Training) -> AttachedRun:
+        """Begin to report; of several ranks only the first does.
+
+        Args:
+            folder: The job folder.
+            job: Its `job.json`.
+            training: The first training of the process.
+
+        Raises:
+            OSError: If the folder cannot be written.
+        """
+        rank, checkpoint, numbers = world.rank(), training.checkpoint, itertools.count(training.number)
+        if rank > 0:
+            quiet = QuietJournal(log_events=False)
+            session = JobSession(folder, job, quiet, StatusFile(None), checkpoint, trainings=numbers, rank=rank)
+            return cls(session, CommandBoard())
+        status = StatusFile(folder)
+        status.write(state="starting", phase="loading")
+        start = (checkpoint.step, checkpoint.digest) if checkpoint is not None else (0, None)
+        attempt = int(job.get("attempt", 1))
+        parent = made_by(checkpoint) if checkpoint is not None else None
+        journal = JournalWriter(folder, job["launch"], attempt, *start, parent=parent, on_tick=status.flush_if_due)
+        if checkpoint is not None and decided(folder, job) is None:  # else who decided has said so
+            journal.event("training.resumed", f"Resumed from {checkpoint.path.name}.", data={"step": checkpoint.step})
+        session = JobSession(folder, job, journal, status, checkpoint, trainings=numbers)
+        run = cls(session, CommandBoard(folder))
+        run._listen()
+        diagnostics.watch(run)
+        return run
+
+    def add_to(self, trainer: Any) -> None:
+        """Give a Trainer our callbacks, behind all of its own, and the end that was set for it."""
+        from tunefleet.trainer_control.callbacks.factory import assemble
+
+        overrides = Overrides(self.session.folder)
+        overrides.at_init(trainer.args)
+        for callback in assemble(self.session, self.board, self.server, overrides):
+            trainer.add_callback(callback)
+
+    def on_exception(self, error: BaseException) -> None:
+        """Record why the script failed."""
+        if self._ended:
+            return
+        self._failed = True
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        first = next((line for line in str(error).splitlines() if line.strip()), "")
+        try:
+            if isinstance(error, KeyboardInterrupt):
+                self.session.status.write(state="stopped", intent="stop", error="Interrupted by Ctrl-C.")
+            else:
+                message = f"{type(error).__name__}: {first}".rstrip(": ")
+                self.session.fail(message, diagnostics.kind_of(error), text)
+        except OSError as fault:
+            logger.warning("How the run failed could not be written down: %s", fault)
+
+    def on_exit(self) -> None:
+        """Record the proper end, and withdraw. A second time does nothing."""
+        if self._ended:
+            return
+        self._ended = True
+        self.board.close("the process had ended")
+        try:
+            if not self._failed and not self.session.status.final:
+                self.session.finish()
+        except OSError as fault:
+            logger.warning("How the run ended could not be written down: %s", fault)
+        if self.files is not None:
+            self.files.stop()
+        if self.server is not None:
+            self.server.stop()
+        if self.endpoint is not None:
+            self.endpoint.withdraw()
+        self.session.close()
+
+    def _listen(self) -> None:
+        session = self.session
+        place, job_id = session.job.get("endpoint_dir"), session.job["job_id"]
+        if not place:
+            return
+        if session.job.get("spec", {}).get("http", True):
+            self.server = ControlServer(job_id, self.board, session.status, Path(place), job_folder=session.folder)
+            return
+        self.endpoint = EndpointFolder(Path(place), job_id, session.folder)
+        try:
+            self.endpoint.publish(host="localhost", port=0, token=None)
+            session.status.add_mirror(self.endpoint.status_copy)
+            self.files = ControlFiles(self.endpoint.path, self.board)
+            self.files.start()
+        except OSError as error:
+            self.files = None
+            logger.warning("The training cannot be steered: %s", error)

@@ -1,0 +1,174 @@
+"""Gives checkpoints their manifest and takes over their retention."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from tunefleet.trainer_control.checkpoints.commit import Exchange
+from tunefleet.trainer_control.checkpoints.finalizer import CheckpointFinisher, Saved
+from tunefleet.trainer_control.checkpoints.manifest import Checkpoint
+from tunefleet.trainer_control.checkpoints.retention import kept_by_others, retain
+from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.distributed import world
+from tunefleet.trainer_control.distributed.collectives import Meeting
+from tunefleet.trainer_control.distributed.tcp_store import open_line
+from tunefleet.trainer_control.session import JobSession
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE_S = 600.0
+_RANKS_PATIENCE_S = 20.0
+"""After a failure other ranks may be gone, and a checkpoint that is theirs, too, will not be finished."""
+
+
+class CheckpointCallback(TrainerCallback):
+    """Finishes each checkpoint in the background, and deletes old ones only after a newer one is durable.
+
+    Hugging Face's own rotation would run before a new checkpoint is known to be whole, so `args.save_total_limit` is
+    taken and set to None when a training begins.
+
+    Args:
+        session: What the job reports with.
+        board: Where commands that asked for a save learn that it is durable.
+        retention: Whether to take over what is deleted; without it the Trainer's own rotation is left as it is.
+    """
+
+    def __init__(self, session: JobSession, board: CommandBoard, *, retention: bool = True) -> None:
+        self._session = session
+        self._board = board
+        self._retention = retention
+        self._meeting: Meeting | None = None
+        self._limit: int | None = None
+        self._saved_step = -1
+        self._save_began = 0.0
+        self._finisher = CheckpointFinisher(self._settle, self._durable, self._failed, launch=session.journal.launch)
+        session.before_end.append(self._settle_failure)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Take the limit from the Trainer, find the best checkpoint again, and meet the other ranks."""
+        if self._retention and args.save_total_limit is not None:
+            self._limit = args.save_total_limit
+            args.save_total_limit = None
+        self._saved_step = -1
+        _find_best(args, state)
+        self._meeting = None
+        if world.size() > 1 and world.distributed() is not None:
+            line = open_line("checkpoints")
+            self._finisher.join_ranks(Exchange(line) if line is not None else None)
+            self._meeting = Meeting() if line is None else None
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Note when a save may begin."""
+        if control.should_save:
+            self._save_began = time.monotonic()
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Do not count an evaluation as part of the save after it."""
+        self._save_began = time.monotonic()
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Save a step once: writing into a folder that is being hashed would break its manifest."""
+        if self._saved_step == state.global_step:
+            control.should_save = False
+        self._save_began = time.monotonic()
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Hand the folder to the background thread."""
+        self._saved_step = state.global_step
+        if self._meeting is not None:
+            self._meeting.wait()  # without a store it is enough, and all there is, to know that everybody has written
+        if args.output_dir is None or (self._finisher.alone and world.rank() > 0):
+            return
+        best = (Path(state.best_model_checkpoint).name,) if state.best_model_checkpoint else ()
+        path = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        stall_s = time.monotonic() - self._save_began
+        self._finisher.submit(Saved(path, stall_s, tuple(self._board.take_saving()), best))
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Wait until every checkpoint is durable: the process may end after this."""
+        self._finisher.drain()
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Wait for the checkpoints that are being finished; False if the time was over before."""
+        return self._finisher.drain(timeout_s)
+
+    def settle(self, step: int) -> bool:
+        """Wait until it is known whether the checkpoint of a step is whole; all ranks call it, and learn the same.
+
+        Args:
+            step: One whose `on_save` has been here.
+
+        Returns:
+            True if it has its manifest and can be resumed from; False if it could not be finished.
+        """
+        self._finisher.drain()
+        whole = self._finisher.is_whole(step)
+        return whole if self._meeting is None else self._meeting.tell(whole=whole)
+
+    def agree(self, yes: bool) -> bool:
+        """Return what rank 0 says, on every rank; all ranks call it after `settle`."""
+        return self._finisher.agree(yes) if self._meeting is None else self._meeting.tell(whole=yes)
+
+    def _settle_failure(self) -> None:
+        if not self.drain(_PATIENCE_S if self._finisher.alone else _RANKS_PATIENCE_S):
+            logger.warning("A checkpoint that was saved is not finished and will not be resumed from")
+
+    def _settle(self) -> None:
+        for wait in self._session.before_manifest:
+            wait()
+        self._session.journal.sync()
+
+    def _durable(self, saved: Saved, checkpoint: Checkpoint) -> None:
+        name = checkpoint.path.name
+        self._session.journal.checkpoint(
+            checkpoint.step, name, checkpoint.digest, checkpoint.size_bytes, round(saved.stall_s, 4)
+        )
+        for command_id in saved.commands:
+            self._board.durable(command_id, name)
+        deleted: list[str] = []
+        if self._retention:
+            # By name too: in a folder of the user's, another run's checkpoint of a later step may look newer.
+            keep = (name, *saved.keep, *kept_by_others(self._session.folder))
+            deleted = retain(checkpoint.path.parent, limit=self._limit, keep=keep)
+        if deleted:
+            logger.info("Deleted after %s: %s", name, ", ".join(deleted))
+
+    def _failed(self, saved: Saved, error: OSError) -> None:
+        message = f"{saved.path.name} could not be finished and will not be resumed from: {error}"
+        logger.error(message)
+        self._session.journal.event("checkpoint.failed", message, "error")
+        for command_id in saved.commands:
+            self._board.failed(command_id, message)
+
+
+def _find_best(args: TrainingArguments, state: TrainerState) -> None:
+    """Point a resumed training at its best checkpoint where it lies now: the path in the checkpoint is an absolute one.
+
+    One that did not come along can neither be delivered nor beaten: then the best of what follows is the best. Of
+    several nodes the first alone has it, and all ranks must go by the same value.
+    """
+    if state.best_metric is None or args.output_dir is None:
+        return
+    step = getattr(state, "best_global_step", None)
+    name = Path(state.best_model_checkpoint).name if state.best_model_checkpoint else f"checkpoint-{step}"
+    here = Path(args.output_dir) / name
+    if here.is_dir():
+        state.best_model_checkpoint = str(here)
+    elif world.node() is None and (
+        state.best_model_checkpoint is None or not Path(state.best_model_checkpoint).is_dir()
+    ):
+        logger.warning("The best checkpoint so far, %s, is not here; the best of those that follow counts", name)
+        state.best_model_checkpoint = state.best_metric = None
+        if step is not None:
+            state.best_global_step = None

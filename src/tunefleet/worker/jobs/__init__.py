@@ -1,0 +1,1 @@
+"""From an offer to the end of its job."""

@@ -1,0 +1,333 @@
+"""One held attempt of a job kind, walked by a thread of its own from its accept until the server knows its end.
+
+Every step is on disk before its effect, so the walk may be cut anywhere and begun again from the record:
+
+    record written ─▶ accept ─▶ ack ─▶ inputs, launch noted ─▶ job runs ─▶ journal flushed, outputs uploaded
+    ─▶ finish.json ─▶ finish ─▶ ack ─▶ record removed
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Final
+
+from pydantic import ValidationError
+
+from tunefleet.errors import TunefleetError
+from tunefleet.executors.base import JobExecutor
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.observability import context
+from tunefleet.runtime.tracing import AttemptTrace
+from tunefleet.schemas.worker_link import Desired, Finish, Reached
+from tunefleet.worker.files import write_synced
+from tunefleet.worker.jobs.chat_relay import Relay
+from tunefleet.worker.jobs.job_parts import Parts
+from tunefleet.worker.jobs.job_run import CannotGoOn, JobRun, PausedFirst
+from tunefleet.worker.machine.rendezvous import as_node, is_member, released
+from tunefleet.worker.mailbox import Cancelled, Dropped, Mailbox, Stopped
+from tunefleet.worker.outputs.deliver import Deliverer, reason_of
+from tunefleet.worker.outputs.uploads import CheckpointUploads
+from tunefleet.worker.ports import Handle
+from tunefleet.worker.site import Site
+from tunefleet.worker.state import AttemptRecord
+
+logger = logging.getLogger(__name__)
+
+_DROP_GRACE_S: Final = 5.0
+_FAILED_GRACE_S: Final = 30.0
+_FULL_PAUSE_S: Final = 5.0
+"""Pause before a full disk is tried again."""
+
+
+class JobAttempt:
+    """Owns the thread of one attempt.
+
+    Args:
+        site: Collaborators.
+        record: The attempt, already on disk.
+        executor: The kind's executor.
+        found: The handle that the supervisor found for this attempt when the worker started.
+        after: An earlier attempt of the same task that is still ending here; its folder is free when it is gone.
+        on_gone: Called, from the attempt's thread, when nothing of it is held any more.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        record: AttemptRecord,
+        *,
+        executor: JobExecutor,
+        found: Handle | None,
+        after: JobAttempt | None,
+        on_gone: Callable[[JobAttempt], None],
+    ) -> None:
+        self.token = record.offer.token
+        self.task_id = record.offer.task_id
+        self.mailbox = Mailbox()
+        self._site = site
+        self._after = after
+        self._on_gone = on_gone
+        self._delivery = site.delivery(self.token)
+        self._folder = site.folder(self.task_id)
+        self.parts = Parts(site, record.offer, executor=executor, mailbox=self.mailbox)
+        self._run = JobRun(
+            site, record, executor=executor, mailbox=self.mailbox, delivery=self._delivery, parts=self.parts,
+            found=found,
+        )  # fmt: skip
+        self._deliverer = Deliverer(
+            site, record.offer, executor=executor, mailbox=self.mailbox, delivery=self._delivery,
+            unwanted=self._cancelled,
+        )  # fmt: skip
+        self._uploads = CheckpointUploads(record.offer, self._folder, site.delivery, self.mailbox)
+        self._relay = Relay(self.task_id, self._folder.root, lambda: site.delivery(self.token), talks=executor.talks)
+        self._trace = AttemptTrace(record.offer, site.spans, site.worker_id)
+        self._held_at = self._over_at = time.time()
+        self._job_over = False
+        self._noting = threading.Lock()
+        self._forgotten = False
+        self._thread = threading.Thread(target=self._walk, name=f"attempt-{self.task_id}", daemon=True)
+
+    @property
+    def occupies_slot(self) -> bool:
+        """Whether the job may still need the machine; delivering does not."""
+        return not self._job_over
+
+    @property
+    def delivering(self) -> tuple[str, ...]:
+        """The tokens of those whose job is over, and whose end the server does not know."""
+        return self.tokens if self._job_over else ()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread still works."""
+        return self._thread.is_alive()
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """Its token, and those of the tasks that go along."""
+        return (self.token, *self.parts.tokens)
+
+    @property
+    def task_ids(self) -> tuple[str, ...]:
+        """Its task, and those that go along: their folders are in use."""
+        return (self.task_id, *self.parts.task_ids)
+
+    def start(self) -> None:
+        """Begin or continue the walk; says the accept, which a repetition does not harm."""
+        # Its own accept last: when that is acknowledged, the others have been said.
+        self.parts.accept()
+        record = self._run.record
+        first = record.offer.gang is not None and record.offer.gang.rank == 0
+        self._site.outbox.accept(self.token, record.point if first else None)
+        self._thread.start()
+
+    def heed(self, desired: Desired) -> None:
+        """Pass on what the server wants. Of one that delivers, a cancel ends the waiting; a pause comes too late."""
+        self.mailbox.tell_desired(desired)
+        if self._job_over:
+            with self._noting:
+                if not self._forgotten:
+                    self._run.heed_cancel()
+            # Of a job that has paused nobody may say that it runs on: then the server lets the task go on.
+            if desired.action != "run":
+                self._site.outbox.reach(Reached(token=self.token, generation=desired.generation))
+            self.mailbox.wake()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the thread."""
+        self._thread.join(timeout_s)
+
+    def _cancelled(self) -> bool:
+        return self._run.cancelled
+
+    def _walk(self) -> None:
+        offer = self._run.record.offer
+        with context.about(task_id=self.task_id, attempt=offer.attempt, trace_id=self._trace.trace_id):
+            self._walk_through()
+
+    def _walk_through(self) -> None:
+        try:
+            self._say(self._to_finish_or_failure())
+            self._trace.tell("deliver", self._over_at)
+        except Dropped:
+            self._end_dropped()
+        except Stopped:
+            if self.mailbox.suspend:
+                self._suspend()
+            self._delivery.close()
+            return
+        if self.parts.wait_until_settled(lambda: self.mailbox.stopped):
+            self._forget()
+        else:
+            self._delivery.close()
+
+    def _suspend(self) -> None:
+        try:
+            self._run.suspend()
+        except TunefleetError:
+            logger.exception("The job of task %s could not be suspended; it lives on.", self.task_id)
+
+    def _to_finish_or_failure(self) -> Finish:
+        try:
+            return self._to_finish()
+        except (Dropped, Stopped):
+            raise
+        except (TunefleetError, OSError) as error:
+            logger.warning("Task %s cannot run: %s", self.task_id, error)
+            finish = self._failure(reason_of(error), str(error))
+        except Exception as error:
+            logger.exception("The attempt of task %s failed in the worker itself.", self.task_id)
+            finish = self._failure(TaskReason.BUG, f"The worker failed: {type(error).__name__}: {error}")
+        self._end_job(_FAILED_GRACE_S)
+        self._over()
+        return self._shared(finish)
+
+    def _shared(self, finish: Finish) -> Finish:
+        """Return the end of a run that others share: if it has failed, each of them is tried again by itself."""
+        others = self.parts.wanted
+        self.parts.release(finish.error)
+        if not others or finish.outcome != "failed":
+            return finish
+        return finish.model_copy(update={"outcome": "released", "reason": TaskReason.RELEASED})
+
+    def _to_finish(self) -> Finish:
+        point = self.mailbox.await_ack()
+        self._trace.tell("accept", self._held_at)
+        if self._after is not None:
+            while self._after.alive:
+                self.mailbox.pause(0.1)
+        spooled = self._spooled()
+        if spooled is not None:
+            self._over()
+            self.parts.say_spooled()
+            return spooled
+        handle = self._begin(point)
+        if isinstance(handle, Finish):
+            self._over()
+            return handle
+        offer = self._run.record.offer
+        if is_member(offer):
+            return self._end_of_member(handle)
+        with self._deliverer.shipping(), self._uploads.under_way(), self._relay.under_way():
+            end = self._run.watch(handle)
+            self._over()
+            if end.outcome in {"paused", "released"}:
+                self._bring_newest()
+            if end.outcome == "completed":
+                self.parts.take_results(self._folder, handle.job.launch)
+            finish = self._deliverer.finish_of(end, cancelled=self._run.cancelled, timed_out=self._run.timed_out)
+        finish = as_node(offer, finish)
+        if end.outcome == "completed":
+            self.parts.deliver(self._folder)
+        else:
+            finish = self._shared(finish)
+        logger.info("Task %s ended: %s%s", self.task_id, finish.outcome, f": {finish.error}" if finish.error else "")
+        self._spool(finish)
+        self.parts.say_ends()
+        return finish
+
+    def _begin(self, point: str | None) -> Handle | Finish:
+        """Return the job, or how the attempt ends without one."""
+        try:
+            if point is not None:
+                self._run.meet(point)
+            return self._run.begin()
+        except CannotGoOn as error:
+            return released(self._run.record.offer, str(error))
+        except PausedFirst:
+            return Finish(token=self.token, outcome="paused", reason=TaskReason.PAUSED)
+        except Cancelled:
+            return Finish(token=self.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
+
+    def _end_of_member(self, handle: Handle) -> Finish:
+        """Wait for the end of a node that reports and delivers nothing."""
+        end = self._run.watch(handle)
+        self._over()
+        finish = as_node(self._run.record.offer, self._deliverer.finish_of_member(end, cancelled=self._run.cancelled))
+        self._spool(finish)
+        return finish
+
+    def _bring_newest(self) -> None:
+        try:
+            self._uploads.bring_newest(self._cancelled, self._deliverer.held_up)
+        except Cancelled:
+            logger.info("Task %s is cancelled before its newest checkpoint was brought.", self.task_id)
+
+    def _say(self, finish: Finish) -> None:
+        self._site.outbox.finish(finish)
+        while not self.mailbox.await_verdict():
+            self.mailbox.take_behind()
+            finish = self._ship_anew(finish)
+            self._site.outbox.finish(finish)
+        if finish.outcome == "completed":
+            self._deliverer.clean_up()
+
+    def _ship_anew(self, finish: Finish) -> Finish:
+        while True:
+            try:
+                return self._deliverer.ship_anew(finish)
+            except OSError as error:
+                logger.warning("The journal of task %s cannot be sent again yet: %s", self.task_id, error)
+                self.mailbox.pause_whole(_FULL_PAUSE_S)
+
+    def _over(self) -> None:
+        if not self._job_over:
+            self._job_over = True
+            self._over_at = time.time()
+            self._site.outbox.poke()
+
+    def _failure(self, reason: TaskReason, error: str) -> Finish:
+        # A mistake in the document needs no traceback, which would tell where this worker's folders lie.
+        detail = None if reason is TaskReason.BAD_INPUT else traceback.format_exc()
+        return Finish(token=self.token, outcome="failed", reason=reason, error=error, detail=detail)
+
+    def _end_dropped(self) -> None:
+        logger.info("The server dropped the attempt of task %s; its job ends.", self.task_id)
+        self._end_job(_DROP_GRACE_S)
+        self._over()
+        self.parts.release("the task was taken from this worker.")
+
+    def _end_job(self, grace_s: float) -> None:
+        handle = self._run.handle
+        if handle is not None and handle.poll() is None:
+            self._run.end(handle, grace_s=grace_s)
+
+    def _spooled(self) -> Finish | None:
+        """Return the finish that was written before a restart; one of an earlier attempt does not count."""
+        try:
+            finish = Finish.model_validate_json(self._folder.finish_json.read_bytes())
+        except (OSError, ValidationError):
+            return None
+        return finish if finish.token == self.token else None
+
+    def _spool(self, finish: Finish) -> None:
+        try:
+            write_synced(self._folder.finish_json, finish.model_dump_json())
+        except OSError as error:
+            # It is delivered all the same; after a crash it is made anew from what the job left.
+            logger.warning("The end of task %s cannot be written down: %s", self.task_id, error)
+
+    def _forget(self) -> None:
+        with self._noting:
+            self._forgotten = True
+        self._site.outbox.forget(self.token)
+        self._acknowledge()
+        self._site.state.forget(self._run.record.attempt_id)
+        if self._spooled() is not None:
+            self._folder.finish_json.unlink(missing_ok=True)
+        self._delivery.close()
+        self._on_gone(self)
+
+    def _acknowledge(self) -> None:
+        handle = self._run.handle
+        if handle is None or handle.poll() is None:
+            return
+        try:
+            handle.acknowledge()
+        except OSError as error:
+            # The next worker on the folder finds an end that belongs to no attempt, and leaves it alone.
+            logger.warning("That the end of task %s was read cannot be written down: %s", self.task_id, error)

@@ -1,0 +1,176 @@
+"""From an offer to the job that is launched: its inputs and its checkpoint are on this machine, its GPUs are chosen."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from tunefleet.client.external.interrupt import Stop
+from tunefleet.client.transfer import OnProgress
+from tunefleet.errors import InputError
+from tunefleet.executors.base import JobExecutor
+from tunefleet.runtime import new_launch_id
+from tunefleet.schemas.job_folder import Job, Participant
+from tunefleet.schemas.worker_link import InputRef, Offer
+from tunefleet.spec import load_task_spec
+from tunefleet.spec.documents.kinds import task_kinds
+from tunefleet.spec.documents.paths import WorkerPath, worker_paths
+from tunefleet.worker.files import write_synced
+from tunefleet.worker.jobs.checkpoint_restore import Restorer
+from tunefleet.worker.jobs.fetch_progress import Fetching
+from tunefleet.worker.jobs.spec_files import Bringer
+from tunefleet.worker.mailbox import Mailbox
+from tunefleet.worker.outputs.destinations import Destination
+from tunefleet.worker.ports import Delivery
+from tunefleet.worker.site import Site
+from tunefleet.worker.transfers import Transfers
+
+logger = logging.getLogger(__name__)
+
+
+class Preparation:
+    """Prepares the launches of one attempt.
+
+    Args:
+        site: Collaborators.
+        executor: The kind's executor.
+        mailbox: Interrupts every wait.
+        delivery: The server's side of the attempt.
+    """
+
+    def __init__(self, site: Site, executor: JobExecutor, mailbox: Mailbox, delivery: Delivery) -> None:
+        self._site = site
+        self._executor = executor
+        self._mailbox = mailbox
+        self._delivery = delivery
+
+    def job(self, offer: Offer, *, again: bool, check: Callable[[], None], point: str | None = None) -> Job:
+        """Prepare a launch.
+
+        Args:
+            offer: The attempt.
+            again: Whether the attempt was launched before; then it goes on from its own checkpoints.
+            check: Called several times a second while inputs are fetched, and after it; may raise to give it up.
+            point: Where its gang meets, if it has one.
+
+        Raises:
+            InputError: If it may not run here, or its checkpoint cannot be had.
+            MachineError: If this machine cannot be a node of its gang.
+            Dropped, Stopped: While something is fetched.
+        """
+        gang = self._site.place.job(offer, point)
+        inputs, from_step = self._mailbox.interruptibly(
+            lambda stop: (self.inputs(offer, stop), self._restore(offer, stop, again=again)), check
+        )
+        self._site.outbox.fetching(offer.token, None)
+        check()
+        self._introduce(offer)
+        job = self._executor.job(offer, launch=new_launch_id(), inputs=inputs, gpus=self._site.gpus(offer))
+        return job.model_copy(update={"env": self._site.env | job.env, "from_step": from_step, "gang": gang})
+
+    def inputs(self, offer: Offer, stop: Stop | None = None) -> dict[str, str]:
+        """Bring the inputs of an offer, and return pointer → local path.
+
+        Args:
+            offer: The attempt.
+            stop: Ends it, connections and all.
+
+        Raises:
+            InputError: If it may not run here, or something is not to be had.
+            Dropped, Stopped: While something is fetched.
+        """
+        self._check_code(offer)
+        for spec in (offer.spec, *(each.spec for each in offer.merged)):
+            self._site.secrets.check(spec, offer.kind, offer.project)
+        output = offer.spec.get("output") or {}
+        sleep, root, transfers = self._mailbox.pause_whole, self._site.folder(offer.task_id).root, self._site.transfers
+        target = Destination(offer.task_id, output, transfers, self._site.secrets, sleep, project=offer.project)
+        target.check(root)
+        here = paths_here(offer, transfers)
+        fetching = Fetching(self._site, self._mailbox, offer.token, stop)
+        inputs = here | {pointer: self._input(ref, fetching) for pointer, ref in offer.inputs.items()}
+        return inputs | Bringer(self._site, offer, self._mailbox, self._delivery, fetching).bring(inputs)
+
+    def _introduce(self, offer: Offer) -> None:
+        """Tell the job how it takes part in its federation, if it does; not in job.json, which holds no secret."""
+        part = offer.federation
+        if part is not None:
+            told = Participant(url=self._site.transfers.server_url, **part.model_dump())
+            write_synced(self._site.folder(offer.task_id).federation_json, told.model_dump_json())
+
+    def _check_code(self, offer: Offer) -> None:
+        if not self._site.allow_code and _brings_code(offer):
+            raise InputError(
+                f"The task {offer.name} runs code of its document or model (trust_remote_code), which this worker does "
+                "not allow.",
+                hint="Start a worker with --allow-code if you trust that code.",
+            )
+
+    def _input(self, ref: InputRef, fetching: Fetching) -> str:
+        def bring(tell: OnProgress) -> Path:
+            return self._site.inputs.materialise(
+                ref, lambda digest, dest: self._delivery.fetch_artifact(digest, dest, on_progress=tell)
+            )
+
+        return str(fetching.get(ref.name, bring))
+
+    def _restore(self, offer: Offer, stop: Stop, *, again: bool) -> int | None:
+        """Bring the checkpoint that the attempt goes on from."""
+        if offer.resume is None:
+            return None
+        resume = offer.resume.model_copy(update={"exact": False}) if again else offer.resume
+        fetching = Fetching(self._site, self._mailbox, offer.token, stop)
+
+        def fetch(ref: InputRef, dest: Path) -> Path:
+            return fetching.get(
+                ref.name, lambda tell: self._delivery.fetch_artifact(ref.digest, dest, on_progress=tell)
+            )
+
+        return Restorer(self._site.folder(offer.task_id), self._site.folder, fetch).prepare(resume)
+
+
+def paths_here(offer: Offer, transfers: Transfers) -> dict[str, str]:
+    """Return what a document names on this worker's disk: pointer → path, links resolved.
+
+    Programs read a path only if it is among their inputs, so what this refuses is read by none.
+
+    Args:
+        offer: The attempt; what was uploaded for it is left out.
+        transfers: Knows what may be named.
+
+    Raises:
+        InputError: If it names what it may not, or what is not there and nowhere else either.
+    """
+    found: dict[str, str] = {}
+    missing: dict[str, tuple[WorkerPath, InputError]] = {}
+    for named in worker_paths(offer.spec):
+        if named.pointer in offer.inputs:
+            continue
+        at = f"spec.{named.pointer}"
+        load = (offer.spec.get("checkpoint") or {}).get("load") or {}
+        inner = load.get("subdir") if named.pointer.startswith("checkpoint.load.") else None
+        try:
+            path = transfers.readable(named.value, offer.project, at, inner)
+        except InputError as error:
+            missing[named.pointer] = named, error
+            continue
+        if path is None:
+            missing[named.pointer] = named, InputError(f"{at}: there is no {named.value} on this worker.")
+        else:
+            found[named.pointer] = str(path)
+    for named, fault in missing.values():
+        if named.maybe_hub_name:
+            continue
+        if all(other in missing for other in named.beside):
+            raise fault
+        logger.warning("It is left out, another place is named beside it: %s", fault)
+    return found
+
+
+def _brings_code(offer: Offer) -> bool:
+    if offer.kind in task_kinds():
+        return load_task_spec(offer.spec).requires_code
+    # A kind of another package; what a model is called is the same everywhere.
+    source = (offer.spec.get("model") or {}).get("source") or {}
+    return bool(source.get("trust_remote_code"))

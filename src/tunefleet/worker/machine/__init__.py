@@ -1,0 +1,1 @@
+"""What this machine is and how it reports: probe, energy, heartbeat, enrollment."""

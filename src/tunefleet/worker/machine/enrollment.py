@@ -1,0 +1,114 @@
+"""Make this machine a worker: exchange a join token for a key, and keep it.
+
+The key is made up here and written down before it is asked for; the server learns its hash. So a request whose answer
+is lost can be sent again, by the same command, and nobody who overhears the token later gets a key for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dotenv import dotenv_values
+
+from tunefleet.client.connection import Connection, normalise
+from tunefleet.client.routes.enrollment_routes import join as exchange
+from tunefleet.client.transport import Policy, Transport
+from tunefleet.errors import InputError
+from tunefleet.schemas.enrollment import JoinReply, JoinRequest
+from tunefleet.settings import ProcessSettings
+from tunefleet.trainer_control.files import read_json, write_json, write_text
+
+_PATIENCE_S: Final = 15.0
+_HEAD: Final = "# Written by `tunefleet join`; whoever can read it can be this worker.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """This machine is a worker.
+
+    Args:
+        url: Of which server.
+        file: Where URL and key are kept.
+        reply: What the server said.
+    """
+
+    url: str
+    file: Path
+    reply: JoinReply
+
+
+def join(
+    settings: ProcessSettings,
+    url: str,
+    token: str,
+    wishes: Mapping[str, str],
+    *,
+    replace: bool = False,
+    patience_s: float = _PATIENCE_S,
+) -> Joined:
+    """Exchange a join token for a key, and keep it in `worker.env`, readable by this user alone.
+
+    Args:
+        settings: Where this user's files lie, and whom the machine trusts.
+        url: The server.
+        token: Of the invitation.
+        wishes: Settings of the worker, by variable; what the invitation binds counts more.
+        replace: Also if this machine has joined another server.
+        patience_s: How long the server may be silent.
+
+    Raises:
+        InputError: If the URL is none, or this machine is a worker of another server.
+        AuthError: If the token is wrong, too old or withdrawn.
+        ConflictError: If another machine has used it.
+        UnreachableError: If the server does not answer; the same command may be repeated.
+    """
+    base, file = normalise(url), settings.joined_file
+    _refuse_other_server(file, base, replace=replace)
+    kept = [_line(name, value) for name, value in wishes.items()]
+    secret = _made_up(settings.home_dir, base, token)
+    digest = hashlib.sha256(secret.encode()).hexdigest()
+    transport = Transport(Connection(base), Policy(patience_s=patience_s))
+    try:
+        reply = transport.run(exchange(JoinRequest(token=token, secret_hash=digest, name=socket.gethostname()[:100])))
+    finally:
+        transport.close()
+    found = {"ORCHESTRATOR_BASE_URL": base, "TUNEFLEET_WORKER_KEY": secret}
+    found |= {"WORKER_ID": reply.worker_id} if reply.worker_id is not None else {}
+    found |= {"WORKER_TAGS": ",".join(reply.tags)} if reply.tags is not None else {}
+    # Of two lines with one name the later counts: what the invitation binds stands behind what is wished.
+    text = "".join([*kept, *(_line(name, value) for name, value in found.items())])
+    write_text(file, _HEAD + text, mode=0o600, sync=True)
+    return Joined(base, file, reply)
+
+
+def _refuse_other_server(file: Path, base: str, *, replace: bool) -> None:
+    before = dotenv_values(file).get("ORCHESTRATOR_BASE_URL") if file.is_file() else None
+    if before is not None and before != base and not replace:
+        raise InputError(
+            f"This machine is a worker of {before} already.",
+            hint="Stop that worker and repeat the command with --replace, or join with another TUNEFLEET_HOME.",
+        )
+
+
+def _made_up(home: Path, base: str, token: str) -> str:
+    """Return the key to ask for: that of the last time if it is the same token, else a new one, written down."""
+    file, named = home / "join.json", hashlib.sha256(token.encode()).hexdigest()
+    before = read_json(file)
+    if before is not None and (before.get("url"), before.get("token")) == (base, named):
+        return str(before["key"])
+    secret = f"tf_{secrets.token_urlsafe(30)}"
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_json(file, {"url": base, "token": named, "key": secret}, mode=0o600, sync=True)
+    return secret
+
+
+def _line(name: str, value: str) -> str:
+    if "'" in value or "\n" in value:
+        raise InputError(f"{name} has a quote or a line break, which worker.env cannot hold.", hint="Choose another.")
+    return f"{name}='{value}'\n"

@@ -1,0 +1,132 @@
+"""What this machine is and has: processors, memory, disk, GPUs. Imports no training library."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import time
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from tunefleet.runtime import envs
+from tunefleet.runtime.environment import core_count
+from tunefleet.runtime.gpu.driver import read_driver
+from tunefleet.runtime.gpu.info import read_gpus, visible
+from tunefleet.runtime.gpu_allocation import described
+from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, GpuLoad, Load
+from tunefleet.settings import WorkerSettings
+from tunefleet.transport.base import address_towards
+from tunefleet.worker.machine import hub
+from tunefleet.worker.machine.energy import EnergyMeter
+
+
+def capabilities(
+    settings: WorkerSettings,
+    executors: tuple[ExecutorOffer, ...],
+    *,
+    results_dir: Path,
+    in_use: Mapping[str, str] | None = None,
+    secrets: tuple[str, ...] = (),
+) -> Capabilities:
+    """Describe this worker.
+
+    Args:
+        settings: Slots and tags.
+        executors: The kinds that it knows.
+        results_dir: Whose disk counts.
+        in_use: UUID → who else uses a GPU.
+        secrets: Names of the secrets that tasks may name, as `Secrets.announced` has them.
+    """
+    models, datasets = hub.cached(settings.hub_dir)
+    memory, driver = psutil.virtual_memory(), read_driver()
+    return Capabilities(
+        version=version("tunefleet"),
+        hostname=socket.gethostname(),
+        executors=executors,
+        slots={"job": settings.job_slots, "light": settings.light_slots},
+        cpu_count=core_count(),
+        memory_total_bytes=memory.total,
+        memory_free_bytes=memory.available,
+        disk_free_bytes=shutil.disk_usage(results_dir).free,
+        gpus=described(visible(read_gpus(), settings.visible_gpus), in_use),
+        tags=settings.tags,
+        cached_models=models,
+        cached_datasets=datasets,
+        cache_read_at=time.time(),
+        secrets=secrets,
+        environments=envs.ready(),
+        allow_code=settings.allow_code,
+        platform=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        bandwidth_bytes_per_s=settings.bandwidth_bytes_per_s,
+        cost_per_hour=settings.cost_per_hour,
+        link="http" if settings.redis_url is None else "redis",
+        cpu_model=cpu_model(),
+        driver_version=driver.version,
+        cuda_version=driver.cuda,
+        address=settings.gang_address or address_towards(settings.server_url),
+        torch_version=torch_version(),
+        started_at=psutil.Process().create_time(),
+        pid=os.getpid(),
+    )
+
+
+def load(
+    settings: WorkerSettings,
+    *,
+    results_dir: Path,
+    in_use: Mapping[str, str] | None = None,
+    meter: EnergyMeter | None = None,
+) -> Load:
+    """Say how busy this machine is.
+
+    Args:
+        settings: Which GPUs count.
+        results_dir: Whose disk counts.
+        in_use: UUID → who else uses a GPU.
+        meter: Adds up what the GPUs use.
+    """
+    one, five, fifteen = psutil.getloadavg()
+    gpus = tuple(
+        GpuLoad(
+            uuid=gpu.uuid,
+            memory_free_bytes=gpu.memory_free_bytes,
+            in_use_by=(in_use or {}).get(gpu.uuid),
+            utilisation_percent=gpu.utilisation_percent,
+            power_w=gpu.power_w,
+            temperature_c=gpu.temperature_c,
+        )
+        for gpu in visible(read_gpus(), settings.visible_gpus)
+    )
+    return Load(
+        memory_free_bytes=psutil.virtual_memory().available,
+        disk_free_bytes=shutil.disk_usage(results_dir).free,
+        load_1m=one,
+        load_5m=five,
+        load_15m=fifteen,
+        uptime_s=max(0.0, time.time() - psutil.Process().create_time()),
+        gpus=gpus,
+        gpu_energy_j=meter.read(gpus, now=time.monotonic()) if meter is not None else None,
+    )
+
+
+def torch_version() -> str | None:
+    """Return torch's release without importing it; None if it is not installed."""
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return None
+
+
+def cpu_model() -> str:
+    """Return the processor's product name, as well as this system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())

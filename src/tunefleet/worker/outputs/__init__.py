@@ -1,0 +1,1 @@
+"""What a job left: collected, uploaded, delivered."""

@@ -1,0 +1,332 @@
+"""From a job's end to its finish message: flush the journal, upload the outputs, put the end into words."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from tunefleet.client.external.interrupt import Stop
+from tunefleet.errors import (
+    ArtifactError,
+    AuthError,
+    ForbiddenError,
+    InputError,
+    MachineError,
+    NotFoundError,
+    TooLargeError,
+    TunefleetError,
+    UnreachableError,
+    is_disk_full,
+)
+from tunefleet.executors.base import JobExecutor, Output, ResultError
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.runtime.monitor import termination_record
+from tunefleet.runtime.monitor.guard import End
+from tunefleet.runtime.monitor.journal_audit import losses
+from tunefleet.runtime.secrets.resolver import Redaction
+from tunefleet.schemas.job_folder import Shipped
+from tunefleet.schemas.worker_link import Finish, JournalBatch, Offer
+from tunefleet.trainer_control.files import read_json
+from tunefleet.worker.files import write_synced
+from tunefleet.worker.mailbox import Cancelled, Mailbox
+from tunefleet.worker.outputs.destinations import DeliveryError, Destination
+from tunefleet.worker.outputs.output_files import Outputs
+from tunefleet.worker.ports import Delivery, Shipper
+from tunefleet.worker.site import Site
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_S: Final = 5.0
+_ROOM_PATIENCE_S: Final = 3600.0
+"""How long room for an archive is waited for."""
+_ROOM_PAUSE_S: Final = 30.0
+_LASTING: Final = (AuthError, ForbiddenError, ArtifactError, InputError, NotFoundError, TooLargeError)
+"""What repeating an upload does not mend, and what says that the attempt is void perhaps."""
+
+
+class Deliverer:
+    """Delivers what one attempt leaves.
+
+    Args:
+        site: Collaborators.
+        offer: The attempt.
+        executor: The kind's executor.
+        mailbox: Interrupts every wait.
+        delivery: The server's side of the attempt.
+        unwanted: Whether the server wants the end of the task by now. A delivery that goes well is finished all the
+            same; one that would have to wait for another try ends.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        offer: Offer,
+        *,
+        executor: JobExecutor,
+        mailbox: Mailbox,
+        delivery: Delivery,
+        unwanted: Callable[[], bool],
+    ) -> None:
+        self._site = site
+        self._offer = offer
+        self._executor = executor
+        self._mailbox = mailbox
+        self._delivery = delivery
+        self._unwanted = unwanted
+        self._folder = site.folder(offer.task_id)
+        self._outputs = Outputs(offer, self._folder, site.transfers.packing)
+        self._destination = Destination(
+            offer.task_id,
+            offer.spec.get("output") or {},
+            site.transfers,
+            site.secrets,
+            self._pause,
+            self.held_up,
+            project=offer.project,
+        )
+        self._shipper: Shipper | None = None
+        self._lost: tuple[str, ...] = ()
+
+    @contextmanager
+    def shipping(self) -> Iterator[None]:
+        """Deliver journal and log while the body runs."""
+        hidden = self._site.secrets.redaction(self._offer.spec)
+        self._shipper = self._site.shipper(self._folder, _AttemptSink(self._offer.task_id, self._delivery, hidden))
+        self._shipper.start()
+        try:
+            yield
+        finally:
+            self._shipper.stop()
+
+    def finish_of(self, end: End, *, cancelled: bool, timed_out: bool) -> Finish:
+        """Deliver everything that belongs to an end, and return the message that says it.
+
+        Args:
+            end: How the job ended.
+            cancelled: The server had asked for the end.
+            timed_out: The worker ended it, because it ran longer than its spec allows.
+        """
+        finish = self._in_words(end, cancelled=cancelled, timed_out=timed_out)
+        self._tell_losses()
+        cursors = self._flush()
+        if finish.outcome == "completed":
+            finish = self._with_outputs(finish)
+        hidden = self._site.secrets.redaction(self._offer.spec)
+        said = {name: hidden.value(getattr(finish, name)) for name in ("error", "detail", "result")} if hidden else {}
+        return finish.model_copy(update={"cursors": cursors, **said})
+
+    def _tell_losses(self) -> None:
+        """Say in the task's history what the disk has lost of its journals; the result says it, too."""
+        self._lost = losses(self._folder)
+        launch = str((read_json(self._folder.job_json) or {}).get("launch"))
+        for sentence in self._lost:
+            logger.warning("Task %s: %s", self._offer.task_id, sentence)
+            termination_record.add(self._folder, launch, "journal.lost", sentence)
+
+    def finish_of_member(self, end: End, *, cancelled: bool) -> Finish:
+        """Return the message of the end of a node other than the first: what it leaves is of no use to anybody."""
+        finish = self._in_words(end, cancelled=cancelled, timed_out=False)
+        hidden = self._site.secrets.redaction(self._offer.spec)
+        said = {name: hidden.value(getattr(finish, name)) for name in ("error", "detail")} if hidden else {}
+        return finish.model_copy(update=said)
+
+    def finish_of_part(self) -> Finish:
+        """Deliver what another task's run has left in this task's folder, and return the message of its end."""
+        finish = self._with_outputs(Finish(token=self._offer.token, outcome="completed", reason=TaskReason.FINISHED))
+        hidden = self._site.secrets.redaction(self._offer.spec)
+        return finish.model_copy(update={"error": hidden.value(finish.error)}) if hidden else finish
+
+    def held_up(self, why: str | None) -> None:
+        """Tell the server why the delivery takes its time; null when it goes on."""
+        said = why and self._site.secrets.redaction(self._offer.spec).text(why)
+        self._site.outbox.held_up(self._offer.token, said)
+
+    def ship_anew(self, finish: Finish) -> Finish:
+        """Deliver the journal from its start: the server lacks records, and drops those that it has."""
+        logger.warning("The server lacks journal records of task %s; they are sent again.", self._offer.task_id)
+        try:
+            shipped = Shipped.model_validate_json(self._folder.shipped_json.read_bytes())
+        except (OSError, ValidationError):
+            shipped = Shipped(attempt=self._offer.attempt)
+        shipped = shipped.model_copy(update={"cursors": {}, "offsets": {}})
+        write_synced(self._folder.shipped_json, shipped.model_dump_json())
+        with self.shipping():
+            return finish.model_copy(update={"cursors": self._flush()})
+
+    def _in_words(self, end: End, *, cancelled: bool, timed_out: bool) -> Finish:
+        token = self._offer.token
+        if end.outcome == "completed":
+            return Finish(token=token, outcome="completed", reason=end.reason)
+        if cancelled:
+            return Finish(token=token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
+        if timed_out:
+            limit = self._offer.spec["limits"]["max_runtime_s"]
+            error = f"The task ran longer than limits.max_runtime_s ({limit} s) allows."
+            return Finish(token=token, outcome="failed", reason=TaskReason.TIMEOUT, error=error)
+        return Finish(token=token, outcome=end.outcome, reason=end.reason, error=end.error, detail=end.detail)
+
+    def clean_up(self) -> None:
+        """Delete what was delivered, where the worker is to keep nothing."""
+        if self._site.transfers.cleanup:
+            self._outputs.clean_up(self._executor.outputs(self._folder))
+
+    def _with_outputs(self, finish: Finish) -> Finish:
+        try:
+            return self._delivered(finish)
+        except Cancelled:
+            logger.info(
+                "Task %s is cancelled while it waits to deliver; the server keeps what it has.", self._offer.task_id
+            )
+            return Finish(token=finish.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
+        finally:
+            self.held_up(None)
+
+    def _delivered(self, finish: Finish) -> Finish:
+        outputs = self._executor.outputs(self._folder)
+        result: dict[str, Any] = {}
+        try:
+            result = self._packed_and_brought(outputs)
+            result = self._site.secrets.redaction(self._offer.spec).value(result)
+            self._beside(outputs, result)
+        except (ResultError, TooLargeError, ArtifactError, InputError) as error:
+            # Repeating the upload cannot mend these; the files stay in the job folder.
+            logger.warning("The outputs of task %s cannot be delivered: %s", self._offer.task_id, error)
+            return Finish(token=finish.token, outcome="failed", reason=reason_of(error), error=str(error))
+        except (DeliveryError, MachineError) as error:
+            logger.warning("The outputs of task %s cannot be delivered: %s", self._offer.task_id, error)
+            reason = TaskReason.DELIVERY_FAILED
+            return Finish(token=finish.token, outcome="failed", reason=reason, error=str(error), result=result)
+        return finish.model_copy(update={"result": result})
+
+    def _packed_and_brought(self, outputs: Sequence[Output]) -> dict[str, Any]:
+        """Bring the outputs to the server; a disk without room for an archive may have some in a while."""
+        patience_s = min(_ROOM_PATIENCE_S, self._site.transfers.patience_s)
+        result = self._executor.result(self._folder)
+        if self._lost:
+            result = {**result, "warnings": [*result.get("warnings", ()), *self._lost]}
+        return Retrying(
+            retry=retry_if_exception_type(MachineError),
+            wait=wait_fixed(_ROOM_PAUSE_S),
+            stop=stop_after_delay(patience_s),
+            sleep=self._pause,
+            before_sleep=self._say_no_room,
+            reraise=True,
+        )(self._outputs.deliver, outputs, result, self._bring, self._links)
+
+    def _say_no_room(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        if isinstance(error, MachineError):
+            logger.warning("The outputs of task %s are packed later: %s", self._offer.task_id, error)
+            self.held_up(f"{error.message} Its outputs are packed later.")
+
+    def _beside(self, outputs: Sequence[Output], result: Mapping[str, Any]) -> None:
+        """Bring the result to where the document wants it beside the server, and write it down here."""
+        envelope = self._outputs.envelope(result, self._site.state.worker_id(None))
+        try:
+            self._outputs.write_down(envelope)
+        except OSError as error:
+            # The server has it all the same.
+            logger.warning("The result of task %s cannot be written down: %s", self._offer.task_id, error)
+        files = self._outputs.files(outputs, result)
+        self._while_wanted(lambda stop: self._destination.deliver(envelope, files, stop))
+        self._destination.copy(self._folder.root)
+        throttle = self._site.transfers.throttle
+        if throttle is not None:
+            throttle.take(len(envelope.model_dump_json()))
+
+    def _bring(self, name: str, kind: str, path: Path) -> None:
+        self._mailbox.patiently(lambda: self._push(name, kind, path), unwanted=self._unwanted)
+        self.held_up(None)
+
+    def _links(self) -> dict[str, str]:
+        files = self._mailbox.patiently(
+            lambda: self._delivery.result_files(self._offer.task_id), unwanted=self._unwanted
+        )
+        return {file.name: file.url for file in files}
+
+    def _while_wanted(self, act: Callable[[Stop], object]) -> None:
+        """Do what may sit in a socket for minutes; raises `Cancelled` soon after it is unwanted."""
+
+        def check() -> None:
+            if self._unwanted():
+                raise Cancelled
+
+        self._mailbox.interruptibly(act, check)
+
+    def _pause(self, seconds: float) -> None:
+        self._mailbox.pause_whole(seconds, unwanted=self._unwanted)
+
+    def _push(self, name: str, kind: str, path: Path) -> None:
+        try:
+            # Of a push that is left alone the server keeps what has arrived; it ends with the attempt's connection.
+            self._while_wanted(lambda _: self._delivery.push_artifact(self._offer.task_id, name, kind, path))
+        except _LASTING:
+            raise
+        except TunefleetError as error:
+            # A full disk of the server, a fault of it: a training that is done must not fail for that.
+            logger.warning("%s of task %s is delivered later: %s", name, self._offer.task_id, error)
+            self.held_up(f"{error.message} {name} is delivered later.")
+            raise UnreachableError(f"The server does not take {name} now: {error}") from error
+
+    def _flush(self) -> dict[str, int]:
+        shipper = self._shipper
+        assert shipper is not None, "shipping() is open"
+        while not shipper.flush(_FLUSH_S):
+            self.held_up("the server does not have the end of its journal and log yet.")
+            self._mailbox.pause_whole(0.2)
+        self.held_up(None)
+        return dict(shipper.cursors)
+
+
+class _AttemptSink:
+    """A shipper's sink that speaks for one task, and names no secret's value."""
+
+    def __init__(self, task_id: str, delivery: Delivery, hidden: Redaction) -> None:
+        self._task_id = task_id
+        self._delivery = delivery
+        self._hidden = hidden
+
+    def journal(self, launch: str, from_seq: int, lines: Sequence[str]) -> int:
+        """Deliver records; returns the server's cursor."""
+        batch = JournalBatch(launch=launch, from_seq=from_seq, lines=tuple(map(self._hidden.text, lines)))
+        try:
+            return self._delivery.journal(self._task_id, batch)
+        except TooLargeError as error:
+            if len(lines) > 1:
+                return self.journal(launch, from_seq, lines[: len(lines) // 2])
+            # A missing record would hold up all that follow, and with them the task's end.
+            logger.warning("Record %d of %s is left out: %s", from_seq, launch, error)
+            return self.journal(launch, from_seq, [_stand_in(from_seq, len(lines[0]))])
+
+    def log(self, offset: int, data: bytes) -> int:
+        """Deliver a piece of the log; returns the server's cursor."""
+        return self._delivery.log(self._task_id, offset, self._hidden.same_length(data))
+
+
+def _stand_in(seq: int, size: int) -> str:
+    message = f"A record of {size:,} characters was left out: the server takes no body of that size."
+    fields = {"name": "journal.too_large", "message": message, "level": "warning", "data": {}}
+    return json.dumps({"seq": seq, "at": time.time(), "type": "event", **fields})
+
+
+def reason_of(error: TunefleetError | OSError) -> TaskReason:
+    """Return the reason that an error before or after the job's own life gives for the attempt's end."""
+    match error:
+        case InputError() | TooLargeError() | ArtifactError() | NotFoundError():
+            return TaskReason.BAD_INPUT
+        case UnreachableError():
+            return TaskReason.NETWORK
+        case MachineError():
+            return TaskReason.DISK_FULL if is_disk_full(error.__cause__) else TaskReason.CRASHED
+        case OSError() if is_disk_full(error):
+            return TaskReason.DISK_FULL
+        case _:
+            return TaskReason.BUG

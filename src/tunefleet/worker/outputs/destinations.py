@@ -1,0 +1,277 @@
+"""Where a document wants its results beside the server: an address of somebody else, or a folder.
+
+A delivery that fails is tried again by itself; what was computed is never computed again for it. The server has
+everything by then, so that it can be delivered later by hand, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay
+from tenacity.wait import wait_exponential
+
+from tunefleet.client.external.interrupt import Stop
+from tunefleet.client.external.outward import IntoBucket, Outward, Receiver
+from tunefleet.client.external.ssrf_guard import Reach, origin_of, same_server, shown
+from tunefleet.errors import (
+    ForbiddenError,
+    InputError,
+    NotFoundError,
+    TooLargeError,
+    TunefleetError,
+    UnreachableError,
+)
+from tunefleet.runtime.secrets.resolver import Secrets
+from tunefleet.schemas.compat.task_results import ResultEnvelope
+from tunefleet.spec.options.output import DestinationSpec
+from tunefleet.worker.transfers import Transfers
+
+logger = logging.getLogger(__name__)
+
+_KEY: Final = "spec.output.destination"
+_LONGEST_PAUSE_S: Final = 300.0
+_PATIENT_PAUSE_S: Final = 2.0
+_PLACEHOLDER: Final = "${secret:"
+_DRAFT: Final = ".delivering-"
+_NOT_COPIED: Final = frozenset(
+    {"job.json", "lock", "process.json", "finish.json", "shipped.json", "imported_checkpoint"}
+)
+"""What is the worker's own affair."""
+
+
+def silent(_: str | None) -> None:
+    """Tell nobody."""
+
+
+class DeliveryError(TunefleetError):
+    """A result could not be brought to where its document wants it."""
+
+    code = "delivery_failed"
+
+
+class Destination:
+    """The destination of one task.
+
+    Args:
+        task_id: Whose results.
+        output: `spec.output` as it was written.
+        transfers: Which addresses and folders may be named.
+        secrets: The values that it may name.
+        sleep: Waits between two tries; may raise to give them up.
+        held_up: Told why something has to be tried again, without secrets, and null when it has gone well.
+        project: Whose task it is.
+    """
+
+    def __init__(
+        self,
+        task_id: str,
+        output: Mapping[str, Any],
+        transfers: Transfers,
+        secrets: Secrets,
+        sleep: Callable[[float], None],
+        held_up: Callable[[str | None], None] = silent,
+        *,
+        project: str | None = None,
+    ) -> None:
+        raw: dict[str, Any] = dict(output.get("destination") or {})
+        self._task_id = task_id
+        self._spec = DestinationSpec.model_validate(raw)
+        self._transfers = transfers
+        self._secrets = secrets
+        self._hidden = secrets.redaction(raw)
+        self._sleep = sleep
+        self._held_up = held_up
+        self._project = project
+
+    def check(self, root: Path | None = None) -> None:
+        """Refuse, before anything is computed, a folder or an address that is not allowed.
+
+        Args:
+            root: The task's own folder, if it has one.
+
+        Raises:
+            InputError: If it is not.
+            MachineError: If the results go to a bucket, and this machine lacks the package for that.
+        """
+        url = self.foreign
+        if self._spec.type == "s3":
+            self._bucket()
+        elif url is not None:
+            try:
+                Reach(self._transfers.url_allow).check_url(url)
+            except ForbiddenError as error:
+                # Not chained: what a traceback quotes has the host as it was looked up.
+                raise InputError(f"{_KEY}.url: {self._quiet(error, url)}", hint=error.hint) from None
+            except UnreachableError as error:
+                # It may be known by the time there is something to deliver.
+                logger.info("The results of %s cannot be delivered now: %s", self._task_id, self._quiet(error, url))
+        self.check_folder(root)
+
+    def check_folder(self, root: Path | None = None) -> None:
+        """Refuse a folder, as `check` does; the address is not looked up."""
+        folder = self.folder
+        if folder is None:
+            return
+        target = self._transfers.writable(folder, self._project, f"{_KEY}.path")
+        own = target if root is None else root.resolve()
+        if target != own and (target.is_relative_to(own) or own.is_relative_to(target)):
+            # A copy there would hold the copy before it, or take the place of what it is made of.
+            raise InputError(
+                f"{_KEY}.path: the results of {self._task_id} cannot be put into {folder}, since its own folder is "
+                f"{root}.",
+                hint="Name a folder outside of it.",
+            )
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder that gets a copy; null if none is wanted."""
+        path = self._spec.path
+        if path is None:
+            return None
+        base = self._transfers.folders[0] if self._transfers.folders else Path()
+        return base / path / self._task_id  # an absolute path stands for itself
+
+    @property
+    def foreign(self) -> str | None:
+        """The address or bucket of another receiver than our server; null if there is none."""
+        url = self._spec.url
+        if url is None or self._spec.type == "local":
+            return None
+        filled = str(self._secrets.fill(url))
+        return None if same_server(filled, self._transfers.server_url) else filled
+
+    def deliver(self, envelope: ResultEnvelope, files: Iterable[Path], stop: Stop | None = None) -> None:
+        """Send result and files to the other receiver, if there is one; tried again until it is taken or too late.
+
+        Args:
+            envelope: The result.
+            files: Sent before it.
+            stop: Ends it early.
+
+        Raises:
+            DeliveryError: If it is refused, or too late.
+            Stopped: If nobody wants it to be delivered any more.
+        """
+        url, outward = self.foreign, self._outward(stop)
+        if url is None or outward is None:
+            return
+        for path in files:
+            self._tried(lambda path=path: outward.file(self._task_id, path), path.name, url)  # type: ignore[misc]
+        self._tried(lambda: outward.result(envelope), "The result", url)
+        logger.info("Delivered the result of task %s to %s.", self._task_id, self._written)
+
+    def _outward(self, stop: Stop | None) -> Outward | IntoBucket | None:
+        """Return the sender; null if results go to our own server only."""
+        url = self.foreign
+        if url is None:
+            return None
+        if self._spec.type == "s3":
+            return self._bucket(stop)
+        headers = dict(self._secrets.fill(self._spec.headers or {}))
+        receiver = Receiver(url, self._spec.method, headers, self._spec.timeout_s)
+        return Outward(receiver, allowed=self._transfers.url_allow, throttle=self._transfers.throttle, stop=stop)
+
+    def _bucket(self, stop: Stop | None = None) -> IntoBucket:
+        written = [self._spec.url, self._spec.access_key, self._spec.secret_key]
+        return IntoBucket(*self._secrets.fill(written), throttle=self._transfers.throttle, stop=stop)
+
+    @property
+    def _written(self) -> str:
+        """The address as the document has it, with the names of secrets in it."""
+        return shown(self._spec.url or "")
+
+    def _quiet(self, error: BaseException, url: str) -> str:
+        """Return what went wrong, with the address as it is written: of what was looked up no secret is read."""
+        pieces = _message(error).split(shown(url))
+        written = self._written.partition("://")[2].partition("/")[0]
+        host = origin_of(url)[1]
+        if host and _PLACEHOLDER in written:
+            # Hosts are looked up in small letters, and one may be only the beginning of a secret.
+            looked_up = re.compile(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", re.IGNORECASE)
+            pieces = [looked_up.sub(lambda _: written, piece) for piece in pieces]
+        return self._hidden.text(self._written.join(pieces))
+
+    def _tried(self, act: Callable[[], None], what: str, url: str) -> None:
+        patience = stop_after_delay(self._transfers.patience_s), _PATIENT_PAUSE_S
+        tries = self._spec.retries
+        stop, pause_s = patience if tries is None else (stop_after_attempt(1 + tries), self._spec.retry_backoff_s)
+
+        def say(state: RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome is not None else None
+            if error is not None:
+                # The cause first: notes are cut.
+                said = f"{self._quiet(error, url)} {what} is delivered later."
+                logger.warning("Task %s: %s", self._task_id, said)
+                self._held_up(said)
+
+        try:
+            Retrying(
+                retry=retry_if_exception_type(UnreachableError),
+                wait=wait_exponential(multiplier=pause_s, max=_LONGEST_PAUSE_S),
+                stop=stop,
+                sleep=self._sleep,
+                before_sleep=say,
+                reraise=True,
+            )(act)
+        except (UnreachableError, InputError, ForbiddenError, NotFoundError, TooLargeError, OSError) as error:
+            raise DeliveryError(
+                f"{what} of {self._task_id} could not be delivered: {self._quiet(error, url)}",
+                hint=f"The server has everything; `tunefleet artifacts deliver {self._task_id}` sends it again.",
+            ) from None
+        self._held_up(None)
+
+    def copy(self, root: Path) -> None:
+        """Put a job folder's results into the folder that the document names, if it names one; links where it can.
+
+        Raises:
+            DeliveryError: If the folder cannot be written.
+        """
+        target = self.folder
+        if target is None or target.resolve() == root.resolve():
+            return
+        self.check_folder(root)
+        draft = target.with_name(f"{_DRAFT}{target.name}")
+        try:
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(root, draft, copy_function=_link, ignore=_private)
+            if target.exists():
+                shutil.rmtree(target)
+            draft.rename(target)
+        except OSError as error:
+            raise DeliveryError(
+                f"The results cannot be put into {target}: {error.strerror or error}.",
+                hint="Mend the folder's permissions or free space; the server has everything.",
+            ) from error
+
+
+def _message(error: BaseException) -> str:
+    return error.message if isinstance(error, TunefleetError) else str(error)
+
+
+def is_private(name: str) -> bool:
+    """Whether something in a job folder is the worker's own affair, and never copied or delivered."""
+    return name.startswith(".") or name in _NOT_COPIED
+
+
+def _private(_: str, names: list[str]) -> set[str]:
+    return {name for name in names if is_private(name)}
+
+
+def _link(source: str, target: str) -> str:
+    """Link what nobody changes any more, or copy it where the disk knows no links; small files are always copied."""
+    if not source.endswith((".json", ".jsonl", ".log")):
+        try:
+            os.link(source, target)
+        except OSError:
+            logger.debug("%s is copied: the folders are on different disks.", source)
+        else:
+            return target
+    return str(shutil.copy2(source, target))

@@ -1,0 +1,79 @@
+"""Where the base and the adapters of a merge lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from tunefleet.errors import ModelError
+from tunefleet.spec.base import is_hub_name
+from tunefleet.spec.tasks.merge_task import MergeAdapterSpec, MergeTaskSpec
+from tunefleet.workloads.common import base_model, containment, hub_files
+from tunefleet.workloads.common.archives import inner, opened
+from tunefleet.workloads.common.base_model import Source
+
+_WEIGHTS = "checkpoint.load"
+NEEDED: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.py", "*.tiktoken", "*.md", "LICENSE*")
+"""What is fetched of a repository: weights as safetensors, and everything small that goes with them."""
+
+
+def base_of(spec: MergeTaskSpec, inputs: Mapping[str, str], workspace: Path) -> Source:
+    """Find the base, and bring it here if it is on the hub: its files are read one by one.
+
+    Args:
+        spec: Of the task.
+        inputs: For each pointer into the spec, the local path that stands for it.
+        workspace: Where archives may be unpacked.
+
+    Raises:
+        ModelError: If it does not exist.
+        UnreachableError: If the hub does not answer.
+    """
+    named = spec.model.source
+    start = spec.start
+    if start is not None:
+        path = next((inputs[name] for name in (spec.start_pointer, _WEIGHTS) if name in inputs), None)
+        if path is None:
+            raise ModelError(f"The weights of {start.task or start.url or start.place} were not fetched.")
+        folder = inner(opened(Path(path), workspace))
+        return base_model.locate(str(folder), str(folder), trust_remote_code=named.trust_remote_code)
+    source = base_model.named(named, inputs, workspace, trust_remote_code=named.trust_remote_code)
+    if Path(source.path).is_dir():
+        return source
+    folder = hub_files.fetched(source.path, named.revision, NEEDED)
+    return replace(source, path=str(folder), revision=None)
+
+
+def adapter_folder(index: int, adapter: MergeAdapterSpec, inputs: Mapping[str, str], workspace: Path) -> Path:
+    """Find an adapter, and bring it here if it is on the hub.
+
+    Args:
+        index: Its place in the spec, from 0.
+        adapter: As the spec has it.
+        inputs: For each pointer into the spec, the local path that stands for it.
+        workspace: Where archives may be unpacked.
+
+    Raises:
+        ModelError: If it is not there.
+        UnreachableError: If the hub does not answer.
+    """
+    pointer = f"model.adapters.{index}"
+    path = next((inputs[name] for name in (f"{pointer}.path", pointer) if name in inputs), None)
+    if path is not None:
+        folder = inner(opened(Path(path), workspace))
+    elif adapter.path is not None and is_hub_name(adapter.path):
+        folder = hub_files.fetched(adapter.path, adapter.revision, NEEDED)
+    else:
+        raise ModelError(
+            f"spec.{pointer}: there is no {adapter.path or adapter.task_id or adapter.url} on this worker."
+        )
+    containment.check_adapter(folder)
+    return folder
+
+
+def label_of(index: int, adapter: MergeAdapterSpec) -> str:
+    """Return what an adapter is called in messages."""
+    place = adapter.name or adapter.path or adapter.task_id or adapter.url
+    return f"adapter {place}" if place else f"adapter {index + 1}"

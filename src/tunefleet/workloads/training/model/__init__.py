@@ -1,0 +1,1 @@
+"""The model that is trained: weights, adapters, hardware, memory."""

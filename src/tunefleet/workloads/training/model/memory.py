@@ -1,0 +1,175 @@
+"""How much memory a training will take, told before anything is allocated, and corrected by what earlier ones took."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tunefleet.analysis.memory.estimate import PLAIN, Estimate, Load, Shape, estimate
+from tunefleet.spec import LoraSpec, ModelTrainingSpec
+from tunefleet.trainer_control.files import read_json, write_json
+from tunefleet.trainer_control.journal.null import Journal
+from tunefleet.workloads.common.base_model import Source
+from tunefleet.workloads.training.model.hardware import Kernels
+
+logger = logging.getLogger(__name__)
+
+LEARNT = "memory-estimates.json"
+"""Beside the job folders: what trainings took, measured by what was estimated."""
+_MOST = 5.0
+_WORTH_LEARNING_BYTES = 256 << 20
+_GIB = 1 << 30
+
+
+def look_at(source: Source, spec: ModelTrainingSpec) -> Shape:
+    """Read the model's configuration and count its weights without making any.
+
+    Raises:
+        Exception: Whatever the model's own code raises; the caller goes on without an estimate.
+    """
+    config = AutoConfig.from_pretrained(
+        source.path, revision=source.revision, trust_remote_code=source.trust_remote_code
+    )
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=source.trust_remote_code)
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    head = model.get_output_embeddings()
+    linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head}
+    text = config.get_text_config()
+    hidden = int(getattr(text, "hidden_size", 0))
+    return Shape(
+        weights=weights,
+        linear_weights=sum(module.weight.numel() for module in linear.values()),
+        trained=weights if spec.adapter is None else _adapter_size(spec.adapter, linear),
+        layers=int(getattr(text, "num_hidden_layers", 0)),
+        hidden=hidden,
+        intermediate=int(getattr(text, "intermediate_size", 0) or 4 * hidden),
+        vocabulary=int(getattr(text, "vocab_size", 0)),
+    )
+
+
+class Memory:
+    """Estimates before a training, measures after it, and remembers the difference.
+
+    Args:
+        results_dir: Holds the job folders; what was learnt lies there.
+        spec: Of the training.
+        device: `cuda`, `cpu` or `mps`.
+        share: Of a GPU's memory that the job may take.
+        load: What is done with a row.
+    """
+
+    def __init__(
+        self, results_dir: Path, spec: ModelTrainingSpec, device: str, share: float | None, load: Load = PLAIN
+    ) -> None:
+        self._file = results_dir / LEARNT
+        quantised = "quantised" if spec.quantized else "plain"
+        self._key = " ".join([spec.model.source.identifier, spec.task_type, quantised, device])
+        self._spec = spec
+        self._load = load
+        self._device = device
+        self._share = share
+        self._before = _peak(device)
+        self.estimate: Estimate | None = None
+
+    def tell(
+        self, source: Source, kernels: Kernels, length: int, journal: Journal, labelled: float | None = None
+    ) -> None:
+        """Estimate, and report it with what is free; a warning if it will not fit.
+
+        Args:
+            source: Of the model.
+            kernels: What computes.
+            length: Tokens of the longest sequence.
+            journal: Gets the report.
+            labelled: Share of the tokens that have a label, if known; on CPUs only those are scored.
+        """
+        try:
+            shape = look_at(source, self._spec)
+        except Exception:  # a model's own code may raise anything, and a training needs no estimate
+            logger.warning("The memory that the training needs cannot be estimated", exc_info=True)
+            return
+        correction = self._learnt().get(self._key, 1.0)
+        self.estimate = made = estimate(
+            shape,
+            self._spec,
+            kernels.compute,
+            length,
+            liger=kernels.liger,
+            labelled=1.0 if labelled is None or self._device != "cpu" else labelled,
+            correction=correction,
+            load=self._load,
+        )
+        free = _available(self._device, self._share)
+        short = free is not None and made.total_bytes > free
+        text = f"The training needs about {made.total_bytes / _GIB:.2f} GiB"
+        text += "" if free is None else f"; {free / _GIB:.2f} GiB are free"
+        text += "." if not short else f": that will not fit. {_way_out(self._spec, made)}"
+        figures = {name: value for name, value in asdict(made).items() if value is not None}
+        data = {"total_bytes": made.total_bytes, "available_bytes": free, "device": self._device, **figures}
+        journal.event("memory.estimate", text, "warning" if short else "info", data)
+
+    def outcome(self) -> dict[str, Any]:
+        """Return what the result says, and remember it for the next estimate."""
+        peak = _peak(self._device)
+        taken = None if peak is None else max(peak - (0 if self._device == "cuda" else self._before or 0), 0)
+        if taken and self.estimate is not None and self.estimate.raw_bytes >= _WORTH_LEARNING_BYTES:
+            self._learn(min(max(taken / max(self.estimate.raw_bytes, 1), 1 / _MOST), _MOST))
+        estimated = self.estimate.total_bytes if self.estimate else None
+        return {"estimated_bytes": estimated, "peak_bytes": taken, "device": self._device}
+
+    def _learnt(self) -> Mapping[str, float]:
+        known = read_json(self._file) or {}
+        return {name: float(value) for name, value in known.items() if isinstance(value, int | float)}
+
+    def _learn(self, ratio: float) -> None:
+        try:
+            write_json(self._file, {**self._learnt(), self._key: round(ratio, 4)})
+        except OSError as error:
+            logger.warning("The measured memory is not remembered: %s", error)
+
+
+def _adapter_size(lora: LoraSpec, linear: Mapping[str, nn.Linear]) -> int:
+    targets = lora.target_modules
+    chosen = [
+        module
+        for name, module in linear.items()
+        if targets == "all-linear" or any(name == target or name.endswith(f".{target}") for target in targets)
+    ]
+    return sum(lora.r * (module.in_features + module.out_features) for module in chosen)
+
+
+def _available(device: str, share: float | None) -> int | None:
+    if device == "cuda":
+        free, total = torch.cuda.mem_get_info()
+        return int(free if share is None else min(free, share * total))
+    return int(psutil.virtual_memory().available) if device == "cpu" else None
+
+
+def _peak(device: str) -> int | None:
+    if device == "cuda":
+        return int(torch.cuda.max_memory_allocated())
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit if device == "cpu" else None
+
+
+def _way_out(spec: ModelTrainingSpec, made: Estimate) -> str:
+    training = spec.training
+    if made.activations_bytes + made.logits_bytes > made.raw_bytes // 3:
+        if not training.gradient_checkpointing:
+            return "Set `training.gradient_checkpointing: true`, or lower `training.max_seq_length` or `batch_size`."
+        return "Lower `training.max_seq_length` or `training.batch_size`."
+    if spec.adapter is None:
+        how = "Use `taskType: lora_sft`" if spec.task_type == "sft" else "Add a `lora` block"
+        return f"{how}, or `training.optim: adamw_8bit`."
+    return "Quantise the base model with `quantization.load_in_4bit: true`, or take a smaller one."

@@ -1,0 +1,221 @@
+"""What a training is made with: tokenised rows or a stream of them, what is held out, and where a stream goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import datasets
+import numpy as np
+
+from tunefleet.errors import DataError
+from tunefleet.spec import TrainingTaskSpec
+from tunefleet.trainer_control.journal.null import Journal
+from tunefleet.workloads.data import sources
+from tunefleet.workloads.data.holdout import Duplicates
+from tunefleet.workloads.data.streams import Reader
+from tunefleet.workloads.data.token_cache import KeptTokens
+from tunefleet.workloads.data.tokenization import IGNORED, Encoder, Tokenized
+from tunefleet.workloads.training.rows import packing
+from tunefleet.workloads.training.rows.packing import Packed
+from tunefleet.workloads.training.rows.streaming import PLACE_FILE, Place, SampleStream
+
+_PROBED_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The rows of a spec.
+
+    Args:
+        rows: All of them, if they are not streamed.
+        stream: What they are read from, if they are.
+        held_out: Rows that are held out.
+        duplicates: Rows that are there more than once, if some are held out and none are streamed.
+    """
+
+    rows: sources.Portion | None
+    stream: sources.Stream | None
+    held_out: sources.Portion | None
+    duplicates: Duplicates | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What was trained on and measured with.
+
+    Args:
+        train: Tokenised rows; `None` if they are streamed.
+        shape: What a row is.
+        origin: What the user calls the dataset.
+        held_out: Tokenised rows that are held out.
+        packed: The rows, several in a sequence.
+        max_length: Longest sequence, in tokens.
+        stream: Samples without an end, instead of `train`.
+        duplicates: Rows that are there more than once.
+    """
+
+    train: Tokenized | None
+    shape: str
+    origin: str
+    held_out: Tokenized | None
+    packed: Packed | None
+    max_length: int
+    stream: SampleStream | None = None
+    duplicates: Duplicates | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the rows have and the run does not use, in sentences; of a stream, of what was read so far."""
+        found = self.stream.shape.notes.sentences if self.stream is not None else ()
+        parts = [part.notes for part in (self.train, self.held_out) if part is not None]
+        return tuple(dict.fromkeys((*found, *(note for part in parts for note in part))))
+
+    @property
+    def labelled(self) -> float | None:
+        """The labels of the row with most of them, as a share of the longest sequence; `None` if that is not known."""
+        if self.train is None or self.packed is not None:
+            return None
+        labels = self.train.dataset.data.column("labels").combine_chunks()
+        starts = labels.offsets.to_numpy()[:-1]
+        counts = np.add.reduceat((labels.values.to_numpy() != IGNORED).astype(np.int64), starts)
+        return float(counts.max()) / self.max_length
+
+    @property
+    def dataset(self) -> datasets.Dataset:
+        """What the Trainer is made with; of a stream a single sample, by which it sees the columns."""
+        if self.stream is not None:
+            sample, _ = next(self.stream.samples(Place()))
+            return datasets.Dataset.from_list([sample])
+        assert self.train is not None
+        return self.packed.dataset if self.packed else self.train.dataset
+
+
+def find(spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Path) -> Found:
+    """Find the rows of a spec.
+
+    Raises:
+        InputError: If they cannot be used.
+    """
+    if spec.data.streaming:
+        stream = sources.open_stream(spec.data, inputs, workspace)
+        return Found(None, stream, stream.held_out)
+    portions = sources.open_portions(spec.data, inputs, workspace, seed=spec.training.seed)
+    return Found(portions.train, None, portions.held_out, portions.duplicates)
+
+
+def prepare(
+    spec: TrainingTaskSpec, found: Found, encoder: Encoder, context: int | None, journal: Journal, kept: KeptTokens
+) -> Material:
+    """Tokenise the rows, or open the stream of samples.
+
+    Args:
+        spec: What the user wants.
+        found: The rows.
+        encoder: Makes tokens.
+        context: The longest sequence that the model knows.
+        journal: Told what was cut, left out, found.
+        kept: Has what an earlier launch has tokenised, or keeps it for a later one.
+
+    Raises:
+        DataError: If no row is left, or one cannot be used.
+    """
+    training = spec.training
+    max_length = min(training.max_seq_length, context or training.max_seq_length)
+    if max_length < training.max_seq_length:
+        journal.event("data.context", f"Rows are cut at {max_length} tokens, the longest that the model knows.")
+    train = None
+    if found.rows is not None:
+        rows = found.rows
+        train = kept.tokenize(rows.rows, rows.shape, encoder, max_length, training.dataset_num_proc)
+    held_out = None
+    if found.held_out is not None:
+        rows = found.held_out
+        held_out = kept.tokenize(rows.rows, rows.shape, encoder, max_length, training.dataset_num_proc)
+    if train is None or found.rows is None:
+        return _streamed(spec, found, encoder, max_length, held_out)
+    for count, what in ((train.truncated, "longer than that and cut"), (train.dropped, "left out: nothing to learn")):
+        if count:
+            text = f"{count} of {train.rows + train.dropped} rows are {what} (limit: {max_length} tokens)."
+            journal.event("data.truncated", text, "warning")
+    packed = packing.pack(train.dataset, max_length, train.tokens, kept) if training.packing else None
+    kept.forget_others()
+    journal.event(
+        "data.ready",
+        f"{train.rows} rows, {train.tokens} tokens, {train.trained_tokens} of them to learn.",
+        data={"rows": train.rows, "tokens": train.tokens, "trained_tokens": train.trained_tokens},
+    )
+    shape = found.rows.shape
+    material = Material(train, shape.kind, shape.origin, held_out, packed, max_length, duplicates=found.duplicates)
+    report_notes(journal, material.notes, material.duplicates)
+    return material
+
+
+def report_notes(journal: Journal, notes: Iterable[str], duplicates: Duplicates | None) -> None:
+    """Report what of the rows is not used, and how many of them are equal."""
+    for note in notes:
+        journal.event("data.note", note, "warning")
+    if duplicates is not None and duplicates.sentence is not None:
+        data = {"duplicates": duplicates.rows, "shared": duplicates.shared}
+        journal.event("data.duplicates", duplicates.sentence, "warning", data)
+
+
+def place_of(checkpoint: Path | None, stream: SampleStream, rows_needed: int, journal: Journal) -> Place:
+    """Return where a stream goes on, and say before what that costs if its reader cannot seek.
+
+    Args:
+        checkpoint: What the training resumes from.
+        stream: The samples.
+        rows_needed: Rows that the whole training takes, as far as is known.
+        journal: Told the cost.
+
+    Raises:
+        DataError: If the checkpoint does not say where the stream stood.
+    """
+    place = Place()
+    if checkpoint is not None:
+        try:
+            place = Place(**json.loads((checkpoint / PLACE_FILE).read_bytes()))
+        except (OSError, ValueError, TypeError) as error:
+            raise DataError(
+                f"{checkpoint.name} does not say where the stream stood ({error}).",
+                hint="It was saved without `data.streaming`; go on without it, or start anew.",
+            ) from error
+    if not stream.reader.seeks:
+        _tell_cost(stream.reader, place.rows, rows_needed, journal)
+    return place
+
+
+def _tell_cost(reader: Reader, before: int, rows_needed: int, journal: Journal) -> None:
+    started = time.monotonic()
+    probed = max(reader.read(None, _PROBED_ROWS).size, 1)
+    row_s = (time.monotonic() - started) / probed
+    rows = before or rows_needed
+    what = "Going on reads" if before else "This source cannot seek: a resume near the end would read"
+    journal.event(
+        "data.seek",
+        f"{what} about {rows:,} rows again, some {rows * row_s:.1f} s. JSONL and Parquet go to their place at once.",
+        "warning",
+        data={"rows": rows, "seconds": round(rows * row_s, 3)},
+    )
+
+
+def _streamed(
+    spec: TrainingTaskSpec, found: Found, encoder: Encoder, max_length: int, held_out: Tokenized | None
+) -> Material:
+    assert found.stream is not None
+    shape = found.stream.shape
+    stream = SampleStream(
+        found.stream.reader,
+        shape,
+        encoder,
+        seed=spec.training.seed,
+        window=spec.data.shuffle_buffer,
+        max_length=max_length,
+        limit=spec.data.max_samples,
+        packed=spec.training.packing,
+    )
+    return Material(None, shape.kind, shape.origin, held_out, None, max_length, stream)

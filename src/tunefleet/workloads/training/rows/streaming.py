@@ -1,0 +1,201 @@
+"""Training samples from a stream of rows, in an order that follows from the seed and the place alone.
+
+Rows are taken in windows of `data.shuffle_buffer`; inside a window their order is drawn from (seed, pass, rows before).
+So a place in the stream is one window's mark and two counts. Each batch carries the place after it: what a checkpoint
+holds is what was trained, whatever a loader's process has read ahead. After the last row comes another pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from tunefleet.errors import DataError
+from tunefleet.workloads.data.formats import Shape
+from tunefleet.workloads.data.streams import Block, Mark, Reader
+from tunefleet.workloads.data.tokenization import Encoder, clip
+from tunefleet.workloads.training.rows import packing
+
+PLACE = "stream_place"
+"""The key under which a batch carries the place after it."""
+PLACE_FILE = "stream_place.json"
+"""The same in a checkpoint."""
+_ROWS_AT_ONCE = 64
+_PACKED_AT_ONCE = 1024
+Sample = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a stream stands.
+
+    Args:
+        passes: Times that all rows were taken.
+        rows: Rows of this pass before the window.
+        mark: Where the window begins, as the reader writes it.
+        group: Groups of rows of the window that were taken.
+        taken: Samples of the group after them that were taken.
+        skip: Samples to leave out from here: those of the other ranks.
+    """
+
+    passes: int = 0
+    rows: int = 0
+    mark: Mark = None
+    group: int = 0
+    taken: int = 0
+    skip: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as a checkpoint holds it."""
+        return asdict(self)
+
+
+class SampleStream:
+    """Samples without an end.
+
+    Args:
+        reader: Gives the rows.
+        shape: How a row is read.
+        encoder: How it becomes tokens.
+        seed: Draws the order.
+        window: Rows among which the order is drawn.
+        max_length: Tokens of a sample.
+        limit: Rows of a pass.
+        packed: Put several rows into one sample.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        shape: Shape,
+        encoder: Encoder,
+        *,
+        seed: int,
+        window: int,
+        max_length: int,
+        limit: int | None = None,
+        packed: bool = False,
+    ) -> None:
+        self.reader = reader
+        self.shape = shape
+        self._encoder = encoder
+        self._seed = seed
+        self._window = window
+        self._max_length = max_length
+        self._limit = limit
+        self._packed = packed
+
+    def samples(self, start: Place) -> Iterator[tuple[Sample, Place]]:
+        """Yield samples from a place on, each with the place after it.
+
+        Raises:
+            DataError: If a row cannot be used, or a whole pass has none to learn from.
+        """
+        place, found = replace(start, skip=0), start != Place()
+        while True:
+            room = self._window if self._limit is None else min(self._window, self._limit - place.rows)
+            block = self.reader.read(place.mark, room)
+            for sample, after in self._window_samples(block, place):
+                found = True
+                yield sample, after
+            rows = place.rows + block.size
+            if block.after is None or rows == self._limit:
+                if not found:
+                    raise self._nothing(rows)
+                place = Place(place.passes + 1)
+            else:
+                place = Place(place.passes, rows, block.after)
+
+    def _window_samples(self, block: Block, place: Place) -> Iterator[tuple[Sample, Place]]:
+        order = np.random.default_rng([self._seed, place.passes, place.rows]).permutation(block.size).tolist()
+        size = _PACKED_AT_ONCE if self._packed else _ROWS_AT_ONCE
+        for group in range(place.group, -(-block.size // size)):
+            samples = self._group(block, order[group * size : (group + 1) * size], place.rows)
+            first = place.taken if group == place.group else 0
+            for number, sample in enumerate(samples[first:], first + 1):
+                yield sample, replace(place, group=group, taken=number)
+
+    def _group(self, block: Block, positions: Sequence[int], before: int) -> list[Sample]:
+        examples = [self.shape.read(before + index + 1, block.row(index)) for index in positions]
+        cut = [clip(tokens, self._max_length) for tokens in self._encoder.encode(examples, self.shape.notes)]
+        samples: list[Sample] = [
+            {"input_ids": one.ids.tolist(), "labels": one.labels.tolist()} for one in cut if one is not None
+        ]
+        if not self._packed or not samples:
+            return samples
+        tokens = sum(len(sample["input_ids"]) for sample in samples)
+        return packing.pack(datasets.Dataset.from_list(samples), self._max_length, tokens).dataset.to_list()
+
+    def _nothing(self, rows: int) -> DataError:
+        if rows == 0:
+            return DataError(f"{self.shape.origin} has no rows.", hint="Name a dataset that has some.")
+        return DataError(
+            f"No row of {self.shape.origin} has a token to learn within {self._max_length} tokens.",
+            hint="Raise `training.max_seq_length`, or look at the rows with `tunefleet preview`.",
+        )
+
+
+class StreamShare(IterableDataset[Sample]):
+    """The samples of one rank: every `world`-th batch.
+
+    Args:
+        stream: All samples.
+        start: Where to begin.
+        batch: Samples in a batch.
+        rank: Of this process.
+        world: Ranks in all.
+    """
+
+    def __init__(self, stream: SampleStream, start: Place, *, batch: int, rank: int = 0, world: int = 1) -> None:
+        self._stream = stream
+        self._start = start
+        self._batch = batch
+        self._rank = rank
+        self._world = world
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Yield this rank's samples, each with the place after it."""
+        others = (self._world - 1) * self._batch
+        for number, (sample, place) in enumerate(self._stream.samples(self._start), -self._start.skip):
+            if number >= 0 and number // self._batch % self._world == self._rank:
+                # The first rank writes the checkpoint: what follows its batch there are the batches of the others.
+                yield {**sample, PLACE: replace(place, skip=others)}
+
+
+class Collator:
+    """Makes batches that carry their place.
+
+    Args:
+        collate: Makes a batch of samples.
+    """
+
+    def __init__(self, collate: Any) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: list[Sample]) -> dict[str, Any]:
+        """Make a batch."""
+        place = samples[-1][PLACE]
+        batch: dict[str, Any] = dict(self._collate([{k: v for k, v in s.items() if k != PLACE} for s in samples]))
+        batch[PLACE] = place
+        return batch
+
+
+def loader(share: StreamShare, collate: Any, *, batch: int, workers: int, pin: bool) -> DataLoader[Sample]:
+    """Return the loader of a share.
+
+    Its generator is its own: one that drew from the global one would change a resumed training.
+    """
+    return DataLoader(
+        share,
+        batch_size=batch,
+        collate_fn=Collator(collate),
+        num_workers=workers,
+        pin_memory=pin,
+        generator=torch.Generator(),
+    )
