@@ -20,7 +20,7 @@ from _common import free_port
 
 from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
-from tunefleet.executors.echo import EchoExecutor
+from tunefleet.executors.data_and_echo import EchoExecutor
 from tunefleet.executors.registry import Registry
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.settings import WorkerSettings, load

@@ -50,7 +50,7 @@ sys.path.insert(0, str(ROOT))
 from tests.integration.postgres.process import PostgresProcess  # noqa: E402
 from tunefleet.cli.local_cluster.supervisor import LocalFleet  # noqa: E402
 from tunefleet.client import Client  # noqa: E402
-from tunefleet.executors.echo import EchoExecutor  # noqa: E402
+from tunefleet.executors.data_and_echo import EchoExecutor  # noqa: E402
 from tunefleet.executors.registry import Registry  # noqa: E402
 from tunefleet.schemas.worker_link import Offer  # noqa: E402
 from tunefleet.settings import WorkerSettings, load  # noqa: E402

@@ -43,8 +43,8 @@ from tunefleet.settings import EngineSettings, load
 from tunefleet.trainer_control import session
 from tunefleet.workloads import assets, inference
 from tunefleet.workloads.common import base_model
-from tunefleet.workloads.engine.load_options import open_engine
 from tunefleet.workloads.engine.protocol import Engine, EngineModel, Request, Sampling
+from tunefleet.workloads.engine.server import open_engine
 
 MODEL = "builtin:gsm8k-llama-2m"
 BUDGET = 1.10

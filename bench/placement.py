@@ -46,7 +46,8 @@ from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.bootstrap import open_core
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.ids import new_id
-from tunefleet.orchestrator.scheduling import rank, scheduler
+from tunefleet.orchestrator.scheduling import scheduler
+from tunefleet.orchestrator.tasks import policies
 from tunefleet.orchestrator.workers.presence import Presence
 from tunefleet.placement import Candidate, Device, Requirement, WorkerState, plan
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, Gpu, GpuLoad, Load
@@ -184,7 +185,7 @@ def _new_tasks(workflow: tuple[str, int], numbers: range, now: float) -> Iterato
         values = {
             "id": new_id("task"), "project": "default", "workflow_id": workflow[0], "workflow_seq": workflow[1],
             "name": f"t{number}", "kind": need.kind, "slot_class": need.slot_class, "owner": "bench",
-            "parent_task_id": None, "priority": 0, "rank": rank.rank(now + number * 1e-3, 0),
+            "parent_task_id": None, "priority": 0, "rank": policies.rank(now + number * 1e-3, 0),
             "requirement_key": need.key, "max_attempts": 3, "backoff_s": 10.0, "retry_on": "", "on_lost": "replace",
             "max_runtime_s": None, "queue_deadline": None, "created_at": now,
         }  # fmt: skip

@@ -60,6 +60,7 @@ WAYS_OUT: Final = {
     "illegal_transition": "Look at its status: `tunefleet show TASK`. [Lifecycle](lifecycle.md) has what may follow.",
     "offset_conflict": "Go on at `cursor`.",
     "gone": "Do not ask again; the sentence says what became of it.",
+    "body_stalled": "Send it again; an upload goes on where it was cut.",
     "too_large": "Send less, or raise the limit that is named in [Configuration](configuration.md).",
     "unsupported_media_type": "Send the `Content-Type` that [the route](http-api.md#routes) takes.",
     "over_quota": "Remove what is not needed, or ask an admin for more: [Share a fleet](../how-to/share-a-fleet.md).",

@@ -30,9 +30,14 @@ for logs only and is never sent over the network.
 from __future__ import annotations
 
 import errno
+import json
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import ClassVar, Final
+from urllib.parse import unquote, urlsplit
 
 
 class TunefleetError(Exception):
@@ -277,3 +282,26 @@ class MachineError(TunefleetError):
 def is_disk_full(error: BaseException | None) -> bool:
     """Return whether an error says that a disk or a quota is full."""
     return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
+
+
+def install(extra: str) -> str:
+    """Return the command that adds an extra, from where this package came.
+
+    Args:
+        extra: Such as `train`.
+    """
+    return f"{shlex.quote(sys.executable)} -m pip install {_requirement(extra)}"
+
+
+def _requirement(extra: str) -> str:
+    try:
+        origin = json.loads(distribution("tunefleet").read_text("direct_url.json") or "null") or {}
+    except (PackageNotFoundError, ValueError):
+        origin = {}
+    url, vcs = origin.get("url", ""), origin.get("vcs_info")
+    if vcs:
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    if origin.get("dir_info") is not None:
+        folder = shlex.quote(f"{unquote(urlsplit(url).path)}[{extra}]")
+        return f"-e {folder}" if origin["dir_info"].get("editable") else folder
+    return shlex.quote(f"tunefleet[{extra}] @ {url}" if url else f"./tunefleet-VERSION-py3-none-any.whl[{extra}]")

@@ -13,10 +13,9 @@ from tests.fakes.service import Service, serving
 from tests.libraries import required
 from tunefleet.executors.api import ApiExecutor
 from tunefleet.executors.base import LightExecutor
-from tunefleet.executors.data import DataExecutor
-from tunefleet.executors.echo import EchoExecutor
+from tunefleet.executors.command import PythonExecutor
+from tunefleet.executors.data_and_echo import DataExecutor, EchoExecutor
 from tunefleet.executors.inference import InferenceExecutor
-from tunefleet.executors.python_task import PythonExecutor
 from tunefleet.executors.rag import RagExecutor
 from tunefleet.testing import JobContract, LightContract
 

@@ -12,7 +12,7 @@ from typing import Final
 from scripts import write_reference
 from tests.documents.blocks import ROOT
 from tests.documents.samples import client_faults
-from tunefleet.agent import routes_agent, routes_jobs, routes_reports
+from tunefleet.agent import routes
 
 _VARIABLE: Final = re.compile(r"\b(TUNEFLEET_[A-Z0-9_]+)\b")
 _OUTSIDE: Final = {
@@ -45,8 +45,7 @@ def _routes() -> frozenset[tuple[str, str]]:
     """Return method and path of every route of the server, the agent and the control port, fields as `{}`."""
     paths = json.loads((ROOT / "web/openapi.json").read_text(encoding="utf-8"))["paths"]
     found = {(method, path) for path, methods in paths.items() for method in methods}
-    for module in (routes_jobs, routes_reports, routes_agent):
-        found |= {(method.lower(), route.path) for route in module.router.routes for method in route.methods}
+    found |= {(method.lower(), route.path) for route in routes.router.routes for method in route.methods}
     return frozenset({(method, re.sub(r"{[^}]*}", "{}", path)) for method, path in found} | _CONTROL)
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from tunefleet import trainer_control
 from tunefleet.executors.base import JobExecutor, Output
-from tunefleet.executors.echo import EchoExecutor
+from tunefleet.executors.data_and_echo import EchoExecutor
 from tunefleet.executors.registry import Registry
 from tunefleet.schemas.job_folder import Job, JobFolder
 from tunefleet.settings import WorkerSettings, load

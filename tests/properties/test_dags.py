@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.unit.orchestrator.lab import open_lab
 from tests.unit.orchestrator.pipelines import Node, Pipelines, stage
-from tunefleet.executors.echo import EchoExecutor
+from tunefleet.executors.data_and_echo import EchoExecutor
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.schemas.api import TaskView, WorkflowDetail
 from tunefleet.schemas.worker_link import Offer

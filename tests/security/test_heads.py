@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 
 from tunefleet import http_heads
 from tunefleet.agent.main import _Server as AgentServer
-from tunefleet.api.uvicorn_protocol import Protocol
+from tunefleet.api import launch
 from tunefleet.http_heads import BoundedHeads
 
 LINES = 200
@@ -23,7 +23,7 @@ LINES = 200
 @pytest.fixture
 def port() -> Iterator[int]:
     """Serve with the protocol of the server."""
-    config = uvicorn.Config(PlainTextResponse("here"), http=Protocol, ws="none", lifespan="off", log_config=None)
+    config = uvicorn.Config(PlainTextResponse("here"), http=BoundedHeads, ws="none", lifespan="off", log_config=None)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0), backlog=512) as bound:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
@@ -156,5 +156,5 @@ def test_what_is_left_of_a_body_does_not_keep_a_line_for_ever(port: int, monkeyp
 
 
 def test_server_and_agent_have_them() -> None:
-    assert issubclass(Protocol, BoundedHeads)
+    assert "BoundedHeads" in launch.make.__code__.co_names
     assert "BoundedHeads" in AgentServer.__init__.__code__.co_names

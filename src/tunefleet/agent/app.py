@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 import tunefleet
-from tunefleet.agent import problems, routes_agent, routes_jobs, routes_reports
+from tunefleet.agent import problems, routes
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.verbs import Verbs
 
@@ -30,8 +30,7 @@ def create_app(agent: Agent, verbs: Verbs) -> FastAPI:
     app.state.verbs = verbs
     app.state.key = key.get_secret_value() if key is not None else None
     app.state.origins = frozenset(agent.settings.cors_origins)
-    for module in (routes_jobs, routes_reports, routes_agent):
-        app.include_router(module.router)
+    app.include_router(routes.router)
     problems.install(app)
     if agent.settings.cors_origins:
         app.add_middleware(

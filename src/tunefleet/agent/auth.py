@@ -14,7 +14,7 @@ from typing import Final
 from fastapi import Request
 
 from tunefleet.errors import AuthError, ForbiddenError
-from tunefleet.trainer_control.control.peer_auth import peer_uid
+from tunefleet.trainer_control.control.control_server import peer_uid
 
 _LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 import tunefleet
@@ -15,7 +15,6 @@ from tunefleet.api.background import Lifetime
 from tunefleet.api.middleware.audit import Audit
 from tunefleet.api.middleware.request_limits import AccessLog, BodyLimit, SecurityHeaders
 from tunefleet.api.middleware.request_metrics import Measured
-from tunefleet.api.query_params import refuse_unknown
 from tunefleet.api.routers import (
     artifacts,
     blobs,
@@ -39,7 +38,6 @@ from tunefleet.api.routers import (
     results,
     task_control,
     tasks,
-    upkeep,
     workers,
     workflows,
 )
@@ -47,8 +45,6 @@ from tunefleet.api.routers.training_protocol import federated, training, trainin
 from tunefleet.orchestrator.access import api_keys as keys_service
 from tunefleet.orchestrator.context import Core
 
-API_PREFIX: Final = "/api/v1"
-TRAINING_PREFIX: Final = "/api/training"
 _DESCRIPTION: Final = (
     "Self-hosted control plane for fine-tuning language models. Every route but `healthz`, `info` and `schema` takes "
     "an API key; errors are `application/problem+json`."
@@ -93,19 +89,14 @@ def create_app(core: Core) -> FastAPI:
     )
     app.state.core = core
     app.state.lifetime = lifetime
-    link.install(app, API_PREFIX)
+    link.install(app)
     # Routes are looked through in this order: what is asked most often comes first.
     work = (workflows, listing, tasks, task_control, chat, reports, events, artifacts, datasets, blobs, results)
-    registry = (models, notifications, keys, projects, invitations, info, upkeep)
-    for module in (link, federations, *work, workers, campaigns, *registry):
-        module.router.install(app, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
-    for module in (training, training_jobs, training_agents):
-        module.router.install(app, prefix=TRAINING_PREFIX)
-    federated.router.install(app, prefix="/api")
-    guide.router.install(app, dependencies=[Depends(refuse_unknown)])
-    install.router.install(app)
-    pages.router.install(app)
-    static_ui.router.install(app)
+    registry = (models, notifications, keys, projects, invitations, info)
+    compatible = (training, training_jobs, training_agents, federated, guide)
+    for module in (link, federations, *work, workers, campaigns, *registry, *compatible, install, pages, static_ui):
+        # Not `include_router`: a request would name the route below the prefix, which audit and metrics write down.
+        app.router.routes.extend(module.router.routes)
     app.mount(pages.ASSETS_PATH, pages.assets())
     problem_details.install(app, auth.require_known)
     openapi.install(app)

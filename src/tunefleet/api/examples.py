@@ -19,7 +19,7 @@ _DIGEST: Final = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b98
 _TOKEN: Final = "att-0123456789ab.2cf24dba5fb0a30e26e83b2ac5b9e29e"
 _FILE: Final = {"path": "train.jsonl", "digest": _DIGEST, "size_bytes": 5}
 
-BODIES: Final[dict[str, dict[str, Any]]] = {
+_TASK_BODIES: Final[dict[str, dict[str, Any]]] = {
     "SubmitRequest": {"document": DOCUMENT, "filename": "hello.yaml"},
     "CloneRequest": {"overrides": {"training.learning_rate": 1e-4}},
     "RetryRequest": {"overrides": {"stages.train.spec.training.learning_rate": 1e-4}},
@@ -84,3 +84,102 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
         "lines": [json.dumps({"seq": 0, "at": 1.0, "type": "launch", "launch": "launch-1"})],
     },
 }
+
+
+_CAMPAIGN_BODIES: Final[dict[str, dict[str, Any]]] = {
+    "CampaignApply": {
+        "campaigns": {
+            "daily": {
+                "enabled": True,
+                "datasets": [
+                    {"name": "yahma/alpaca-cleaned", "field_instruction": "instruction", "field_output": "output"}
+                ],
+                "model_repo": "Qwen/Qwen2.5-0.5B",
+                "hours_to_complete": 8,
+                "samples_per_training": 150_000,
+                "run_intervals": {"min_hours": 6, "max_hours": 8},
+                "budget": {"max_cost": 100, "cost_per_task": 5},
+            }
+        },
+        "start": True,
+    },
+    "CampaignRetry": {"cycle": 3, "step": "merge"},
+    "CampaignRemerge": {"cycle": 3},
+    "CampaignRollback": {"version": 2},
+}
+
+
+_JOB: Final = "exec-20260101-1"
+
+_TRAINING_BODIES: Final[dict[str, dict[str, Any]]] = {
+    "ReportedPoint": {
+        "step": 10,
+        "epoch": 0.1,
+        "train_loss": 1.25,
+        "learning_rate": 2e-4,
+        "gpu_memory_allocated_gb": 7.5,
+        "timestamp": "2026-01-01T12:00:00Z",
+        "total_steps": 100,
+    },
+    "MetricBatch": {"job_id": _JOB, "metrics": [{"step": 10, "epoch": 0.1, "train_loss": 1.25}]},
+    "StatusPatch": {"status": "running"},
+    "LogLines": {"logs": ["[2026-01-01 12:00:00] Training from step 0 to 100."], "offset": 0},
+    "JobRegistration": {
+        "job_id": _JOB,
+        "model_name": "Qwen/Qwen2.5-0.5B",
+        "dataset_path": "train.jsonl",
+        "name": "my job",
+        "config": {"training": {"method": "sft", "use_lora": True, "num_epochs": 1}},
+    },
+    "ControlAction": {"action": "pause"},
+    "ResumeJob": {"config_adjustments": {"learning_rate": 1e-4}},
+    "ParameterUpdate": {"learning_rate": 1e-4},
+    "PredictionBatch": {
+        "job_id": _JOB,
+        "predictions": [{"step": 10, "epoch": 0.1, "sample_index": 0, "prompt": "2 + 2 =", "prediction": "4"}],
+    },
+    "StartJob": {"config_id": "wf-0123456789ab", "name": "again"},
+    "Heartbeat": {"holding": [_JOB], "want": 1},
+}
+
+
+_FEDERATED_DIGEST: Final = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
+
+_FEDERATED_BODIES: Final[dict[str, dict[str, Any]]] = {
+    "FederationSpec": {
+        "name": "gsm8k",
+        "base_model": "Qwen/Qwen2.5-0.5B",
+        "strategy": {"name": "fedavg_exact"},
+        "min_workers": 2,
+        "deadline_s": 600,
+        "rounds": 20,
+    },
+    "JobCreate": {
+        "name": "gsm8k",
+        "model_type": "Qwen/Qwen2.5-0.5B",
+        "config": {"lora_rank": 16, "lora_alpha": 32, "target_modules": ["q_proj", "v_proj"]},
+        "fed_config": {"aggregation_algorithm": "fedavg", "sync_interval": 100, "min_workers": 2, "max_workers": 8},
+    },
+    "ClaimChunk": {"workerId": 1, "completedChunk": 0},
+    "UpdateCreate": {
+        "worker": "lab-3",
+        "step": 100,
+        "num_examples": 1600,
+        "sha256": _FEDERATED_DIGEST,
+        "config": {
+            "peft_type": "LORA",
+            "base_model_name_or_path": "Qwen/Qwen2.5-0.5B",
+            "r": 16,
+            "lora_alpha": 32,
+            "target_modules": ["q_proj", "v_proj"],
+        },
+        "base_version": 3,
+        "upload_dtype": "bf16",
+        "losses": {"before": 2.31, "after": 1.98},
+    },
+    "MemberChange": {"callback_url": "https://lab-3.example.org/adapters"},
+    "RollbackRequest": {"version": 6},
+    "TokenReplace": {"old_for_s": 3600},
+}
+
+BODIES: Final = _TASK_BODIES | _TRAINING_BODIES | _FEDERATED_BODIES | _CAMPAIGN_BODIES

@@ -16,16 +16,16 @@ import psutil
 import uvicorn
 from fastapi import FastAPI
 
-from tunefleet.api import sd_notify
 from tunefleet.api.background import Lifetime
-from tunefleet.api.uvicorn_protocol import Protocol
 from tunefleet.certificate import Certificate, kept_fresh
 from tunefleet.errors import MachineError
-from tunefleet.settings import ServerSettings
+from tunefleet.http_heads import BoundedHeads
+from tunefleet.settings import ServerSettings, notify_socket
 
 log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 2048
+_UNREAD_S: Final = 120
 _GRACE_S: Final = 5
 """How long running requests (an upload) may take to end at a stop; streams and polls are released at once."""
 
@@ -45,11 +45,11 @@ class Server(uvicorn.Server):
         """Start as uvicorn does; then whoever has started this is told."""
         await super().startup(sockets)
         if self.started:
-            sd_notify.tell("READY=1")
+            tell("READY=1")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Release long polls and streams, then end as uvicorn does."""
-        sd_notify.tell("STOPPING=1")
+        tell("STOPPING=1")
         await self.lifetime.leave()
         await super().shutdown(sockets)
 
@@ -65,7 +65,7 @@ def make(app: FastAPI, certificate: Certificate | None = None) -> Server:
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=Protocol,
+        http=BoundedHeads,
         ws="none",
         log_config=None,
         access_log=False,
@@ -142,6 +142,10 @@ def bind(host: str, port: int) -> socket.socket:
         raise MachineError(f"The host {host!r} has no address: {error.strerror}.", hint="Mend --host.") from None
     bound = socket.socket(family, kind, protocol)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # Who asks for a file and reads nothing would hold memory and an open file for as long as it likes: the kernel
+        # ends such a connection. Connections inherit it.
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_UNREAD_S * 1000))
     try:
         bound.bind(address)
         bound.listen(_BACKLOG)
@@ -180,3 +184,20 @@ def owner_of(port: int) -> str:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             log.debug("Process %d cannot be looked at.", pid)
     return "a process that this user may not see"
+
+
+def tell(state: str) -> None:
+    """Send a state.
+
+    Args:
+        state: Such as `READY=1`.
+    """
+    address = notify_socket()
+    if address is None:
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            # A name that begins with @ is in Linux' own room for names, not in the file system.
+            notify.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)
+    except OSError as error:
+        log.warning("NOTIFY_SOCKET=%s does not take %s: %s.", address, state, error)

@@ -12,10 +12,10 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from tunefleet.api import examples, examples_campaign, examples_federated, examples_training, problem_details
-from tunefleet.schemas import chat, federated, federated_chunks, live
+from tunefleet.api import examples, problem_details
+from tunefleet.api.routers.campaigns import CampaignApply
+from tunefleet.schemas import chat, federated, live
 from tunefleet.schemas.api import PROBLEM_PREFIX, Problem, SubmitRequest
-from tunefleet.schemas.campaign_apply import CampaignApply
 from tunefleet.schemas.training_protocol import jobs, reports, training
 from tunefleet.schemas.worker_link import ExchangeRequest, JournalBatch, RegisterRequest
 from tunefleet.spec.options.federation_options import FederationSpec
@@ -68,10 +68,10 @@ _BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (
     reports.PredictionBatch,
     jobs.ResumeJob,
     jobs.StartJob,
-    federated_chunks.ClaimChunk,
+    federated.ClaimChunk,
     federated.JobCreate,
 )
-_EXAMPLES: Final = examples.BODIES | examples_training.BODIES | examples_federated.BODIES | examples_campaign.BODIES
+_EXAMPLES: Final = examples.BODIES
 _KEYS: Final = {
     "bearer": {
         "type": "http",

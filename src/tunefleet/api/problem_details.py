@@ -49,6 +49,7 @@ STATUSES: Final[dict[str, int]] = {
     "illegal_transition": 409,
     "offset_conflict": 409,
     "gone": 410,
+    "body_stalled": 408,
     "too_large": 413,
     "unsupported_media_type": 415,
     "over_quota": 507,

@@ -12,12 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 
-from tunefleet.api.routing import Router
-
-router = Router(include_in_schema=False)
+router = APIRouter(include_in_schema=False)
 
 PREFIX: Final = "/ui/"
 FOLDER: Final = Path(__file__).parent / "ui"

@@ -12,17 +12,17 @@ from typing import Any, Final
 
 from fastapi import HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 
 from tunefleet.api import problem_details
 from tunefleet.api.auth import require_known
-from tunefleet.api.routing import LateRoute
 from tunefleet.errors import AdapterRefused, InputError, SpecError, TunefleetError
 
 _BAD_REQUEST: Final = 400
 _UNPROCESSABLE: Final = (SpecError, AdapterRefused)
 
 
-class TrainingRoute(LateRoute):
+class TrainingRoute(APIRoute):
     """A route whose errors carry `error`, `code` and `message` beside the problem's own fields."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from tunefleet import extras
+from tunefleet import errors
 from tunefleet.artifacts.refusals import in_our_words
 from tunefleet.artifacts.remote import LINK_S, TYPE, Found, RemoteStore, attachment, check, read_pieces
 from tunefleet.errors import MachineError
@@ -36,7 +36,7 @@ try:
     from tunefleet.artifacts.azure_direct import AzureArrivals
 except ImportError as missing:
     raise MachineError(
-        "Artifacts in Azure need the package azure-storage-blob.", hint=f"Install it: {extras.install('azure')}"
+        "Artifacts in Azure need the package azure-storage-blob.", hint=f"Install it: {errors.install('azure')}"
     ) from missing
 
 _BLOCK_BYTES: Final = 16 << 20

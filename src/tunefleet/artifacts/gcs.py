@@ -16,7 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any, Final
 
-from tunefleet import extras
+from tunefleet import errors
 from tunefleet.artifacts.files import CHUNK_BYTES
 from tunefleet.artifacts.refusals import in_our_words
 from tunefleet.artifacts.remote import LINK_S, TYPE, Found, RemoteStore, attachment, check
@@ -34,7 +34,7 @@ try:
 except ImportError as missing:
     raise MachineError(
         "Artifacts in Google Cloud Storage need the package google-cloud-storage.",
-        hint=f"Install it: {extras.install('gcs')}",
+        hint=f"Install it: {errors.install('gcs')}",
     ) from missing
 
 _TIMEOUT_S: Final = 60

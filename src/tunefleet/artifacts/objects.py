@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from tunefleet import extras
+from tunefleet import errors
 from tunefleet.artifacts.s3 import ABSENT, PART_BYTES, Bucket, entries, error_code
 from tunefleet.errors import MachineError, NotFoundError, UnreachableError
 
@@ -17,7 +17,7 @@ try:
     from botocore.exceptions import BotoCoreError, ClientError
 except ImportError as missing:  # `artifacts.s3` says it first
     raise MachineError(
-        "An object store needs the package boto3.", hint=f"Install it: {extras.install('s3')}"
+        "An object store needs the package boto3.", hint=f"Install it: {errors.install('s3')}"
     ) from missing
 
 __all__ = ["LONGEST_LINK_S", "Bucket", "ObjectStore"]

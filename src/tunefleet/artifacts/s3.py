@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tunefleet import extras
+from tunefleet import errors
 from tunefleet.artifacts.files import CHUNK_BYTES
 from tunefleet.artifacts.refusals import in_our_words
 from tunefleet.artifacts.remote import LINK_S, SENDERS, TYPE, Found, RemoteStore, attachment, check, read_pieces
@@ -31,7 +31,7 @@ try:
     from tunefleet.artifacts.s3_direct import S3Arrivals
 except ImportError as missing:
     raise MachineError(
-        "Artifacts in S3 need the package boto3.", hint=f"Install it: {extras.install('s3')}"
+        "Artifacts in S3 need the package boto3.", hint=f"Install it: {errors.install('s3')}"
     ) from missing
 
 _log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from typing import Any
 
 from tunefleet.integrations.trackers.contract import Plain, TrackedRun
 from tunefleet.lifecycle.cycle import StepName
+from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.campaigns.tracking_outbox import Untold
-from tunefleet.orchestrator.credential_filter import scrub
 
 
 def run_of(untold: Untold) -> TrackedRun:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import typer
+from typer.completion import get_completion_script  # type: ignore[attr-defined]
 from typer.core import TyperCommand, TyperGroup
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -151,3 +152,16 @@ class LazyGroup(TyperGroup):
 
     def _entry(self, name: str) -> Entry | None:
         return next((entry for entry in self.table if entry.name == name), None)
+
+
+@examples(
+    'eval "$(tunefleet completion bash)"',
+    "tunefleet completion zsh > ~/.zfunc/_tunefleet",
+    "tunefleet completion fish > ~/.config/fish/completions/tunefleet.fish",
+)
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+) -> None:
+    """Print the completion script of a shell."""
+    script = get_completion_script(prog_name="tunefleet", complete_var="_TUNEFLEET_COMPLETE", shell=shell)
+    sys.stdout.write(script + "\n")

@@ -91,9 +91,9 @@ class Root(LazyGroup):
         Entry("projects", "server.project_commands:app", "Share the fleet: projects, their quotas and weights.", FLEET),
         Entry("usage", "tasks.usage:usage", "Show what was used: GPU hours, energy, cost.", FLEET),
         Entry("audit", "tasks.usage:audit", "List who changed what, and from where.", FLEET),
-        Entry("storage", "server.storage:storage", "Show how much room the server's data takes.", FLEET),
-        Entry("servers", "server.servers:servers", "List the servers that share one database.", FLEET),
-        Entry("prune", "server.prune:prune", "Remove what ended long ago.", FLEET),
+        Entry("storage", "server.maintenance:storage", "Show how much room the server's data takes.", FLEET),
+        Entry("servers", "server.maintenance:servers", "List the servers that share one database.", FLEET),
+        Entry("prune", "server.maintenance:prune", "Remove what ended long ago.", FLEET),
         Entry(
             "simulate",
             "local_cluster.simulate:simulate",
@@ -134,7 +134,7 @@ class Root(LazyGroup):
         Entry(
             "debug-dump", "server.debug_dump:debug_dump", "Write one archive that helps to find what is wrong.", HERE
         ),
-        Entry("completion", "completion:completion", "Print the completion script of a shell.", HERE),
+        Entry("completion", "lazy_group:completion", "Print the completion script of a shell.", HERE),
         Entry(
             "uninstall",
             "local_cluster.uninstall:uninstall",
@@ -187,7 +187,7 @@ def root(
 
         context.with_resource(without_dotenv())
     if url:
-        from tunefleet.cli.session import chosen_url
+        from tunefleet.cli.options import chosen_url
 
         chosen_url.set(url)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Annotated, Any
 
 import typer
 
+from tunefleet.client import Client
 from tunefleet.errors import InputError, TunefleetError, printable
 
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*([smhdw]?)$")
@@ -17,7 +20,6 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 def _completer(fetch: Callable[[Any], Iterable[tuple[str, str]]]) -> Callable[[str], list[tuple[str, str]]]:
     def complete(incomplete: str) -> list[tuple[str, str]]:
-        from tunefleet.cli.session import connect
 
         try:
             with connect(patience_s=0.0) as client:
@@ -171,3 +173,21 @@ def confirm(question: str, *, yes: bool, option: str = "--yes") -> None:
 def is_workflow(id_: str) -> bool:
     """Whether an id is a workflow's, not a task's."""
     return id_.startswith("wf-")
+
+
+_PATIENCE_S = 2.0
+_REFUSED_S = 1.0
+chosen_url: ContextVar[str | None] = ContextVar("chosen_url", default=None)
+"""What `tunefleet --url` named."""
+
+
+@contextmanager
+def connect(*, patience_s: float = _PATIENCE_S, refused_s: float | None = _REFUSED_S) -> Iterator[Client]:
+    """Open a client for the server that was chosen, or that this user last started or logged in to.
+
+    Args:
+        patience_s: How long a call is tried again while the server does not answer.
+        refused_s: How long, at most, if it is on this machine and nobody listens there; as long if `None`.
+    """
+    with Client(chosen_url.get(), patience_s=patience_s, refused_s=refused_s) as client:
+        yield client

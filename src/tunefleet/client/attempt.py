@@ -12,8 +12,7 @@ from typing import Any
 
 from tunefleet.client import transfer
 from tunefleet.client.connection import Connection, normalise
-from tunefleet.client.direct import DirectSender
-from tunefleet.client.direct_store_access import StoreReach
+from tunefleet.client.direct import DirectSender, StoreReach
 from tunefleet.client.routes import chat_routes, workflow_routes
 from tunefleet.client.throttle import Throttle
 from tunefleet.client.transport import Policy, Transport

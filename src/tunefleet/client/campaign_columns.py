@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tunefleet.analysis.dataset.messages import ROLES
-from tunefleet.analysis.dataset.values import kind_of
+from tunefleet.analysis.dataset.messages import ROLES, kind_of
 from tunefleet.client.local_data import first_rows
 from tunefleet.errors import DataError
 from tunefleet.spec.documents.campaign_data import INSTRUCTION_FIELDS
-from tunefleet.spec.suggestions import nearest
+from tunefleet.spec.value_preview import nearest
 
 if TYPE_CHECKING:
     from tunefleet.spec.documents.campaign_data import CampaignDatasetSpec

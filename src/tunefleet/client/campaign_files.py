@@ -11,8 +11,7 @@ from tunefleet.client.call import Flow, ask, work
 from tunefleet.client.routes import campaign_routes
 from tunefleet.errors import DataError, Fault, ModelError, SpecError
 from tunefleet.schemas.campaign import CampaignApplied
-from tunefleet.spec.base import hub_id_error, is_url, is_written_as_path
-from tunefleet.spec.builtin import BUILTIN_PREFIX
+from tunefleet.spec.base import BUILTIN_PREFIX, hub_id_error, is_url, is_written_as_path
 
 if TYPE_CHECKING:
     from tunefleet.spec.documents.campaign_document import CampaignSpec

@@ -7,12 +7,15 @@ import os
 import re
 import ssl
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from pathlib import Path
+from time import time
 from typing import Final
 
 import httpx
 from pydantic import ValidationError
 
+from tunefleet.client.trust import context
 from tunefleet.errors import AuthError, InputError, UnreachableError
 from tunefleet.schemas.base import Message
 from tunefleet.settings import ClientSettings, load
@@ -150,3 +153,25 @@ def write_client_file(file: Path, connection: Connection) -> None:
         json.dump({"url": connection.url, "key": connection.key}, out, indent=2)
         out.write("\n")
     draft.replace(file)
+
+
+_ANSWER_S: Final = 5.0
+
+
+def ahead_s(url: str) -> float | None:
+    """Return the seconds by which this machine is ahead of a server; the date of an answer is good to a second.
+
+    Args:
+        url: Of the server.
+
+    Returns:
+        Below zero if it is behind; null if the server does not answer or says no date.
+    """
+    began = time()
+    try:
+        answer = httpx.get(f"{url.rstrip('/')}/healthz", verify=context(), timeout=_ANSWER_S)
+        told = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+    except (httpx.HTTPError, KeyError, ValueError):
+        return None
+    # The truth lies between the moments of asking and of hearing; the date leaves out what is below a second.
+    return min((began - told, time() - told - 1.0), key=abs)

@@ -6,9 +6,10 @@ sent again, whoever was killed meanwhile.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
@@ -16,12 +17,21 @@ import httpx
 
 from tunefleet.artifacts import LocalFile
 from tunefleet.client import elsewhere
-from tunefleet.client.call import Call
-from tunefleet.client.direct_store_access import StoreReach, Unreached
-from tunefleet.client.routes import direct_routes, workflow_routes
+from tunefleet.client.call import Call, model, nothing, path
+from tunefleet.client.routes import workflow_routes
 from tunefleet.client.throttle import Throttle
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, UnreachableError
-from tunefleet.schemas.direct import DirectLink, DirectLinks, DirectOffer, DirectPlan
+from tunefleet.schemas.api import FileEntry
+from tunefleet.schemas.direct import (
+    DirectAsk,
+    DirectGiveUp,
+    DirectLink,
+    DirectLinks,
+    DirectLinksAsk,
+    DirectOffer,
+    DirectPlan,
+)
+from tunefleet.schemas.worker_link import Cursor
 
 T = TypeVar("T")
 SENDERS: Final = 4
@@ -102,7 +112,7 @@ class DirectSender:
         tries = 0
         while True:
             try:
-                plan: DirectPlan = self._run(direct_routes.plan(file.entry))
+                plan: DirectPlan = self._run(ask_plan(file.entry))
             except ConflictError:
                 # It is being read back for somebody who asked and was killed.
                 tries += 1
@@ -115,8 +125,8 @@ class DirectSender:
                 return plan
 
     def _give_up(self, file: LocalFile, why: str) -> None:
-        plan: DirectPlan = self._run(direct_routes.plan(file.entry))
-        self._run(direct_routes.give_up(file.entry.digest, plan.upload, why[:500]))
+        plan: DirectPlan = self._run(ask_plan(file.entry))
+        self._run(give_up(file.entry.digest, plan.upload, why[:500]))
 
     def _to_the_end(self, file: LocalFile, plan: DirectPlan, on_bytes: Callable[[int], None]) -> None:
         tries, counted = 0, False
@@ -127,7 +137,7 @@ class DirectSender:
                 counted = True
             try:
                 upload.send_lacking(on_bytes)
-                self._run(direct_routes.complete(file.entry, plan.upload))
+                self._run(complete(file.entry, plan.upload))
             except Unreached:
                 raise
             except (UnreachableError, ConflictError, NotFoundError):
@@ -145,7 +155,7 @@ class DirectSender:
 
     def _plan_again(self, file: LocalFile, plan: DirectPlan) -> DirectPlan:
         try:
-            again: DirectPlan = self._run(direct_routes.plan(file.entry))
+            again: DirectPlan = self._run(ask_plan(file.entry))
         except ConflictError:
             return plan.model_copy(update={"here": tuple(range(1, plan.parts + 1))})
         return again
@@ -155,7 +165,7 @@ class DirectSender:
 
     def links(self, digest: str, upload: str, numbers: list[int]) -> DirectLinks:
         """Ask for links."""
-        found: DirectLinks = self._run(direct_routes.links(digest, upload, numbers))
+        found: DirectLinks = self._run(links(digest, upload, numbers))
         return found
 
     def put(self, link: DirectLink, pieces: Iterator[bytes], size_bytes: int) -> httpx.Response:
@@ -280,3 +290,59 @@ def _refusal(host: str, status: int) -> UnreachableError:
         f"{host}, where the server keeps its files, answers {status} to a part of a file.",
         hint="Compare the clocks of server and store; TUNEFLEET_DIRECT_UPLOADS=off does without.",
     )
+
+
+logger = logging.getLogger(__name__)
+AGAIN_S: Final = 600.0
+"""So long a store that could not be reached is not tried again."""
+
+
+class Unreached(UnreachableError):
+    """The object store cannot be reached, or refuses what the server has signed."""
+
+
+class StoreReach:
+    """Shared by all attempts of one process, so that each of them need not find out by itself."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._away_until = 0.0
+
+    @property
+    def away(self) -> bool:
+        """Whether the store was out of reach a while ago."""
+        with self._lock:
+            return time.monotonic() < self._away_until
+
+    def lose(self, why: str) -> None:
+        """Note that the store is out of reach; the log is told once."""
+        with self._lock:
+            told, self._away_until = time.monotonic() < self._away_until, time.monotonic() + AGAIN_S
+        if not told:
+            logger.warning("Files pass through the server for %.0f minutes: %s", AGAIN_S / 60, why)
+
+
+def ask_plan(entry: FileEntry) -> Call[DirectPlan]:
+    """Begin to send a file to the object store, or go on with it."""
+    body = DirectAsk(size_bytes=entry.size_bytes)
+    return Call("POST", path("blobs", entry.digest, "direct"), model(DirectPlan), body=body)
+
+
+def links(digest: str, upload: str, parts: Sequence[int]) -> Call[DirectLinks]:
+    """Return links that take parts of a file."""
+    where = path("blobs", digest, "direct", upload, "links")
+    return Call("POST", where, model(DirectLinks), body=DirectLinksAsk(parts=tuple(parts)))
+
+
+def complete(entry: FileEntry, upload: str) -> Call[Cursor]:
+    """Let the server read a file back and keep it."""
+    where = path("blobs", entry.digest, "direct", upload, "complete")
+    patience_s = workflow_routes.ANSWER_S + entry.size_bytes / workflow_routes.PASSED_ON_BYTES_PER_S
+    # Not repeated blindly: after a break the server is asked first whether it has it.
+    return Call("POST", where, model(Cursor), repeatable=False, read_timeout_s=patience_s)
+
+
+def give_up(digest: str, upload: str, why: str) -> Call[None]:
+    """Abort an upload to the object store, and tell why."""
+    where = path("blobs", digest, "direct", upload, "give-up")
+    return Call("POST", where, nothing, body=DirectGiveUp(why=why), repeatable=False)

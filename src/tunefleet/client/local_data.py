@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tunefleet.analysis.dataset import file_reader
 from tunefleet.analysis.dataset.file_reader import Found, Limits, Unseen
-from tunefleet.analysis.dataset.messages import looks_like_messages, read_question
+from tunefleet.analysis.dataset.messages import RowError, looks_like_messages, read_question
 from tunefleet.analysis.dataset.shapes import (
     SUPERVISED,
     Recognized,
@@ -20,7 +20,6 @@ from tunefleet.analysis.dataset.shapes import (
     recognize,
     require_columns,
 )
-from tunefleet.analysis.dataset.values import RowError
 from tunefleet.errors import DataError
 from tunefleet.spec.options.data import TrainingData
 from tunefleet.spec.options.preferred import AskedData, JudgedData, PairData, PpoData

@@ -8,7 +8,6 @@ from tunefleet.client import campaign_files, flows, transfer
 from tunefleet.client.routes import (
     campaign_routes,
     chat_routes,
-    enrollment_routes,
     federation_routes,
     notification_routes,
     project_routes,
@@ -108,9 +107,9 @@ class WorkerVerbs:
     uncordon = Verb(workflow_routes.uncordon_worker)
     drain = Verb(workflow_routes.drain_worker)
     elastic = Verb(workflow_routes.set_elastic)
-    invite = Verb(enrollment_routes.invite)
-    invitations = Verb(enrollment_routes.list_invitations)
-    withdraw = Verb(enrollment_routes.withdraw)
+    invite = Verb(workflow_routes.invite)
+    invitations = Verb(workflow_routes.list_invitations)
+    withdraw = Verb(workflow_routes.withdraw)
     remove = Verb(workflow_routes.remove_worker)
 
 

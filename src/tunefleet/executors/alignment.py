@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tunefleet.executors.sft import TrainingExecutor
+from tunefleet.runtime import envs
 
 
 class AlignmentExecutor(TrainingExecutor):
@@ -45,3 +46,15 @@ class RlooExecutor(AlignmentExecutor):
     """REINFORCE leave-one-out, on prompts and rewards."""
 
     kind = "rloo"
+
+
+class PpoExecutor(TrainingExecutor):
+    """Proximal policy optimisation; leaves an adapter if the spec has a `lora` block, else a model."""
+
+    kind = "ppo"
+    program = "tunefleet.workloads.ppo:main"
+    environment = "ppo"
+
+    def unavailable_reason(self) -> str | None:
+        """Name the training libraries that are missing, else say how to make the environment."""
+        return super().unavailable_reason() or envs.reason("ppo")

@@ -6,9 +6,11 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tunefleet import errors
 from tunefleet.client.external.interrupt import Stop
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.runtime import envs
@@ -201,3 +203,17 @@ def _interpreter(environment: str | None) -> str | None:
     if reason is not None:
         raise MachineError(reason)
     return envs.at(environment).python
+
+
+def missing(*names: str, extra: str, what: str = "The libraries that it needs") -> str | None:
+    """Return why a kind cannot run here, with the way out; `None` if all packages are installed.
+
+    Args:
+        names: Top-level packages.
+        extra: Of Tunefleet, which installs them.
+        what: What the packages are, as the sentence begins.
+    """
+    absent = [name for name in names if find_spec(name) is None]
+    if not absent:
+        return None
+    return f"{what} are not installed ({', '.join(absent)} missing): {errors.install(extra)}"

@@ -37,3 +37,15 @@ def left_in(folder: JobFolder) -> list[Output]:
         Output(name=name, kind=str(about["kind"]), path=folder.root / Path(str(about["relative_path"])))
         for name, about in listed.items()
     ]
+
+
+class PythonExecutor(JobExecutor):
+    """Runs the code of a spec; delivers `result.json`, `metrics.json` and the folder `output`."""
+
+    kind = "python"
+    brings_code = True
+    program = "tunefleet.workloads.python_function:main"
+
+    def outputs(self, folder: JobFolder) -> list[Output]:
+        """Return what the function has left."""
+        return left_in(folder)

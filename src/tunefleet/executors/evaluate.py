@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tunefleet.executors.base import JobExecutor, Output
-from tunefleet.executors.needs import missing
+from tunefleet.executors.base import JobExecutor, Output, missing
 from tunefleet.schemas.control import BETWEEN_ITEMS
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec.tasks.evaluate_task import ITEMS_FOLDER
@@ -35,3 +34,22 @@ class EvaluateExecutor(JobExecutor):
         """Return the folder with what came out for each row."""
         path = folder.root / ITEMS_FOLDER
         return [Output(name=ITEMS_FOLDER, kind="report", path=path)] if path.is_dir() else []
+
+
+_MODEL = "final_model"
+
+
+class VerifyExecutor(JobExecutor):
+    """Verifies a model; leaves it with another tokenizer if that was asked for."""
+
+    kind = "verify"
+    program = "tunefleet.workloads.verification:main"
+
+    def unavailable_reason(self) -> str | None:
+        """Name the libraries that are missing, without importing those that are there."""
+        return missing("torch", "transformers", "safetensors", extra="train", what="The training libraries")
+
+    def outputs(self, folder: JobFolder) -> list[Output]:
+        """Return the model with its new tokenizer, if there is one."""
+        made = folder.root / _MODEL
+        return [Output(name=_MODEL, kind="model", path=made)] if made.is_dir() else []

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tunefleet.errors import MachineError
-from tunefleet.executors.base import JobExecutor, Output
-from tunefleet.executors.needs import missing
+from tunefleet.executors.base import JobExecutor, Output, missing
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec.tasks.merge_task import GGUF, QUANTIZE, GgufSpec
 from tunefleet.workloads.merging import gguf

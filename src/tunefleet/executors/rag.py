@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from tunefleet.executors.base import JobExecutor, Output
-from tunefleet.executors.needs import missing
+from tunefleet.executors.base import JobExecutor, Output, missing
 from tunefleet.schemas.control import BETWEEN_ITEMS
 from tunefleet.schemas.job_folder import Job, JobFolder
 from tunefleet.schemas.worker_link import Offer

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 
-from tunefleet.executors.base import Executor
-from tunefleet.executors.needs import missing
+from tunefleet.executors.base import Executor, missing
 from tunefleet.schemas.worker_link import ExecutorOffer
 from tunefleet.settings import inherited_environment
 from tunefleet.spec.options.output import S3

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from tunefleet.executors.base import JobExecutor, Output
-from tunefleet.executors.needs import missing
+from tunefleet.executors.base import JobExecutor, Output, missing
 from tunefleet.schemas.control import TRAINING_COMMANDS
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec import load_task_spec

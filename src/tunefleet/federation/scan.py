@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from tunefleet.errors import AdapterRefused
 from tunefleet.federation.adapter import AdapterFile
-from tunefleet.federation.buffers import Room
-from tunefleet.federation.floats import STORED, Wide, widen
+from tunefleet.federation.floats import STORED, Room, Wide, widen
 from tunefleet.federation.header import FLOATS, TensorInfo, write_header
 from tunefleet.federation.layers import Layer
 from tunefleet.federation.safetensors_writer import METADATA

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tunefleet import extras
+from tunefleet import errors
 from tunefleet.errors import MachineError
 from tunefleet.observability.traceparent import Place
 
@@ -79,7 +79,7 @@ def open_spans(endpoint: str | None, service: str, version: str, instance: str |
     except ImportError as error:
         raise MachineError(
             f"Traces cannot be sent to {endpoint}: {error}.",
-            hint=f"Install them with `{extras.install('otel')}`, or unset OTEL_EXPORTER_OTLP_ENDPOINT.",
+            hint=f"Install them with `{errors.install('otel')}`, or unset OTEL_EXPORTER_OTLP_ENDPOINT.",
         ) from error
 
 

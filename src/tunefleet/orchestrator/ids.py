@@ -76,3 +76,15 @@ def attempt_of(server_secret: bytes, token: str) -> str | None:
 
 def _mac(server_secret: bytes, attempt_id: str) -> str:
     return hmac.new(server_secret, attempt_id.encode(), hashlib.sha256).hexdigest()[:_MAC_DIGITS]
+
+
+def seal(server_secret: bytes, purpose: str, *about: str) -> str:
+    """Return the HMAC-SHA256 of something, in hex.
+
+    Args:
+        server_secret: The server's.
+        purpose: What the seal is for: no other purpose has the same, and no id of an attempt begins with it, since the
+            secret signs these bare.
+        about: What it seals; no line break in any of it.
+    """
+    return hmac.new(server_secret, "\n".join((purpose, *about)).encode(), hashlib.sha256).hexdigest()

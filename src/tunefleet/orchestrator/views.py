@@ -25,6 +25,7 @@ from tunefleet.orchestrator.tasks.relations import Related
 from tunefleet.schemas.api import (
     ArtifactDetail,
     ArtifactView,
+    AttemptView,
     CheckpointView,
     CommandView,
     EventView,
@@ -37,7 +38,6 @@ from tunefleet.schemas.api import (
     WorkflowDetail,
     WorkflowView,
 )
-from tunefleet.schemas.attempts import AttemptView
 from tunefleet.schemas.fleet import TaskGlance
 
 LAST_SECOND: Final = 1 << 33

@@ -5,6 +5,7 @@ Pure but for reading; decides nothing about a retry, that is the reason's busine
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import signal
@@ -18,6 +19,7 @@ from tunefleet.schemas.base import Message
 from tunefleet.schemas.job_folder import JobExit, JobFolder, JobProcess, JobStatus
 from tunefleet.schemas.worker_link import FinishOutcome
 from tunefleet.trainer_control.files import read_json
+from tunefleet.trainer_control.journal.writer import JournalWriter
 
 _TAIL_BYTES = 64 << 10
 _LAST_WORDS = 4096
@@ -208,3 +210,32 @@ def _signal(returncode: int) -> str:
         return signal.Signals(-returncode).name
     except ValueError:
         return f"signal {-returncode}"
+
+
+logger = logging.getLogger(__name__)
+
+
+def add(folder: JobFolder, launch: str, name: str, message: str, *, phase: str | None = None) -> None:
+    """Append an event, and where the job stands, to the journal of a launch whose processes are gone.
+
+    A journal has one writer: the trainer, and when it is gone, whoever saw its end. A full disk is no error here.
+
+    Args:
+        folder: The job folder.
+        launch: Which launch.
+        name: Dotted name of the event.
+        message: One sentence.
+        phase: What the job does from now on; None leaves that as it is.
+    """
+    if not (folder.journal_dir / f"{launch}.jsonl").exists():
+        return  # it never came to reporting: no first record, no series
+    status = read_status(folder)
+    try:
+        writer = JournalWriter(folder.root, launch)
+        writer.event(name, message, "warning")
+        if phase is not None:
+            step, max_steps = (status.step, status.max_steps) if status is not None else (0, 0)
+            writer.progress(phase, step=step, max_steps=max_steps)
+        writer.close()
+    except OSError as error:
+        logger.warning("What became of %s cannot be added to its journal: %s", launch, error)

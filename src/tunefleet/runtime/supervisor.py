@@ -23,9 +23,8 @@ from tunefleet.runtime import job_log, locks
 from tunefleet.runtime.environment import job_environment, needs_cold_start
 from tunefleet.runtime.handle import JobHandle
 from tunefleet.runtime.launch.orphans import end_leftovers
-from tunefleet.runtime.messages import read_reply
 from tunefleet.runtime.warm import engine_registry
-from tunefleet.runtime.warm.client import WarmStarter
+from tunefleet.runtime.warm.client import WarmStarter, read_reply
 from tunefleet.schemas.job_folder import Job, JobFolder
 from tunefleet.trainer_control import process_identity
 from tunefleet.trainer_control.control.discovery import safe_job_id

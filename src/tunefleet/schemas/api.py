@@ -7,7 +7,6 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import Field
 
-from tunefleet.schemas.attempts import AttemptView
 from tunefleet.schemas.base import Body, Message, Name, PathName, ProcessBody
 from tunefleet.schemas.direct import DirectOffer
 from tunefleet.schemas.fleet import TaskForecast, TaskGlance
@@ -487,3 +486,27 @@ class PruneReply(Message):
     blobs: int = 0
     freed_bytes: int = 0
     dry_run: bool = False
+
+
+class NodeView(Message):
+    """One worker of a try that ran on several."""
+
+    worker_id: str
+    state: Literal["offered", "accepted", "finished", "void"]
+    reason: str | None = None
+    error: str | None = None
+
+
+class AttemptView(Message):
+    """One try of a task."""
+
+    number: int
+    worker_id: str
+    state: Literal["offered", "accepted", "finished", "void"]
+    reason: str | None = None
+    error: str | None = None
+    offered_at: datetime
+    accepted_at: datetime | None = None
+    finished_at: datetime | None = None
+    nodes: tuple[NodeView, ...] = ()
+    """All of its workers, in the order of their rank, if it runs on several; the first reports."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AliasChoices, AliasGenerator, ConfigDict, Field
+from pydantic import AliasChoices, AliasGenerator, ConfigDict, Field, StrictInt
 from pydantic.alias_generators import to_camel
 
 from tunefleet.schemas.base import Body, Message, Name
@@ -486,3 +486,57 @@ class RollbackRequest(Body):
     """Body of `POST /api/v1/federations/{id}/rollback`."""
 
     version: Annotated[int, Field(ge=1, lt=MAX_COUNT)]
+
+
+class ClaimChunk(GuideRequest):
+    """Body of `POST /api/training/jobs/{id}/claim-chunk`.
+
+    Args:
+        worker_id: Who wants one; who has one already gets the same again.
+        completed_chunk: Number of the chunk that it has trained on to the end.
+    """
+
+    worker_id: StrictInt | str = Field(validation_alias=either("worker_id"))
+    completed_chunk: int | None = Field(default=None, ge=0, lt=MAX_COUNT, validation_alias=either("completed_chunk"))
+
+
+class ChunkClaimed(Camel):
+    """A chunk that a worker has for a while.
+
+    Args:
+        chunk_path: Where it is fetched, below this server's address.
+        lease_until: Until when; a claim by the same worker renews it.
+    """
+
+    worker: JobWorker
+    chunk_index: int
+    chunk_path: str
+    download_url: str | None = None
+    sha256: str | None = None
+    rows: int | None = None
+    lease_until: datetime | None = None
+
+
+class FederationToken(Message):
+    """The token of a federation, which is good for it alone.
+
+    Args:
+        worker: The only name that it is good for; null for the one that all workers may have.
+        old_until: Until when the one that it has replaced is good as well; null if it is not.
+    """
+
+    id: str
+    number: int
+    token: str
+    worker: str | None = None
+    old_until: datetime | None = None
+
+
+class TokenReplace(Body):
+    """Body of `POST /api/v1/federations/{id}/token`.
+
+    Args:
+        old_for_s: How long the token that is replaced stays good, for workers that have it; at most a week.
+    """
+
+    old_for_s: Annotated[float, Field(ge=0, le=7 * 86_400.0)] = 0.0

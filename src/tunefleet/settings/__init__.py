@@ -13,7 +13,7 @@ from tunefleet.settings.base import (
     TlsSettings,
     TracingSettings,
 )
-from tunefleet.settings.campaign import CampaignSettings
+from tunefleet.settings.campaign import CampaignSettings, PublishSettings
 from tunefleet.settings.clusters import ClusterSettings, NodeSettings
 from tunefleet.settings.environment import (
     SECRET_PREFIX,
@@ -32,7 +32,6 @@ from tunefleet.settings.environment import (
     without_dotenv,
 )
 from tunefleet.settings.loader import load, load_agent, load_worker
-from tunefleet.settings.publish import PublishSettings
 from tunefleet.settings.server import ServerSettings
 from tunefleet.settings.trackers import TrackingSettings
 from tunefleet.settings.worker import (

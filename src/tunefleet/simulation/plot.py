@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunefleet import extras
+from tunefleet import errors
 from tunefleet.errors import InputError, MachineError
 from tunefleet.simulation.curves import Series
 from tunefleet.simulation.load_report import Report
@@ -26,7 +26,7 @@ def check(file: Path) -> None:
     """
     if find_spec("matplotlib") is None:
         raise MachineError(
-            "A plot needs matplotlib, which is not installed.", hint=f"Install it: {extras.install('examples')}"
+            "A plot needs matplotlib, which is not installed.", hint=f"Install it: {errors.install('examples')}"
         )
     if file.suffix.lower() != ".svg":
         raise InputError(f"{file} is no name of an SVG file.", hint="Let it end in .svg.")

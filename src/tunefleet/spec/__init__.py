@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tunefleet.spec.builtin import BUILTIN_PREFIX
+    from tunefleet.spec.base import BUILTIN_PREFIX
     from tunefleet.spec.documents.nodes import TaskNode
     from tunefleet.spec.documents.overrides import deep_set, override_document, parse_value
     from tunefleet.spec.documents.paths import Fetch, LocalPath, fetches, local_paths
@@ -163,7 +163,7 @@ _HOMES: Final = {
     for module, names in {
         "options.adapter": "LoraSpec QuantizationSpec",
         "tasks.base_task": "Devices SplittableTaskSpec asked_shards",
-        "builtin": "BUILTIN_PREFIX",
+        "base": "BUILTIN_PREFIX",
         "options.checkpoint": "CheckpointLoadSpec CheckpointSpec",
         "expressions.condition": "ConditionSpec unmet",
         "options.data": "JsonlSpec TextShape TrainingData",

@@ -24,6 +24,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from tunefleet.spec.descriptions import descriptions
+from tunefleet.spec.value_preview import nearest
 
 _SECRET = re.compile(r"\$\{secret:[^{}]*\}|\$\$\{")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
@@ -366,3 +367,26 @@ def camel_case(data: Any, block: type[BaseModel]) -> Any:
 
 FreeMapping = Annotated[dict[str, Any], WithJsonSchema({"type": "object"})]
 """A mapping whose keys are another library's."""
+
+
+BUILTIN_PREFIX: Final = "builtin:"
+"""It is resolved on the worker, and never travels."""
+BUILTIN_MODELS: Final = ("builtin:gsm8k-llama-2m",)
+BUILTIN_DATASETS: Final = ("builtin:extraction", "builtin:gsm8k", "builtin:gsm8k-preferences")
+
+
+def _known(what: str, names: tuple[str, ...]) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        if not value.startswith(BUILTIN_PREFIX) or value in names:
+            return value
+        close = nearest(value, list(names))
+        meant = f"did you mean {close}? " if close is not None else ""
+        raise wrong(f"names no built-in {what}: {value}", f"{meant}Built in: {', '.join(names)}")
+
+    return check
+
+
+ABuiltinModel: Final = AfterValidator(_known("model", BUILTIN_MODELS))
+ABuiltinDataset: Final = AfterValidator(_known("dataset", BUILTIN_DATASETS))
+ModelName = Annotated[Text, ABuiltinModel]
+"""A hub id, a local path or `builtin:NAME`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -10,10 +11,10 @@ from tunefleet.errors import Fault
 
 MAX_FAULTS: Final = 200
 """Of a document: nobody reads more, and looking for the nearest key takes time."""
-_MAX_CHARACTERS: Final = 60
+_MAX_VALUE_CHARACTERS: Final = 60
 
 
-def cut(text: str, most: int = _MAX_CHARACTERS) -> str:
+def cut(text: str, most: int = _MAX_VALUE_CHARACTERS) -> str:
     """Return a text, or its beginning if it is long."""
     return text if len(text) <= most else f"{text[: most - 3]}…"
 
@@ -75,3 +76,24 @@ def first_faults(faults: Sequence[Fault]) -> list[Fault]:
 
 def _place(fault: Fault) -> tuple[int, int]:
     return fault.line, fault.column
+
+
+_MAX_KNOWN: Final = 200
+_MAX_CHARACTERS: Final = 64
+"""Looking further takes longer than it helps."""
+
+
+def nearest(word: str, known: Mapping[str, Any] | set[str] | list[str]) -> str | None:
+    """Return the known word that was probably meant; None if there is none, or there are too many to look through."""
+    if len(known) > _MAX_KNOWN or len(word) > _MAX_CHARACTERS:
+        return None
+    plain = {_plain(name): name for name in known}
+    exact = plain.get(_plain(word))
+    if exact is not None:
+        return exact
+    close = difflib.get_close_matches(_plain(word), plain, n=1, cutoff=0.7)
+    return plain[close[0]] if close else None
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("_", "").replace("-", "")

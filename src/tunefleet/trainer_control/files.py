@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +68,26 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return data if isinstance(data, dict) else None
+
+
+def until(stop: threading.Event, every_s: float, work: Callable[[], None], trouble: str, log: logging.Logger) -> None:
+    """Do a piece of work every so often, until an event is set; returns then.
+
+    A failure ends nothing: it is tried again, and told once until it has worked in between.
+
+    Args:
+        stop: Ends it.
+        every_s: Seconds before each time.
+        work: What to do.
+        trouble: Half a sentence for the log, such as `The folder cannot be read`.
+        log: Told of a failure.
+    """
+    complained = False
+    while not stop.wait(every_s):
+        try:
+            work()
+            complained = False
+        except Exception:
+            if not complained:
+                log.exception("%s; trying again", trouble)
+            complained = True

@@ -20,7 +20,7 @@ import tunefleet
 from tunefleet.client import trust
 from tunefleet.client.attempt import AttemptClient
 from tunefleet.client.connection import answers
-from tunefleet.client.direct_store_access import StoreReach
+from tunefleet.client.direct import StoreReach
 from tunefleet.errors import AuthError, MachineError, UnreachableError
 from tunefleet.executors import registry
 from tunefleet.executors.registry import Registry
@@ -42,9 +42,9 @@ from tunefleet.worker import transfers
 from tunefleet.worker.ephemeral import Once
 from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.machine import changes, hub, logfile, probe
-from tunefleet.worker.machine.change_detector import Noticed
-from tunefleet.worker.machine.energy import EnergyMeter
+from tunefleet.worker.machine.changes import Noticed
 from tunefleet.worker.machine.heartbeat import Heartbeat
+from tunefleet.worker.machine.probe import EnergyMeter
 from tunefleet.worker.machine.rendezvous import Place
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.site import Site

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from tunefleet.errors import TunefleetError
+from tunefleet.errors import InputError, TunefleetError
 
 ErrorKind = Literal["input", "oom", "disk", "network", "diverged", "bug"]
 FAILED: Final = 1
@@ -31,3 +31,23 @@ class CommandFailedError(Exception):
         super().__init__(message)
         self.kind = kind
         self.traceback = traceback
+
+
+class RequestError(InputError):
+    """A request cannot be answered; the others can.
+
+    Args:
+        message: As `InputError` has it.
+        key: Of the request.
+        hint: As `InputError` has it.
+    """
+
+    code = "request_invalid"
+
+    def __init__(self, message: str, *, key: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.key = key
+
+
+class GoneError(Exception):
+    """Whoever asked does not listen any more; nothing is wrong."""

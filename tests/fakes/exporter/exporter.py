@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 
 from tunefleet.executors.base import JobExecutor, Output
-from tunefleet.executors.parts import part_of
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.spec.tasks.base_task import part_of
 
 
 class Exporter(JobExecutor):

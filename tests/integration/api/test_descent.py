@@ -13,7 +13,7 @@ from tests.unit.orchestrator.conftest import fresh_data, lab
 from tests.unit.orchestrator.lab import Lab
 from tests.unit.orchestrator.pipelines import Pipelines, stage
 from tests.unit.orchestrator.test_descent import CALLER
-from tunefleet.executors.echo import EchoExecutor
+from tunefleet.executors.data_and_echo import EchoExecutor
 from tunefleet.observability import context, traceparent
 from tunefleet.observability.spans import open_spans
 from tunefleet.orchestrator.observability.commit_metrics import Commits

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tunefleet.workloads import assets
-from tunefleet.workloads.engine.engine_errors import RequestError
 from tunefleet.workloads.engine.protocol import Choice, Engine, Request, Sampling
+from tunefleet.workloads.faults import RequestError
 
 MODEL = "builtin:gsm8k-llama-2m"
 PROMPTS = ("A train has 12 cars and", "How", "Anna buys 3 apples for 2 dollars each. Then she sells one of them to")

@@ -24,8 +24,8 @@ from tests.integration.engine.shared import (
 )
 from tunefleet.errors import ModelError
 from tunefleet.workloads import assets
-from tunefleet.workloads.engine.engine_errors import GoneError
 from tunefleet.workloads.engine.protocol import Choice, EngineAdapter, EngineModel, Request, Sampling
+from tunefleet.workloads.faults import GoneError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,7 +38,7 @@ def libraries() -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from tunefleet.workloads.engine.load_options import open_engine
+    from tunefleet.workloads.engine.server import open_engine
     from tunefleet.workloads.engine.transformers_backend import TransformersEngine
 
 

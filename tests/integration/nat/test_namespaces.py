@@ -20,7 +20,7 @@ import trustme
 
 from tests.integration.nat.namespaces import ROUTER_DOWN, SERVER, WORKER, Net, Teller, available, net
 from tunefleet.client.connection import Connection
-from tunefleet.client.routes import enrollment_routes, workflow_routes
+from tunefleet.client.routes import workflow_routes
 from tunefleet.client.transport import Transport
 from tunefleet.schemas.api import SubmitRequest
 
@@ -142,7 +142,7 @@ def far(tmp_path: Path, missing: Callable[[str], None]) -> Iterator[Far]:
 
 def _join(far: Far, url: str) -> None:
     """Type on the worker's machine what the invitation says."""
-    command = far.ask(enrollment_routes.invite("far-1")).command.split()
+    command = far.ask(workflow_routes.invite("far-1")).command.split()
     assert command[:3] == ["tunefleet", "join", url]
     argv = [str(Path(sys.executable).with_name("tunefleet")), *command[1:]]
     options = ["--ca-file", str(far.folder / "ca.pem"), "--results-dir", str(far.folder / "results"), "--allow-code"]

@@ -8,8 +8,7 @@ import time
 
 from tests.integration.runtime.conftest import Launch, process_of, training, until
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime import JobHandle
-from tunefleet.runtime.monitor import termination_record
+from tunefleet.runtime import JobHandle, exit_classification
 from tunefleet.runtime.monitor.stall_detector import Stall, Watchdog
 
 AFTER_S = 0.8
@@ -72,7 +71,7 @@ def test_the_stacks_of_a_lock_that_nobody_gives_back_are_in_the_log(launch: Laun
     handle.kill()
     assert handle.wait(10) is not None
     assert handle.started
-    termination_record.add(handle.folder, handle.job.launch, "job.restarted", stall.sentence, phase="yielded")
+    exit_classification.add(handle.folder, handle.job.launch, "job.restarted", stall.sentence, phase="yielded")
     *_, event, progress = (handle.folder.journal_dir / f"{handle.job.launch}.jsonl").read_text().splitlines()
     assert '"job.restarted"' in event
     assert '"phase":"yielded"' in progress

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tunefleet.schemas.control import CommandState, ControlReply, Endpoint
-from tunefleet.trainer_control.control import peer_auth
+from tunefleet.trainer_control.control import control_server
 from tunefleet.trainer_control.control.command_queue import CommandBoard
 from tunefleet.trainer_control.control.control_server import MAX_BODY_BYTES, ControlServer
 from tunefleet.trainer_control.journal.status import StatusFile
@@ -190,8 +190,8 @@ def test_the_kernel_names_the_user_of_a_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ours = listener.getsockname()
         with socket.create_connection(ours), listener.accept()[0] as accepted:
-            assert peer_auth.peer_uid(accepted.getpeername(), accepted.getsockname()) == os.geteuid()
-        assert peer_auth.peer_uid(("127.0.0.1", 1), ours) is None
+            assert control_server.peer_uid(accepted.getpeername(), accepted.getsockname()) == os.geteuid()
+        assert control_server.peer_uid(("127.0.0.1", 1), ours) is None
 
 
 def test_without_a_token_everybody_on_the_machine_may(tmp_path: Path, status: StatusFile) -> None:

@@ -15,7 +15,7 @@ from tests.integration.worker.receiver import Receiver, receiving
 from tests.unit.worker.fakes import FakeEnd, Running, World
 from tests.unit.worker.test_destinations import ENVELOPE, Sleeps, destination
 from tunefleet.errors import InputError
-from tunefleet.executors.echo import EchoExecutor
+from tunefleet.executors.data_and_echo import EchoExecutor
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.worker_link import Finish, MergedTask, Offer
 from tunefleet.worker import worker as worker_module

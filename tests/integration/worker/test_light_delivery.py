@@ -10,7 +10,7 @@ import pytest
 from tests.integration.worker.receiver import Receiver, receiving
 from tests.unit.worker.fakes import World
 from tests.unit.worker.test_light_delivery import ITEMS
-from tunefleet.executors.echo import EchoExecutor
+from tunefleet.executors.data_and_echo import EchoExecutor
 from tunefleet.schemas.worker_link import Desired, ExchangeRequest, Finish, Offer
 from tunefleet.worker.jobs import inline_tasks as module
 from tunefleet.worker.jobs.inline_tasks import LightTasks

@@ -30,7 +30,7 @@ def libraries() -> None:
     from peft import LoraConfig, PeftModel, get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from tunefleet.workloads.engine.load_options import open_engine
+    from tunefleet.workloads.engine.server import open_engine
     from tunefleet.workloads.engine.transformers_backend import TransformersEngine
     from tunefleet.workloads.inference import engines
 

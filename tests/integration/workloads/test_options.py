@@ -188,9 +188,8 @@ def test_a_quantised_base_is_trained_through(bits: int, train: Any, trainers: li
 
 def test_liger_is_asked_of_the_trainer_where_it_is_there(train: Any) -> None:
     from tunefleet.spec import load_task_spec
-    from tunefleet.workloads.training.arguments import Setting
+    from tunefleet.workloads.training.arguments import Setting, supervised_arguments
     from tunefleet.workloads.training.model.hardware import Hardware, Kernels
-    from tunefleet.workloads.training.supervised import supervised_arguments
 
     spec = load_task_spec({**train.spec, "training": {"batch_size": 4}})
     kernels = Kernels("float32", "flash_attention_2", liger=True, varlen=True)

@@ -178,7 +178,7 @@ def test_a_broken_training_goes_on_if_that_is_wanted(train: Any, poisoned: dict[
 
 
 def test_a_loss_that_climbs_and_stays_high_is_noticed_and_a_spike_is_not() -> None:
-    from tunefleet.workloads.training.divergence import Climb
+    from tunefleet.workloads.training.callbacks import Climb
 
     climb = Climb()
     steady = [2.0 + 0.3 * (step % 3) for step in range(40)]

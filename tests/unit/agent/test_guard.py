@@ -21,9 +21,8 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import JobEnd
 from tunefleet.runtime.gpu.gpus import GpuBusyError
 from tunefleet.runtime.monitor import guard as guard_module
-from tunefleet.runtime.monitor.elapsed_time import RunClock, boot_name
+from tunefleet.runtime.monitor.elapsed_time import Interruption, RunClock, Watched, boot_name
 from tunefleet.runtime.monitor.stall_detector import Stall
-from tunefleet.runtime.monitor.state import Interruption, Watched
 from tunefleet.schemas.job_folder import Job, JobFolder
 from tunefleet.schemas.training_protocol.training import JobState
 from tunefleet.settings import AgentSettings

@@ -29,7 +29,7 @@ async def _admin(_: object) -> Actor:
 def app(monkeypatch: pytest.MonkeyPatch) -> FastAPI:
     app = FastAPI()
     for module in (tasks, workflows, campaigns, federations):
-        module.router.install(app)
+        app.include_router(module.router)
     problem_details.install(app, auth.require_known)
     app.state.core = None  # what is refused for its body gets to no service that needs one
     monkeypatch.setattr(auth, "identify", _admin)
@@ -81,7 +81,7 @@ def parsing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 async def test_a_route_parses_a_large_document_in_a_thread(
     app: FastAPI, parsing: list[tuple[str, int]], path: str, kind: str, body: str, parsers: set[str]
 ) -> None:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here/api/v1") as client:
         answer = await client.post(path, content=body, headers={"Content-Type": kind})
     assert answer.status_code in {200, 400, 422}, answer.text
     assert {name for name, _ in parsing} == parsers

@@ -12,7 +12,7 @@ from tests.unit.campaign.played import Points, Shop, engine
 from tests.unit.orchestrator.campaigns.desk import made
 from tests.unit.orchestrator.lab import Lab
 from tests.unit.spec.test_campaign_file import DOCUMENT
-from tunefleet.campaign.intervals import interval_of
+from tunefleet.campaign.steps.sleep import interval_of
 from tunefleet.cli.main import run
 from tunefleet.orchestrator.campaigns import service
 from tunefleet.settings import CampaignSettings, PublishSettings, load

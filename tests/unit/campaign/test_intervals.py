@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunefleet.campaign.intervals import draw_s, interval_of
+from tunefleet.campaign.steps.sleep import draw_s, interval_of
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.documents.campaign_document import CampaignSpec, RunIntervalsSpec
 

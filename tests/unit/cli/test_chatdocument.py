@@ -6,7 +6,7 @@ import pytest
 
 from tunefleet.cli.models.chat_document import Options, document_for
 from tunefleet.spec import parse_workflow
-from tunefleet.spec.tasks.chat_task import ChatTaskSpec
+from tunefleet.spec.tasks.item_tasks import ChatTaskSpec
 
 
 @pytest.mark.parametrize("given", [None, True, False])

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tunefleet.cli.server import checks
-from tunefleet.cli.server.check_peers import place
+from tunefleet.cli.server.checks import place
 from tunefleet.schemas.api import ServerInfo
 from tunefleet.schemas.server_info import PeersView, PeerView
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from tunefleet.cli import main, session
+from tunefleet.cli import main, options
 from tunefleet.cli.exit_codes import ExitCode, exit_code_of
 from tunefleet.cli.lazy_group import examples_of
 from tunefleet.errors import (
@@ -104,7 +104,7 @@ def test_exit_codes(error: TunefleetError, code: int) -> None:
 def test_the_chosen_server_is_forgotten_after_the_command(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     assert main.run(["--url", "ftp://x", "ls"]) == ExitCode.INVALID
     assert "not the URL of a server" in capsys.readouterr().err
-    assert session.chosen_url.get() is None
+    assert options.chosen_url.get() is None
 
 
 @pytest.mark.parametrize(

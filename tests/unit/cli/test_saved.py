@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tunefleet.cli.local_cluster.saved_connection import SavedServer
+from tunefleet.cli.local_cluster.supervisor import SavedServer
 from tunefleet.client.connection import Connection, read_client_file, write_client_file
 
 

@@ -8,7 +8,7 @@ import pytest
 from tunefleet.api.problem_details import STATUSES, from_error, problem
 from tunefleet.client.problems import exception_of
 from tunefleet.errors import InputError, TooManyError
-from tunefleet.workloads.engine.engine_errors import RequestError
+from tunefleet.workloads.faults import RequestError
 
 
 @pytest.mark.parametrize("code", STATUSES)

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tunefleet.analysis.dataset.messages import read_flag, read_messages, read_tools
+from tunefleet.analysis.dataset.messages import RowError, read_flag, read_messages, read_tools
 from tunefleet.analysis.dataset.notes import Notes
-from tunefleet.analysis.dataset.values import RowError
 
 TALK = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]
 CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Ulm"}}}

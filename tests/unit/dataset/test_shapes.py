@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from tunefleet.analysis.dataset.messages import RowError
 from tunefleet.analysis.dataset.notes import Notes
 from tunefleet.analysis.dataset.parts import Parts, SameAnswersError
 from tunefleet.analysis.dataset.shapes import JUDGED, PREFERENCES, SUPERVISED, recognize
-from tunefleet.analysis.dataset.values import RowError
 from tunefleet.errors import DataError
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tunefleet import extras
-from tunefleet.executors import needs, sft
+from tunefleet import errors
+from tunefleet.executors import base, sft
 from tunefleet.executors.base import JobExecutor, LightExecutor, ResultError
 from tunefleet.executors.registry import GROUP, installed
 from tunefleet.orchestrator.tasks import requirements
@@ -54,9 +54,9 @@ def test_a_fine_tuning_names_the_trainers_that_packages_bring(monkeypatch: pytes
 
 @pytest.mark.parametrize("there", [True, False])
 def test_each_kind_says_whether_its_results_can_go_to_a_bucket(monkeypatch: pytest.MonkeyPatch, *, there: bool) -> None:
-    monkeypatch.setattr(needs, "find_spec", lambda name: object() if there or name != "boto3" else None)
+    monkeypatch.setattr(base, "find_spec", lambda name: object() if there or name != "boto3" else None)
     said = {offer.features["s3"] for offer in installed().offers() if offer.available}
-    lacking = "The packages that write to a bucket are not installed (boto3 missing): " + extras.install("s3")
+    lacking = "The packages that write to a bucket are not installed (boto3 missing): " + errors.install("s3")
     assert said == {None if there else lacking}
     wanted = {"type": "s3", "url": "s3://bucket/a", "access_key": "${secret:A}", "secret_key": "${secret:B}"}
     need = requirements.of(load_task_spec({"taskType": "echo", "output": {"destination": wanted}}))
@@ -76,7 +76,7 @@ def test_kinds_that_bring_code_are_offered_where_it_may_run() -> None:
 def test_an_executor_that_cannot_be_loaded_is_named_and_the_others_work(caplog: pytest.LogCaptureFixture) -> None:
     points = [
         EntryPoint("broken", "nowhere.to.be_found:Executor", GROUP),
-        EntryPoint("echo", "tunefleet.executors.echo:EchoExecutor", GROUP),
+        EntryPoint("echo", "tunefleet.executors.data_and_echo:EchoExecutor", GROUP),
     ]
     registry = installed(points)
     broken = next(offer for offer in registry.offers() if offer.kind == "broken")
@@ -95,7 +95,7 @@ def test_an_executor_of_another_package_takes_the_place_of_ours(monkeypatch: pyt
 
     monkeypatch.setattr(sys.modules[__name__], "Own", Own, raising=False)
     theirs = EntryPoint("echo", f"{__name__}:Own", GROUP)
-    ours = EntryPoint("echo", "tunefleet.executors.echo:EchoExecutor", GROUP)
+    ours = EntryPoint("echo", "tunefleet.executors.data_and_echo:EchoExecutor", GROUP)
     for points in ([theirs, ours], [ours, theirs]):
         assert isinstance(installed(points).find("echo"), Own)
     lost = EntryPoint("echo", "nowhere.to.be_found:Executor", GROUP)
@@ -146,7 +146,7 @@ def test_a_training_runs_the_program_and_leaves_one_output(
 
 
 def test_missing_training_libraries_are_a_reason_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(needs, "find_spec", lambda name: None if name == "trl" else object())
+    monkeypatch.setattr(base, "find_spec", lambda name: None if name == "trl" else object())
     reason = sft.SftExecutor().unavailable_reason()
     assert reason is not None
     assert "trl" in reason

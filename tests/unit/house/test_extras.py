@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tunefleet import extras
+from tunefleet import errors
 
 
 @pytest.mark.parametrize(
@@ -28,13 +28,13 @@ def test_the_command_names_where_the_package_came_from(
     monkeypatch: pytest.MonkeyPatch, origin: dict[str, object] | None, requirement: str
 ) -> None:
     text = None if origin is None else json.dumps(origin)
-    monkeypatch.setattr(extras, "distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
-    assert extras.install("s3") == f"{sys.executable} -m pip install {requirement}"
+    monkeypatch.setattr(errors, "distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
+    assert errors.install("s3") == f"{sys.executable} -m pip install {requirement}"
 
 
 def test_without_a_distribution_a_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(_: str) -> None:
         raise metadata.PackageNotFoundError
 
-    monkeypatch.setattr(extras, "distribution", none)
-    assert extras.install("s3").endswith("'./tunefleet-VERSION-py3-none-any.whl[s3]'")
+    monkeypatch.setattr(errors, "distribution", none)
+    assert errors.install("s3").endswith("'./tunefleet-VERSION-py3-none-any.whl[s3]'")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tunefleet.executors.api import ApiExecutor
-from tunefleet.executors.echo import EchoExecutor
+from tunefleet.executors.data_and_echo import EchoExecutor
 from tunefleet.executors.registry import GROUP
 from tunefleet.testing.job_runner import offer_of
 

@@ -19,8 +19,7 @@ from tunefleet.orchestrator.federation.guide.chunk_files import Piece
 from tunefleet.orchestrator.federation.guide.signed_links import Signer
 from tunefleet.orchestrator.federation.participants import FederationActor, Who
 from tunefleet.orchestrator.federation.updates import uploads
-from tunefleet.schemas.federated import ADAPTER_FILE, MemberChange, UpdateCreate
-from tunefleet.schemas.federated_chunks import ClaimChunk
+from tunefleet.schemas.federated import ADAPTER_FILE, ClaimChunk, MemberChange, UpdateCreate
 
 SIGN = Signer(b"s" * 32, "https://lab.example.org", 1_900_000_000)
 DIGEST = "d" * 64

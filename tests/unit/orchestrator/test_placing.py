@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.orchestrator.lab import ECHO, TRAIN, FakeWorker, Lab
 from tunefleet.db.repositories import queue
-from tunefleet.orchestrator.scheduling import cluster_state, explain, rank, scheduler
+from tunefleet.orchestrator.scheduling import cluster_state, explain, scheduler
 from tunefleet.orchestrator.scheduling import queue as waiting
-from tunefleet.orchestrator.tasks import tasks
+from tunefleet.orchestrator.tasks import policies, tasks
 from tunefleet.orchestrator.workers import workers
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import SubmitRequest
@@ -162,10 +162,10 @@ async def test_fault_32_tags_deadlines_and_load_decide_the_order(lab: Lab) -> No
 
 
 def test_a_deadline_counts_like_waiting_and_never_moves_a_task_back() -> None:
-    assert rank.rank(1000.0, 0, due_at=1000.0 + 2 * rank.DUE_S) == 1000.0
-    assert rank.rank(1000.0, 0, due_at=1600.0) == 1600.0 - rank.DUE_S
-    assert rank.rank(1000.0, 1) == 1000.0 - rank.PRIORITY_S
-    assert 999.99 < rank.rank(1000.0, 0, load=10**9) < rank.rank(1000.0, 0, load=3) < 1000.0
+    assert policies.rank(1000.0, 0, due_at=1000.0 + 2 * policies.DUE_S) == 1000.0
+    assert policies.rank(1000.0, 0, due_at=1600.0) == 1600.0 - policies.DUE_S
+    assert policies.rank(1000.0, 1) == 1000.0 - policies.PRIORITY_S
+    assert 999.99 < policies.rank(1000.0, 0, load=10**9) < policies.rank(1000.0, 0, load=3) < 1000.0
 
 
 async def test_free_memory_and_disk_count_as_the_worker_told_them_last(lab: Lab) -> None:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tunefleet.errors import Fault, SpecError
-from tunefleet.spec import parse_workflow, suggestions
+from tunefleet.spec import parse_workflow, value_preview
 from tunefleet.spec.documents import cycle_check, dependencies, fault_messages, nodes
 from tunefleet.spec.documents.dependencies import Edge
 from tunefleet.spec.documents.pipeline import Draft
@@ -141,7 +141,7 @@ def test_names_are_guessed_for_the_first_of_many_faults(monkeypatch: pytest.Monk
     assert str(found[0].hint).startswith("did you mean first")
     assert str(found[-1].hint).startswith("there are first0, first1, ")
     assert guess.count == 20
-    assert suggestions.nearest("a" * 65, ["a" * 65]) is None
+    assert value_preview.nearest("a" * 65, ["a" * 65]) is None
 
 
 def test_a_fault_that_all_share_is_not_looked_for_in_all(monkeypatch: pytest.MonkeyPatch) -> None:

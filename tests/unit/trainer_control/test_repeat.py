@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tunefleet.trainer_control import periodic
+from tunefleet.trainer_control import files
 
 
 def test_a_failure_is_told_once_until_it_has_worked_in_between(caplog: pytest.LogCaptureFixture) -> None:
@@ -22,5 +22,5 @@ def test_a_failure_is_told_once_until_it_has_worked_in_between(caplog: pytest.Lo
         if fault is not None:
             raise fault
 
-    periodic.until(stop, 0.0, work, "The folder cannot be read", logging.getLogger("tunefleet.test"))
+    files.until(stop, 0.0, work, "The folder cannot be read", logging.getLogger("tunefleet.test"))
     assert caplog.messages == ["The folder cannot be read; trying again"] * 2

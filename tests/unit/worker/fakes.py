@@ -17,7 +17,7 @@ from typing import Any
 from tests.unit.worker.fake_server import WAIT_S, FakeServer
 from tunefleet.client.transfer import OnProgress, ignore_progress
 from tunefleet.executors.base import JobExecutor, Output
-from tunefleet.executors.echo import EchoExecutor
+from tunefleet.executors.data_and_echo import EchoExecutor
 from tunefleet.executors.registry import Registry
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.compat.task_results import ResultFile

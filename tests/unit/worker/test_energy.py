@@ -11,7 +11,7 @@ from tunefleet.runtime.gpu.info import GpuFigures
 from tunefleet.schemas.worker_link import GpuLoad
 from tunefleet.settings import WorkerSettings
 from tunefleet.worker.machine import probe
-from tunefleet.worker.machine.energy import EnergyMeter
+from tunefleet.worker.machine.probe import EnergyMeter
 
 
 def _gpus(**power_w: float | None) -> list[GpuLoad]:

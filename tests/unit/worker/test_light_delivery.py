@@ -14,7 +14,7 @@ from tests.unit.worker.fakes import Running, World
 from tunefleet.client.external.interrupt import Stop
 from tunefleet.errors import InputError
 from tunefleet.executors.base import LightExecutor
-from tunefleet.executors.echo import EchoExecutor
+from tunefleet.executors.data_and_echo import EchoExecutor
 from tunefleet.schemas.worker_link import Desired, MergedTask, Offer
 from tunefleet.worker.jobs.inline_tasks import LightTasks
 from tunefleet.worker.outbox import Outbox

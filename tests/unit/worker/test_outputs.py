@@ -13,7 +13,7 @@ import pytest
 from tests.unit.worker.fakes import Running, World
 from tunefleet.artifacts import Packing, hash_file
 from tunefleet.executors.base import Output, ResultError
-from tunefleet.executors.echo import EchoExecutor
+from tunefleet.executors.data_and_echo import EchoExecutor
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tunefleet.errors import MachineError
-from tunefleet.executors.echo import EchoExecutor
-from tunefleet.executors.needs import missing
+from tunefleet.executors.base import missing
+from tunefleet.executors.data_and_echo import EchoExecutor
 from tunefleet.executors.registry import Registry
 from tunefleet.runtime import environment
 from tunefleet.runtime.gpu.info import GpuFigures
@@ -17,7 +17,7 @@ from tunefleet.schemas.worker_link import ExecutorOffer, Offer
 from tunefleet.settings import WorkerSettings
 from tunefleet.worker import main as worker_main
 from tunefleet.worker.machine import hub, probe
-from tunefleet.worker.machine.change_detector import Noticed
+from tunefleet.worker.machine.changes import Noticed
 
 GIB = 1 << 30
 MACHINE = (

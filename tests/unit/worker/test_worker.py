@@ -14,7 +14,7 @@ import pytest
 from tests.unit.worker.fake_server import seen
 from tests.unit.worker.fakes import FakeEnd, Running, World
 from tunefleet.errors import ArtifactError, AuthError, ConflictError, InputError, MachineError
-from tunefleet.executors.echo import EchoExecutor
+from tunefleet.executors.data_and_echo import EchoExecutor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.job_folder import JobFolder, Shipped
 from tunefleet.schemas.worker_link import InputRef

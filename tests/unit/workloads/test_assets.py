@@ -7,7 +7,7 @@ import pytest
 
 from tunefleet.errors import DataError, ModelError, NotFoundError
 from tunefleet.spec import parse_workflow
-from tunefleet.spec.builtin import BUILTIN_DATASETS, BUILTIN_MODELS
+from tunefleet.spec.base import BUILTIN_DATASETS, BUILTIN_MODELS
 from tunefleet.workloads import assets
 
 EXAMPLES = ("lora_sft", "sft", "echo")

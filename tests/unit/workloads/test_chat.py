@@ -19,7 +19,7 @@ from tunefleet.errors import InputError
 from tunefleet.schemas.chat import ChatMessage, ChatPiece, ChatRequest
 from tunefleet.spec import ChatTaskSpec
 from tunefleet.spec.options.generation import InferenceSpec
-from tunefleet.workloads.chat.gpu_shares import share_of_two
+from tunefleet.workloads.chat.models import share_of_two
 from tunefleet.workloads.engine.prompt_encoder import Prompts
 from tunefleet.workloads.engine.protocol import Choice, EngineModel, Request
 from tunefleet.workloads.engine.structured_output import _grammar

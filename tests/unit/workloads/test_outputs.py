@@ -11,7 +11,7 @@ def libraries() -> None:
     global outputs
     pytest.importorskip("torch")
 
-    from tunefleet.workloads.training import outputs
+    from tunefleet.workloads.common import outputs
 
 
 pytestmark = pytest.mark.torch

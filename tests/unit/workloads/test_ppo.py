@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tunefleet.errors import DataError, InputError, ModelError, SpecError
-from tunefleet.executors.ppo import PpoExecutor
+from tunefleet.executors.alignment import PpoExecutor
 from tunefleet.spec import PpoSpec, RewardModelSpec, load_task_spec, parse_workflow
 from tunefleet.workloads import assets
 from tunefleet.workloads.ppo.setup import plan

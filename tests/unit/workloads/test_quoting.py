@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tunefleet.workloads.common.quotes import beginning, ending
+from tunefleet.workloads.common.answer_extraction import beginning, ending
 
 
 def test_a_long_text_is_cut_and_says_so() -> None:

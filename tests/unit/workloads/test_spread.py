@@ -15,14 +15,14 @@ from tunefleet.spec import TrainingTaskSpec, load_task_spec
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Hardware, KERNELS, Kernels, Setting, base_model, deepspeed, weights_loader, parse_args, supervised, torchrun
+    global Hardware, KERNELS, Kernels, Setting, base_model, deepspeed, weights_loader, parse_args, arguments, torchrun
     pytest.importorskip("torch")
 
     from torch.distributed.run import parse_args
 
     from tunefleet.workloads.common import base_model
     from tunefleet.workloads.distributed import torchrun
-    from tunefleet.workloads.training import supervised
+    from tunefleet.workloads.training import arguments
     from tunefleet.workloads.training.arguments import Setting
     from tunefleet.workloads.training.model import deepspeed, weights_loader
     from tunefleet.workloads.training.model.hardware import Hardware, Kernels
@@ -50,9 +50,9 @@ def training(**block: Any) -> TrainingTaskSpec:
 def told(monkeypatch: pytest.MonkeyPatch, spec: TrainingTaskSpec, **options: Any) -> dict[str, Any]:
     """Return what Transformers is given; it would look for the packages and devices that are not here."""
     given: dict[str, Any] = {}
-    monkeypatch.setattr(supervised, "SFTConfig", lambda **words: given.update(words))
+    monkeypatch.setattr(arguments, "SFTConfig", lambda **words: given.update(words))
     setting = Setting(Hardware("cuda"), KERNELS, Path("out"), "name", **options)
-    supervised.supervised_arguments(spec, setting)
+    arguments.supervised_arguments(spec, setting)
     return given
 
 

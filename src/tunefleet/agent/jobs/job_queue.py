@@ -8,7 +8,8 @@ import time
 from functools import partial
 from typing import Any, Final
 
-from tunefleet.agent.jobs import records, reporter_factory
+from tunefleet.agent.jobs import records
+from tunefleet.agent.jobs import reporter as reporter_factory
 from tunefleet.agent.jobs.job import AgentJob
 from tunefleet.agent.jobs.job_run import JobRun
 from tunefleet.agent.jobs.records import AgentRecord

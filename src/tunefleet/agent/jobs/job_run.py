@@ -12,20 +12,21 @@ from typing import Final
 
 from tunefleet.agent.jobs.job import AgentJob
 from tunefleet.agent.jobs.job_inputs import prepare
+from tunefleet.agent.jobs.records import AgentRecord
 from tunefleet.agent.jobs.site import Site
 from tunefleet.agent.jobs.stop_request import GRACE_S, Steering
-from tunefleet.agent.jobs.tracing import tell_end, trace_of
 from tunefleet.errors import InputError, MachineError, TunefleetError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.observability import context
+from tunefleet.observability import context, traceparent
 from tunefleet.runtime import JobHandle, new_launch_id
 from tunefleet.runtime.exit_classification import JobEnd
 from tunefleet.runtime.gpu.gpus import GpuBusyError
 from tunefleet.runtime.launch import retry
+from tunefleet.runtime.monitor.elapsed_time import Watched
 from tunefleet.runtime.monitor.guard import End, Guard
 from tunefleet.runtime.monitor.journal_audit import losses
-from tunefleet.runtime.monitor.state import Watched
+from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.job_folder import Job
 from tunefleet.schemas.training_protocol.training import JobState
 
@@ -246,3 +247,31 @@ class JobRun:
             self._job.note(state=JobState.FAILED, wish=None, completed_at=time.time(), error=error)
         except OSError:
             logger.exception("The end of job(%s) cannot be noted.", self._job.job_id)
+
+
+def placed(record: AgentRecord, asked_by: str | None, *, sends: bool) -> AgentRecord:
+    """Return the record of a job that was posted, with its place in a trace.
+
+    Args:
+        record: The job.
+        asked_by: The `traceparent` that it came with.
+        sends: Whether this agent sends spans: then a job that came without one heads a trace of its own.
+    """
+    parent = traceparent.read(asked_by)
+    if parent is None and not sends:
+        return record
+    own = traceparent.of_task(record.job_id, parent).traceparent
+    return record.model_copy(update={"traceparent": own, "asked_by": None if parent is None else parent.traceparent})
+
+
+def trace_of(site: Site, job: AgentJob) -> AttemptTrace:
+    """Return what a job's spans are told to."""
+    return AttemptTrace(job.offer(), site.spans, site.name)
+
+
+def tell_end(site: Site, job: AgentJob) -> None:
+    """Tell the whole of a job that has ended; of a claimed one the server does."""
+    record = job.record
+    if record.state.final and not record.polled:
+        error = (record.error or record.state.value) if record.state is JobState.FAILED else None
+        trace_of(site, job).whole("task", record.order, record.asked_by, error)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from tunefleet.runtime.monitor.state import Watched
+from tunefleet.runtime.monitor.elapsed_time import Watched
 from tunefleet.schemas.base import Message
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.training_protocol.training import JobState

@@ -28,8 +28,11 @@ from tenacity.stop import stop_base
 
 from tunefleet.agent.jobs.backend_sink import BackendSink, skip
 from tunefleet.agent.jobs.job import AgentJob
+from tunefleet.agent.jobs.job_run import trace_of
+from tunefleet.agent.jobs.site import Site
 from tunefleet.client.backend import BackendBusy, BackendFault, JobClient
 from tunefleet.errors import AuthError, TunefleetError, UnreachableError
+from tunefleet.executors.base import JobExecutor
 from tunefleet.runtime import JournalShipper
 from tunefleet.schemas.training_protocol.training import JobState, StatusPatch
 from tunefleet.trainer_control.files import read_json
@@ -219,3 +222,41 @@ class Reporter:
     def _mute(self, sentence: str) -> None:
         logger.error("job(%s) %s", self._job.job_id, sentence)
         self._job.note(muted=sentence)
+
+
+def reporter_for(site: Site, job: AgentJob) -> Reporter | None:
+    """Make what tells a job's backend of it; None if nobody is to be told, or all is told."""
+    record = job.record
+    if record.backend is None or record.token is None or job.told_all:
+        return None
+    client = site.backend(record.backend, record.token)
+    return Reporter(job, client, load=_load_of(site, job), before_end=_deliverer(site, job))
+
+
+def _load_of(site: Site, job: AgentJob) -> Callable[[], float | None]:
+    def load() -> float | None:
+        gpus = job.handle.job.gpus if job.handle is not None else ()
+        return site.load(gpus[0]) if gpus else None
+
+    return load
+
+
+def _deliverer(site: Site, job: AgentJob) -> Callable[[], None] | None:
+    """Return what uploads the job's outputs, for a job that our own server gave; others take no files."""
+    record = job.record
+    executor = site.registry.find(record.kind)
+    if not record.delivers or not isinstance(executor, JobExecutor):
+        return None
+
+    def deliver() -> None:
+        # Once it is through: what is tried again is one delivery.
+        began = job.record.completed_at or time.time()
+        outputs = [(output.name, output.kind, output.path) for output in executor.outputs(job.folder)]
+        client = site.backend(record.backend or "", record.token or "")
+        try:
+            client.deliver(job.job_id, outputs)
+        finally:
+            client.close()
+        trace_of(site, job).tell("deliver", began, key=str(record.attempt))
+
+    return deliver

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tunefleet.agent.translate.config_reader import Reading
-from tunefleet.agent.translate.machine import Defaults
+from tunefleet.agent.translate.config_reader import Defaults, Reading
 
 _LORA: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("r", ("r", "rank", "lora_r")),

@@ -8,15 +8,14 @@ from typing import Any, Final
 
 from tunefleet.agent.translate import data as data_block
 from tunefleet.agent.translate import model as model_block
-from tunefleet.agent.translate.config_reader import Reading
-from tunefleet.agent.translate.machine import Defaults
+from tunefleet.agent.translate.config_reader import Defaults, Reading
 from tunefleet.agent.translate.methods import PAIRS, kind_of
 from tunefleet.agent.translate.methods import method as method_of
 from tunefleet.agent.translate.training import training
 from tunefleet.errors import Fault, SpecError
 from tunefleet.spec import dump_task_spec, load_task_spec
 from tunefleet.spec.options.trainer import NAMES, OURS
-from tunefleet.spec.suggestions import nearest
+from tunefleet.spec.value_preview import nearest
 
 __all__ = ["Defaults", "Translation", "translate"]
 

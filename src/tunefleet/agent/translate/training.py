@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tunefleet.agent.translate import pairs
-from tunefleet.agent.translate.config_reader import Reading
-from tunefleet.agent.translate.machine import Defaults
+from tunefleet.agent.translate.config_reader import Defaults, Reading
 from tunefleet.agent.translate.methods import PAIRS
 
 _STRAIGHT: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (

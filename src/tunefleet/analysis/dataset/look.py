@@ -11,11 +11,10 @@ from typing import Final
 
 from tunefleet.analysis.dataset import file_reader
 from tunefleet.analysis.dataset.file_reader import Found, Limits, Unseen
-from tunefleet.analysis.dataset.messages import Message
+from tunefleet.analysis.dataset.messages import Message, RowError
 from tunefleet.analysis.dataset.notes import Notes
 from tunefleet.analysis.dataset.parts import Parts
 from tunefleet.analysis.dataset.shapes import Recognized, recognize
-from tunefleet.analysis.dataset.values import RowError
 from tunefleet.errors import DataError
 from tunefleet.schemas.datasets import DatasetLook, DatasetUse, Lengths, RowFault, RowPiece, RowShown
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tunefleet.analysis.dataset.notes import Notes, is_empty
-from tunefleet.analysis.dataset.values import RowError, kind_of
 
 Message = dict[str, Any]
 
@@ -268,3 +267,13 @@ def _weigh(message: Message, column: str, notes: Notes, row: int) -> None:
                 notes.add(f"{key!r} has no effect on messages of the {message['role']}: only answers are trained", row)
         elif not flag:
             message["weight"] = 0
+
+
+class RowError(Exception):
+    """A row is not what it should be; the message says what of it is wrong."""
+
+
+def kind_of(value: Any) -> str:
+    """Say what a value is, in words."""
+    names = {type(None): "nothing (null)", list: "a list", dict: "a mapping", bool: "true or false", str: "a text"}
+    return names.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")

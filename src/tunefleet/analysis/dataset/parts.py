@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from tunefleet.analysis.dataset.messages import (
     Message,
+    RowError,
+    kind_of,
     looks_like_messages,
     parsed,
     read_flag,
@@ -16,7 +18,6 @@ from tunefleet.analysis.dataset.messages import (
     read_tools,
 )
 from tunefleet.analysis.dataset.notes import Notes, filled, is_empty
-from tunefleet.analysis.dataset.values import RowError, kind_of
 
 SYSTEM: Final = ("system", "system_prompt")
 TOOLS: Final = "tools"

@@ -24,7 +24,7 @@ from tunefleet.analysis.dataset.parts import (
     with_tools,
 )
 from tunefleet.errors import DataError
-from tunefleet.spec.suggestions import nearest
+from tunefleet.spec.value_preview import nearest
 
 Kind = Literal[
     "alpaca", "sharegpt", "messages", "chatml", "prompt_response", "preference", "hh", "judged", "prompt", "text"

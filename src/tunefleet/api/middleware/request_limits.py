@@ -6,11 +6,12 @@ which paths are streams.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NoReturn
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -28,6 +29,7 @@ _UPLOADS: Final = re.compile(
 _ROUTINE_PATH: Final = re.compile(
     r"^/api/v1/(healthz|link/exchange|(federations/[^/]+/)?blobs/.+|tasks/[^/]+/(journal|log|metrics|chat/turns.*))$"
 )
+_STILL_S: Final = 120.0
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _HSTS: Final = "max-age=31536000"
 _CLIENT_ERROR: Final = 400
@@ -43,14 +45,23 @@ SECURITY_HEADERS: Final[dict[str, str]] = {
 """Set unless a handler has set its own."""
 
 
-class BodyTooLarge(Exception):
-    """Unwinds a handler whose request went over the limit; never leaves this module."""
+class BodyRefused(Exception):
+    """Unwinds a handler whose request went over a limit; never leaves this module.
+
+    Args:
+        answer: What is sent instead of what the handler makes of it.
+    """
+
+    def __init__(self, answer: ASGIApp) -> None:
+        super().__init__()
+        self.answer = answer
 
 
 class BodyLimit:
-    """Refuse a request body over its limit with 413, before or while it is read.
+    """Refuse a request body over its limit with 413, before or while it is read; one that stands still with 408.
 
-    A body with a `Content-Length` is refused before the app sees it; a chunked one is counted as it arrives.
+    A body with a `Content-Length` is refused before the app sees it; a chunked one is counted as it arrives. Who sends
+    half a body and no more would hold memory and the right to write an upload for as long as it likes.
 
     Args:
         app: The app behind.
@@ -79,37 +90,56 @@ class BodyLimit:
         if declared.isdecimal() and int(declared) > limit:
             await refusal(scope, receive, send)
             return
-        counted = _CountedBody(receive, send, limit)
+        watched = _WatchedBody(receive, send, limit, refusal)
         try:
-            await self._app(scope, counted.receive, counted.send)
-        except BodyTooLarge:
-            counted.exceeded = True
-        if counted.exceeded and not counted.answered:
-            await refusal(scope, receive, send)
+            await self._app(scope, watched.receive, watched.send)
+        except BodyRefused as refused:
+            watched.refusal = refused.answer
+        if watched.refusal is not None and not watched.answered:
+            await watched.refusal(scope, receive, send)
 
 
-class _CountedBody:
-    """Counts what arrives; once it is too much, nothing that the app answers is sent."""
+_TOO_SLOW: Final = problem_details.problem(
+    "body_stalled",
+    f"Nothing of the body has come for {_STILL_S:g} s.",
+    hint="Send it again; an upload goes on where it was cut.",
+    headers={"Connection": "close"},
+)
 
-    def __init__(self, receive: Receive, send: Send, limit: int) -> None:
+
+class _WatchedBody:
+    """Counts what arrives; once it is too much or nothing comes, nothing that the app answers is sent."""
+
+    def __init__(self, receive: Receive, send: Send, limit: int, too_large: ASGIApp) -> None:
         self._receive = receive
         self._send = send
         self._left = limit
-        self.exceeded = False
+        self._too_large = too_large
+        self._more = True
+        self.refusal: ASGIApp | None = None
         self.answered = False
 
     async def receive(self) -> Message:
-        message = await self._receive()
+        # After the body a receive waits until the other side hangs up, which is no silence.
+        try:
+            async with asyncio.timeout(_STILL_S if self._more else None):
+                message = await self._receive()
+        except TimeoutError:
+            self._refuse(_TOO_SLOW)
+        self._more = message["type"] == "http.request" and message.get("more_body", False)
         if message["type"] == "http.request":
             self._left -= len(message.get("body", b""))
             if self._left < 0:
-                self.exceeded = True
-                raise BodyTooLarge
+                self._refuse(self._too_large)
         return message
 
+    def _refuse(self, answer: ASGIApp) -> NoReturn:
+        self.refusal = answer
+        raise BodyRefused(answer)
+
     async def send(self, message: Message) -> None:
-        if self.exceeded and not self.answered:
-            # The framework turned BodyTooLarge into an answer of its own; the caller sends the 413 instead.
+        if self.refusal is not None and not self.answered:
+            # The framework turned BodyRefused into an answer of its own; the caller sends the refusal instead.
             return
         self.answered = True
         await self._send(message)

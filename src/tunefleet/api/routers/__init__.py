@@ -1,1 +1,22 @@
 """Routers, one file per noun; each handler checks who asks, calls one service and answers with its view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from fastapi import APIRouter, Depends
+
+from tunefleet.api.query_params import refuse_unknown
+
+API_PREFIX: Final = "/api/v1"
+
+
+def api_router(*, prefix: str = "", tags: Sequence[str] = ()) -> APIRouter:
+    """Return a router of the API; its routes have their whole path, and refuse query parameters that they do not have.
+
+    Args:
+        prefix: Of its routes, below `API_PREFIX`.
+        tags: Of its routes.
+    """
+    return APIRouter(prefix=API_PREFIX + prefix, tags=[*tags], dependencies=[Depends(refuse_unknown)])

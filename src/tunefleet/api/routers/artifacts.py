@@ -11,12 +11,12 @@ from starlette.responses import StreamingResponse
 from tunefleet.api import file_transfer, tar_stream
 from tunefleet.api.auth import CoreDep, Member, MemberOrAttempt, Reader, ReaderOrAttempt
 from tunefleet.api.query_params import Cursor, Limit
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.errors import NotFoundError
 from tunefleet.orchestrator.storage import artifacts
 from tunefleet.schemas.api import ArtifactCreate, ArtifactDetail, ArtifactView, Page
 
-router = Router(tags=["artifacts"])
+router = api_router(tags=["artifacts"])
 
 
 class ArtifactFilter(BaseModel):

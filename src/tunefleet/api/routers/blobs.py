@@ -8,14 +8,14 @@ from fastapi import Header, Path, Request, Response
 
 from tunefleet.api import file_transfer, request_bodies
 from tunefleet.api.auth import AnyAttempt, CoreDep, MemberOrAttempt, ReaderOrAttempt
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.errors import NotFoundError
 from tunefleet.orchestrator.storage import artifacts, direct_uploads
 from tunefleet.schemas.api import BlobQuery, BlobReply
 from tunefleet.schemas.direct import DirectAsk, DirectGiveUp, DirectLinks, DirectLinksAsk, DirectPlan
 from tunefleet.schemas.worker_link import Cursor
 
-router = Router(prefix="/blobs", tags=["blobs"])
+router = api_router(prefix="/blobs", tags=["blobs"])
 
 UploadName = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]

@@ -12,13 +12,14 @@ from sse_starlette import ServerSentEvent
 from tunefleet.api import request_bodies, sse
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import Cursor, Limit, names, one_of
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.lifecycle.cycle import CampaignStatus
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.campaigns import history, retries, service
 from tunefleet.orchestrator.campaigns.status import topic
 from tunefleet.orchestrator.context import Core
 from tunefleet.schemas.api import Page
+from tunefleet.schemas.base import Body
 from tunefleet.schemas.campaign import (
     CampaignApplied,
     CampaignDetail,
@@ -31,14 +32,30 @@ from tunefleet.schemas.campaign import (
     LineageView,
     ModelVersionView,
 )
-from tunefleet.schemas.campaign_apply import CampaignApply
+from tunefleet.spec.documents.campaign_document import CampaignSpec
 
-router = Router(prefix="/campaigns", tags=["campaigns"])
+router = api_router(prefix="/campaigns", tags=["campaigns"])
 
 CampaignId = Annotated[str, Path(max_length=128, description="Its name, or its id.")]
 Line = Annotated[int | None, Query(ge=0, le=2**62, description="Only what is behind this line; else the newest.")]
 Cycle = Annotated[int | None, Query(ge=0, lt=2**31, description="Only of this cycle.")]
 _LOOK_S: Final = 10.0
+
+
+CampaignName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+"""What a file calls a campaign."""
+
+
+class CampaignApply(Body):
+    """Campaigns to make or to change; those that are not named stay as they are.
+
+    Args:
+        campaigns: Name → what is wanted of it.
+        start: Let those that are paused, held or stopped go on, unless they are not `enabled`.
+    """
+
+    campaigns: dict[CampaignName, CampaignSpec] = Field(min_length=1, max_length=100)
+    start: bool = False
 
 
 class CampaignFilter(BaseModel):

@@ -14,7 +14,7 @@ from sse_starlette import ServerSentEvent
 
 from tunefleet.api import request_bodies, sse
 from tunefleet.api.auth import CoreDep, Member, OwnAttempt, Reader
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.errors import TunefleetError
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.chat import sessions
@@ -32,7 +32,7 @@ from tunefleet.schemas.chat import (
     ChatView,
 )
 
-router = Router(prefix="/tasks/{task_id}", tags=["chat"])
+router = api_router(prefix="/tasks/{task_id}", tags=["chat"])
 
 _NOBODY: Final = 499
 """The client has closed the connection; nobody reads this, but the access log has it."""

@@ -8,11 +8,11 @@ from fastapi import Query, Request
 
 from tunefleet.api import request_bodies
 from tunefleet.api.auth import CoreDep, Member, Reader
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.orchestrator.preflight import datasets
 from tunefleet.schemas.datasets import DatasetLook
 
-router = Router(tags=["artifacts"])
+router = api_router(tags=["artifacts"])
 
 Rows = Annotated[int, Query(ge=0, le=50, description="How many rows are shown.")]
 

@@ -9,13 +9,13 @@ from fastapi import Header, Query, Request, Response
 from tunefleet.api import live_stream, sse
 from tunefleet.api.auth import CoreDep, Reader
 from tunefleet.api.query_params import names
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.orchestrator.telemetry import events
 from tunefleet.orchestrator.telemetry import live_feed as live_service
 from tunefleet.orchestrator.telemetry.live_feed import Place
 from tunefleet.schemas.api import EventView
 
-router = Router(tags=["events"])
+router = api_router(tags=["events"])
 
 EventId = Annotated[int, Query(ge=0, le=2**62)]
 Kinds = Annotated[str | None, Query(description="Comma-separated; all if not given.", examples=["task.completed"])]

@@ -14,8 +14,8 @@ from sse_starlette import ServerSentEvent
 from tunefleet.api import file_transfer, request_bodies, sse
 from tunefleet.api.auth import CoreDep, Participant, Person, Reader, identify_participant
 from tunefleet.api.query_params import Cursor, Limit, names, one_of
+from tunefleet.api.routers import api_router
 from tunefleet.api.routers.blobs import Digest, UploadLength, UploadOffset
-from tunefleet.api.routing import Router
 from tunefleet.errors import NotFoundError
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.federation import event_feed, members, service, token_access, versions, views
@@ -33,11 +33,13 @@ from tunefleet.schemas.federated import (
     FederationCreated,
     FederationDetail,
     FederationState,
+    FederationToken,
     FederationView,
     MemberChange,
     MemberView,
     RollbackRequest,
     RoundView,
+    TokenReplace,
     UpdateCreate,
     UpdateState,
     UpdateTaken,
@@ -46,11 +48,10 @@ from tunefleet.schemas.federated import (
     VersionView,
     WorkerName,
 )
-from tunefleet.schemas.federated_tokens import FederationToken, TokenReplace
 from tunefleet.schemas.worker_link import Cursor as Reached
 from tunefleet.spec.options.federation_options import FederationSpec
 
-router = Router(prefix="/federations", tags=["federations"])
+router = api_router(prefix="/federations", tags=["federations"])
 
 FederationId = Annotated[str, Path(max_length=64, description="Its id, or its number.")]
 Version = Annotated[int, Path(ge=1, le=2**53)]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import Header, Request, Response
+from fastapi import APIRouter, Depends, Header, Request, Response
 
 from tunefleet.api import auth, problem_details
 from tunefleet.api.auth import Admin, CoreDep, Reader
+from tunefleet.api.query_params import refuse_unknown
 from tunefleet.api.routers.workers import set_elastic
-from tunefleet.api.routing import Router
 from tunefleet.orchestrator.compat import worker_guide
-from tunefleet.orchestrator.observability import exposition
+from tunefleet.orchestrator.observability import gauges
 from tunefleet.schemas.api import Problem
 from tunefleet.schemas.compat.worker_guide import GuideWorker, Health, Snapshot
 from tunefleet.schemas.fleet import ElasticRequest, ElasticView
 
-router = Router()
+router = APIRouter(dependencies=[Depends(refuse_unknown)])
 _PUBLIC: dict[str, Any] = {"security": []}
 _TEXTS: Final = frozenset({"*/*", "text/*", "text/plain", "application/openmetrics-text"})
 _FORMS: dict[int | str, dict[str, Any]] = {
@@ -71,5 +71,5 @@ async def metrics_of_guide(
         )
     if core.settings.metrics != "open":
         await auth.reader(request)
-    body, kind = await exposition.written(core, accept)
+    body, kind = await gauges.written(core, accept)
     return Response(body, media_type=kind)

@@ -12,15 +12,16 @@ from fastapi import Request, Response
 import tunefleet
 from tunefleet import spec
 from tunefleet.api.auth import Admin, CoreDep, Reader, identify_if_known
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.ha import servers
 from tunefleet.orchestrator.storage import prune, usage_report
 from tunefleet.schemas.api import PruneReply, PruneRequest, ServerInfo
-from tunefleet.schemas.server_info import HealthView
+from tunefleet.schemas.server_info import HealthView, PeersView, ServerView, StorageView
 from tunefleet.schemas.ui import ExampleView
 from tunefleet.spec.documents import gallery
 
-router = Router(tags=["server"])
+router = api_router(tags=["server"])
 _PUBLIC: dict[str, Any] = {"security": []}
 
 
@@ -63,3 +64,21 @@ async def list_examples(_: Reader) -> list[ExampleView]:
 async def prune_old(core: CoreDep, who: Admin, request: PruneRequest) -> PruneReply:
     """Remove workflows that ended long ago, and files that nothing refers to."""
     return await prune.run(core, request.older_than_s, request.dry_run, project=who.project)
+
+
+@router.get("/server")
+async def show_server(core: CoreDep, who: Reader) -> ServerView:
+    """Show what the server is made of: versions, database, where files are kept."""
+    return await usage_report.server(core, who)
+
+
+@router.get("/storage")
+async def show_storage(core: CoreDep, who: Reader) -> StorageView:
+    """Show how much room the server's data takes, by kind; counted anew every few seconds at most."""
+    return await usage_report.storage(core, who)
+
+
+@router.get("/servers")
+async def list_servers(core: CoreDep, who: Reader) -> PeersView:
+    """Show the servers that share the database, and which of them leads."""
+    return await servers.show(core, who)

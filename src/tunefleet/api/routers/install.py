@@ -7,15 +7,14 @@ from importlib.metadata import PackageNotFoundError
 from typing import Final
 from urllib.parse import quote
 
-from fastapi import Request
+from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, PlainTextResponse, Response
 
 from tunefleet.api import own_wheel
 from tunefleet.api.auth import CoreDep
-from tunefleet.api.routing import Router
 from tunefleet.errors import NotFoundError
 
-router = Router(include_in_schema=False)
+router = APIRouter(include_in_schema=False)
 
 PATH: Final = "/install"
 

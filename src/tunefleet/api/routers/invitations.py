@@ -8,12 +8,12 @@ from fastapi import Query, Request
 
 from tunefleet.api.auth import Admin, CoreDep, address_of
 from tunefleet.api.query_params import Cursor, Limit, names, one_of, page
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.orchestrator.workers import enrollment
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
 
-router = Router(tags=["workers"])
+router = api_router(tags=["workers"])
 
 _PUBLIC: Final[dict[str, Any]] = {"security": []}
 _STATES: Final = get_args(Literal["open", "used", "expired", "withdrawn"])

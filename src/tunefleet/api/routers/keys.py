@@ -8,13 +8,13 @@ from fastapi import Query, Request, Response
 
 from tunefleet.api.auth import Admin, CoreDep, Reader, address_of, end_session, refuse_foreign_page, set_session
 from tunefleet.api.query_params import Cursor, Limit, names, one_of, page
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.storage import usage_report
 from tunefleet.schemas.api import KeyCreate, KeyCreated, KeyView, LoginCode, Page, Role, ServerInfo
 from tunefleet.schemas.ui import SessionRequest
 
-router = Router(tags=["keys"])
+router = api_router(tags=["keys"])
 
 _PUBLIC: Final[dict[str, Any]] = {"security": []}
 _ROLES: Final = get_args(Role)

@@ -7,12 +7,12 @@ from starlette.routing import Route
 
 from tunefleet.api import request_bodies
 from tunefleet.api.auth import CoreDep, WorkerKey, core_of, require_worker
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.errors import InputError
 from tunefleet.orchestrator.workers import exchange as worker_exchange
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 
-router = Router(prefix="/link", tags=["link"])
+router = api_router(prefix="/link", tags=["link"])
 
 
 @router.post(
@@ -39,7 +39,7 @@ async def exchange(request: Request, core: CoreDep, who: WorkerKey) -> Response:
     )
 
 
-def install(app: FastAPI, prefix: str) -> None:
+def install(app: FastAPI) -> None:
     """Serve exchanges ahead of all routes, as `exchange` does.
 
     What FastAPI does around a handler (dependencies, exit stacks) takes as long as the exchange itself, and memory
@@ -47,7 +47,6 @@ def install(app: FastAPI, prefix: str) -> None:
 
     Args:
         app: The app; its routes are added after this.
-        prefix: Under which they are.
     """
 
     async def serve(request: Request) -> Response:
@@ -58,5 +57,5 @@ def install(app: FastAPI, prefix: str) -> None:
         said = await request_bodies.read(request, ExchangeRequest)
         return request_bodies.answer(await worker_exchange.exchange(core_of(request), who, said))
 
-    route = Route(f"{prefix}{router.prefix}/exchange", serve, methods=["POST"], include_in_schema=False)
+    route = Route(f"{router.prefix}/exchange", serve, methods=["POST"], include_in_schema=False)
     app.router.routes.append(route)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import names, one_of
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.scheduling import demand
 from tunefleet.orchestrator.scheduling.demand import Sort
@@ -17,7 +17,7 @@ from tunefleet.orchestrator.tasks import bulk_actions, listing
 from tunefleet.orchestrator.tasks.listing import Look
 from tunefleet.schemas.ui import ManyReply, ManyRequest, Overview, TaskCounts, TaskDemand
 
-router = Router(tags=["tasks"])
+router = api_router(tags=["tasks"])
 
 Words = Annotated[
     str | None,

@@ -9,13 +9,13 @@ from pydantic import BaseModel, Field
 
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import Cursor, Limit, names, one_of
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.campaigns import model_versions
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.campaign import ModelVersionView
 
-router = Router(prefix="/models", tags=["models"])
+router = api_router(prefix="/models", tags=["models"])
 
 Name = Annotated[str, Path(max_length=128, description="Its name: that of the campaign that makes it.")]
 Version = Annotated[int, Path(ge=1, lt=2**31)]

@@ -8,7 +8,7 @@ from fastapi import Query
 
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import Cursor, Limit, names, one_of, page
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.orchestrator.notifications import channels, history
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.notify import (
@@ -21,7 +21,7 @@ from tunefleet.schemas.notify import (
     NotificationView,
 )
 
-router = Router(prefix="/notifications", tags=["notifications"])
+router = api_router(prefix="/notifications", tags=["notifications"])
 
 _STATES: Final = get_args(NoticeState)
 States = Annotated[str | None, one_of(_STATES), Query(description=f"Of {', '.join(_STATES)}; several with commas.")]

@@ -9,17 +9,16 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 import fastapi_offline
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 
 from tunefleet.api import static_ui
 from tunefleet.api.auth import CoreDep, address_of, identify, refuse_foreign_page, set_session
-from tunefleet.api.routing import Router
 from tunefleet.errors import AuthError, TooManyError, TunefleetError
 from tunefleet.orchestrator.access import api_keys
 
-router = Router(include_in_schema=False)
+router = APIRouter(include_in_schema=False)
 
 ASSETS_PATH: Final = "/docs/assets"
 OPENAPI_PATH: Final = "/api/v1/openapi.json"

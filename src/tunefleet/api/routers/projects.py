@@ -9,12 +9,12 @@ from fastapi import Query
 
 from tunefleet.api.auth import Admin, CoreDep, Reader
 from tunefleet.api.query_params import Cursor, Limit, page
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.orchestrator.access import audit_log, projects, usage
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.projects import AuditEntry, ProjectChange, ProjectCreate, ProjectView, UsageBy, UsageView
 
-router = Router(tags=["projects"])
+router = api_router(tags=["projects"])
 
 Since = Annotated[
     datetime | None, Query(description="From this time on; without a zone: UTC.", examples=["2026-11-01T00:00:00Z"])

@@ -9,14 +9,14 @@ from fastapi import Header, Query, Request, Response
 from tunefleet.api import request_bodies, sse
 from tunefleet.api.auth import CoreDep, OwnAttempt, Reader
 from tunefleet.api.query_params import names as split_names
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.orchestrator.telemetry import ingest, logs
 from tunefleet.orchestrator.telemetry import series as series_service
 from tunefleet.schemas.api import LogView, MetricsView
 from tunefleet.schemas.ui import SeriesView
 from tunefleet.schemas.worker_link import Cursor, JournalBatch
 
-router = Router(prefix="/tasks/{task_id}", tags=["reports"])
+router = api_router(prefix="/tasks/{task_id}", tags=["reports"])
 
 Offset = Annotated[int, Query(ge=0, le=2**62)]
 

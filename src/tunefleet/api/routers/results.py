@@ -18,7 +18,7 @@ from tunefleet.api.auth import (
     reader_or_attempt,
 )
 from tunefleet.api.multipart import FilePart
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.artifacts import Intake
 from tunefleet.errors import InputError, QuotaError
 from tunefleet.orchestrator.access.permissions import Who
@@ -29,7 +29,7 @@ from tunefleet.orchestrator.storage.signed_urls import Signature, Signer
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.compat.task_results import OWN_NAMES, ResultEnvelope, ResultFiles, ResultStored
 
-router = Router(prefix="/results", tags=["results"])
+router = api_router(prefix="/results", tags=["results"])
 
 _FORM = {
     "requestBody": {

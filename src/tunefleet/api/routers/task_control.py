@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import Query
 
 from tunefleet.api.auth import CoreDep, Member, Reader
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.orchestrator.tasks import control
 from tunefleet.schemas.api import CheckpointView, CommandRequest, CommandView, ResumeRequest, StopRequest, TaskDetail
 
-router = Router(prefix="/tasks/{task_id}", tags=["steering"])
+router = api_router(prefix="/tasks/{task_id}", tags=["steering"])
 
 Wait = Annotated[float, Query(ge=0, le=control.MAX_WAIT_S, description="Hold the answer until it has its outcome.")]
 

@@ -10,8 +10,8 @@ from pydantic import Field
 from tunefleet.api import problem_details, request_bodies, v1_bodies
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import Cursor, Limit, one_of
+from tunefleet.api.routers import api_router
 from tunefleet.api.routers.listing import TaskChoice
-from tunefleet.api.routing import Router
 from tunefleet.errors import InputError, NotFoundError, SpecError
 from tunefleet.orchestrator.compat import v1_tasks as record_service
 from tunefleet.orchestrator.scheduling import explain as why_service
@@ -22,7 +22,7 @@ from tunefleet.schemas.api import CloneRequest, Page, Problem, SubmitRequest, Ta
 from tunefleet.schemas.compat.v1 import Submitted, TaskAnswer, TaskRecord
 from tunefleet.schemas.fleet import WhyView
 
-router = Router(prefix="/tasks", tags=["tasks"])
+router = api_router(prefix="/tasks", tags=["tasks"])
 
 
 class TaskFilter(TaskChoice):

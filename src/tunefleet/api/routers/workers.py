@@ -10,7 +10,7 @@ from pydantic import AwareDatetime
 from tunefleet.api import problem_details
 from tunefleet.api.auth import Admin, CoreDep, Reader
 from tunefleet.api.query_params import Cursor, Limit, one_of
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.errors import ConflictError
 from tunefleet.orchestrator.scheduling import autoscaling
 from tunefleet.orchestrator.telemetry import worker_load
@@ -18,7 +18,7 @@ from tunefleet.orchestrator.workers import cordons, worker_commands, workers
 from tunefleet.schemas.api import CommandRequest, CommandView, Page, Problem
 from tunefleet.schemas.fleet import ElasticRequest, ElasticView, WorkerHistory, WorkerView
 
-router = Router(prefix="/workers", tags=["workers"])
+router = api_router(prefix="/workers", tags=["workers"])
 
 _STATUSES: Final = get_args(WorkerView.model_fields["status"].annotation)
 Status = Annotated[

@@ -11,14 +11,14 @@ from fastapi import Header, HTTPException, Query, Request, Response
 from tunefleet.api import request_bodies
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import Cursor, Limit, one_of
-from tunefleet.api.routing import Router
+from tunefleet.api.routers import api_router
 from tunefleet.orchestrator.scheduling import explain
 from tunefleet.orchestrator.tasks import edges
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import Page, RetryRequest, SubmitRequest, ValidateReply, WorkflowDetail, WorkflowView
 from tunefleet.schemas.ui import EdgeView
 
-router = Router(prefix="/workflows", tags=["workflows"])
+router = api_router(prefix="/workflows", tags=["workflows"])
 
 _STATUSES: Final = ("running", "completed", "failed", "cancelled")
 _BODY = request_bodies.documented(request_bodies.json_of(SubmitRequest), ("application/yaml", {"type": "string"}))

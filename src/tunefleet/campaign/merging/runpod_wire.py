@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tunefleet.campaign.contract import StepFailed
 from tunefleet.errors import printable
-from tunefleet.orchestrator.credential_filter import scrub
+from tunefleet.observability.scrub import scrub
 
 QUEUED: Final = "IN_QUEUE"
 COMPLETED: Final = "COMPLETED"

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tunefleet.campaign.contract import Step
-from tunefleet.campaign.steps.data import DataStep
+from tunefleet.campaign.steps.data import DataStep, UploadStep
 from tunefleet.campaign.steps.evaluate import EvaluateStep
 from tunefleet.campaign.steps.gate import GateStep
 from tunefleet.campaign.steps.merge import MergeStep
@@ -28,7 +28,6 @@ from tunefleet.campaign.steps.record import RecordStep
 from tunefleet.campaign.steps.select import SelectStep
 from tunefleet.campaign.steps.sleep import SleepStep
 from tunefleet.campaign.steps.submit import SubmitStep
-from tunefleet.campaign.steps.upload import UploadStep
 from tunefleet.campaign.steps.wait import WaitStep
 from tunefleet.lifecycle.cycle import StepName
 

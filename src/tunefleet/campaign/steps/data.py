@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunefleet.campaign import base_model_check, data_documents, publish_targets, s3_sources, terms
-from tunefleet.campaign.contract import Later, Outcome, StepContext
+from tunefleet.campaign import base_model_check, data_documents, object_store, publish_targets, s3_sources, terms
+from tunefleet.campaign.contract import Later, Outcome, Repeatable, StepContext
 from tunefleet.campaign.position import chunk_at
-from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.campaign.task_client import Desk, result_of
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.schemas.api import ArtifactView, TaskDetail
@@ -70,3 +69,24 @@ def _file(task: TaskDetail, artifact: ArtifactView) -> dict[str, Any]:
         "digest": artifact.digest,
         "rows": int(files[artifact.name]["rows"]),
     }
+
+
+class UploadStep(Repeatable):
+    """Puts the chunk into an object store, under the name of the order, and removes what earlier orders have left."""
+
+    name = StepName.UPLOAD
+
+    async def plan(self, context: StepContext) -> Outcome:
+        """Say whether anything is uploaded."""
+        return {"needed": context.provider.fetches_from_store}
+
+    async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
+        """Upload the chunk."""
+        if not intent["needed"]:
+            return {}
+        key = context.state.order_key
+        async with object_store.opened(context) as shelf:
+            removed = await shelf.sweep(keep=key)
+            if removed:
+                await context.log(f"{removed} file(s) of earlier orders are removed from the store")
+            return {"objects": dict((await shelf.ensure(key)).objects)}

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from tunefleet.campaign import data_documents, gate
-from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, NeedsYou, Outcome, StepContext
-from tunefleet.campaign.steps.repeatable import Repeatable
+from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, NeedsYou, Outcome, Repeatable, StepContext
 from tunefleet.campaign.steps.submit import chosen_base, original
 from tunefleet.campaign.task_client import Desk, TaskFailed, digest_of, document, inputs_of, model_of, result_of
 from tunefleet.lifecycle.cycle import StepName

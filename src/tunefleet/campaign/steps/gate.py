@@ -9,9 +9,8 @@ from typing import Any, Final
 
 from tunefleet.analysis.evaluation.comparison import Difference, compare
 from tunefleet.campaign import gate
-from tunefleet.campaign.contract import Later, Outcome, StepContext
+from tunefleet.campaign.contract import Later, Outcome, Repeatable, StepContext
 from tunefleet.campaign.scratch_folder import room
-from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.campaign.task_client import result_of
 from tunefleet.errors import NotFoundError
 from tunefleet.lifecycle.cycle import StepName

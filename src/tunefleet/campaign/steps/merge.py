@@ -6,12 +6,11 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from tunefleet.campaign.budget import cost_of_merge
-from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, Outcome, StepContext
+from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, Outcome, Repeatable, StepContext
 from tunefleet.campaign.hub_models import HUB, repo_of
 from tunefleet.campaign.merging.runpod import Merging, RunPod, Waiting
 from tunefleet.campaign.merging.runpod_wire import QUEUED
 from tunefleet.campaign.steps.evaluate import of_candidate
-from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.campaign.steps.submit import chosen_base
 from tunefleet.campaign.task_client import Desk, document, inputs_of, runs_code
 from tunefleet.lifecycle.cycle import StepName

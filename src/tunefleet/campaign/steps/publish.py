@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.campaign import publish_targets
-from tunefleet.campaign.contract import Candidate, Later, Outcome, StepContext
+from tunefleet.campaign.contract import Candidate, Later, Outcome, Repeatable, StepContext
 from tunefleet.campaign.hub_models import HUB
 from tunefleet.campaign.scratch_folder import room
-from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.integrations.publishing import hub
 from tunefleet.integrations.publishing.campaign_card import Story, write_card
 from tunefleet.lifecycle.cycle import StepName

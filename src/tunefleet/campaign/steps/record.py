@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tunefleet.campaign.contract import Later, Outcome, StepContext
+from tunefleet.campaign.contract import Later, Outcome, Repeatable, StepContext
 from tunefleet.campaign.hub_models import HUB
-from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.integrations.trackers import catalog
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model_version import Stage

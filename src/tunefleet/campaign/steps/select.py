@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunefleet.campaign import gate
-from tunefleet.campaign.contract import Later, Outcome, StepContext, StepFailed
-from tunefleet.campaign.steps.repeatable import Repeatable
+from tunefleet.campaign.contract import Later, Outcome, Repeatable, StepContext, StepFailed
 from tunefleet.lifecycle.cycle import StepName
 
 

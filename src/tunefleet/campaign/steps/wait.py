@@ -8,9 +8,8 @@ from typing import Final
 
 from tunefleet.campaign import object_store, publish_targets
 from tunefleet.campaign.budget import cost_of_time
-from tunefleet.campaign.contract import Later, NeedsYou, OrderFailed, Outcome, StepContext
+from tunefleet.campaign.contract import Later, NeedsYou, OrderFailed, Outcome, Repeatable, StepContext
 from tunefleet.campaign.hub_models import told_apart
-from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.errors import UnreachableError
 from tunefleet.lifecycle.cycle import StepName
 

@@ -15,8 +15,7 @@ from tunefleet.cli.campaigns.run import run
 from tunefleet.cli.console import Json, err, print_json, say
 from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.lazy_group import add, examples
-from tunefleet.cli.options import Yes, complete_campaign, confirm
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import Yes, complete_campaign, confirm, connect
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.schemas.campaign import CampaignDetail, CampaignLine
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from tunefleet.cli.campaigns.config_file import CONFIG, Config, built_in, read
 from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import connect
 from tunefleet.errors import AuthError, InputError, UnreachableError
 from tunefleet.settings import CampaignSettings, TrackingSettings, load
 
@@ -94,7 +94,7 @@ def _outlook(
     why_not: str | None,
 ) -> Outlook:
     from tunefleet.campaign import providers, publish_targets, terms
-    from tunefleet.campaign.intervals import interval_of
+    from tunefleet.campaign.steps.sleep import interval_of
     from tunefleet.client.campaign_files import named_files
 
     made = Outlook(name, _next(spec, known))

@@ -15,7 +15,7 @@ from tunefleet.cli.campaigns.live_view import Board, board
 from tunefleet.cli.console import Json, err
 from tunefleet.cli.formatting import plural
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import connect
 from tunefleet.client import Client
 from tunefleet.errors import AuthError, UnreachableError
 from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus

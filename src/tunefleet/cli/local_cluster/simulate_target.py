@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from tunefleet.cli.local_cluster.supervisor import LocalFleet
-from tunefleet.cli.session import chosen_url
+from tunefleet.cli.options import chosen_url
 from tunefleet.client import Client
 from tunefleet.client.connection import Connection, resolve
 from tunefleet.errors import ForbiddenError, InputError

@@ -13,8 +13,7 @@ from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.id_lookup import one_task
 from tunefleet.cli.lazy_group import add, examples
 from tunefleet.cli.models import deliver as delivery
-from tunefleet.cli.options import Artifact, complete_task
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import Artifact, complete_task, connect
 from tunefleet.cli.tasks.show import artifact_table
 from tunefleet.cli.transfers import transfer_bar
 

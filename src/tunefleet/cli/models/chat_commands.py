@@ -15,8 +15,7 @@ from tunefleet.cli.console import Json, err
 from tunefleet.cli.lazy_group import examples
 from tunefleet.cli.models import terminal_chat
 from tunefleet.cli.models.chat_document import Options, document_for, looks_like_model
-from tunefleet.cli.options import complete_task
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import complete_task, connect
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.client import Client
 from tunefleet.errors import ConflictError, InputError, NotFoundError

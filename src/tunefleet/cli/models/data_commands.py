@@ -12,8 +12,7 @@ from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, facts, print_json, say, table
 from tunefleet.cli.lazy_group import add, examples
 from tunefleet.cli.models.data_try import try_
-from tunefleet.cli.options import Artifact, Yes, confirm
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import Artifact, Yes, confirm, connect
 from tunefleet.cli.tasks.show import artifact_table
 from tunefleet.cli.transfers import transfer_bar
 

@@ -10,8 +10,7 @@ import typer
 from tunefleet.cli.campaigns import views as view
 from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.lazy_group import add, examples
-from tunefleet.cli.options import Yes, complete_model, confirm
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import Yes, complete_model, confirm, connect
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.errors import InputError
 from tunefleet.integrations.publishing.targets import refuse_to_overwrite

@@ -16,11 +16,11 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from tunefleet import extras
+from tunefleet import errors
 from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, facts, out, print_json, say
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import connect
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.client.submission import read_document
 from tunefleet.errors import AuthError, InputError, MachineError, UnreachableError
@@ -104,7 +104,7 @@ def ask(program: str, arguments: list[str]) -> dict[str, Any]:
         if "No module named" in done.stderr:
             raise MachineError(
                 "The training libraries are not installed.",
-                hint=f"Install them: {extras.install('train')}",
+                hint=f"Install them: {errors.install('train')}",
                 detail=done.stderr,
             ) from None
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]

@@ -13,7 +13,7 @@ from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.id_lookup import one_task
 from tunefleet.cli.lazy_group import examples
 from tunefleet.cli.models.export import Force, Gguf, GgufType, Merged, Task, Verify, form_of, obtain
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import connect
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.client import Client
 from tunefleet.client.transfer import OnProgress, Progress

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from tunefleet.cli.server.check_result import Finding, bad, good, warning
+from tunefleet.cli.server.check_store import Finding, bad, good, warning
 from tunefleet.errors import TunefleetError
 from tunefleet.settings import ClusterSettings, load
 

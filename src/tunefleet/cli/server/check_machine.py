@@ -11,10 +11,10 @@ from typing import Final
 from tunefleet.artifacts import disk_free
 from tunefleet.certificate import opened
 from tunefleet.cli import formatting
-from tunefleet.cli.server.check_result import Finding, bad, good, warning
-from tunefleet.cli.session import chosen_url
+from tunefleet.cli.options import chosen_url
+from tunefleet.cli.server.check_store import Finding, bad, good, warning
 from tunefleet.client import Client
-from tunefleet.client.clock import ahead_s
+from tunefleet.client.connection import ahead_s
 from tunefleet.client.trust import proxy_of
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.settings import MeetingSettings, ProcessSettings, TlsSettings, load

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import secrets
 import tempfile
 from pathlib import Path
+from typing import Literal
 
-from tunefleet.cli.server.check_result import Finding, bad, good
-from tunefleet.errors import TunefleetError
+from tunefleet.artifacts import BlobStore
+from tunefleet.errors import ArtifactError, MachineError, TunefleetError
+from tunefleet.schemas.base import Message
 from tunefleet.settings import ServerSettings, load
 
 
 def artifact_store() -> Finding:
     """Check that the server's files can be written, read and removed where the settings say; leaves nothing there."""
     from tunefleet.orchestrator.storage.blob_stores import kind, open_blobs
-    from tunefleet.orchestrator.storage.store_probe import prove
 
     settings = load(ServerSettings)
     name, folder = settings.artifacts or str(settings.data_dir / "artifacts"), settings.data_dir / "artifacts"
@@ -38,3 +41,66 @@ def artifact_store() -> Finding:
     finally:
         log.disabled = level
     return good("Artifact store", f"{name} ({kind(settings)}): a file was written, read and removed")
+
+
+State = Literal["good", "warning", "bad"]
+
+
+class Finding(Message):
+    """What a check found.
+
+    Args:
+        name: What was checked.
+        state: `good`; `warning` if something will not work or not well; `bad` if Tunefleet cannot work.
+        found: In one line.
+        mend: What to do about it.
+    """
+
+    name: str
+    state: State
+    found: str
+    mend: str | None = None
+
+
+def good(name: str, found: str) -> Finding:
+    """Return a finding that needs nothing."""
+    return Finding(name=name, state="good", found=found)
+
+
+def warning(name: str, found: str, mend: str) -> Finding:
+    """Return a finding that one can live with."""
+    return Finding(name=name, state="warning", found=found, mend=mend)
+
+
+def bad(name: str, found: str, mend: str) -> Finding:
+    """Return a finding that stops Tunefleet."""
+    return Finding(name=name, state="bad", found=found, mend=mend)
+
+
+def prove(blobs: BlobStore) -> None:
+    """Write, read and remove a file of a few bytes under a digest that nothing else has; blocks.
+
+    Args:
+        blobs: The store; it is used as one that others write to, so that nothing is remembered or put off.
+
+    Raises:
+        MachineError: If it refuses one of the three, or gives back something else than it was given.
+        NotFoundError: If it does not have what was just written.
+        UnreachableError: If it does not answer.
+    """
+    blobs.others_write = True
+    body = f"tunefleet doctor {secrets.token_hex(16)}\n".encode()
+    digest = hashlib.sha256(body).hexdigest()
+    with blobs.append(digest, 0, len(body)) as upload:
+        upload.write(body)
+        upload.finish()
+    try:
+        if hashlib.sha256(blobs.read(digest)).hexdigest() != digest:
+            raise ArtifactError("A file that was just written is read with another content.")
+    finally:
+        blobs.delete(digest)
+    if blobs.has(digest):
+        raise MachineError(
+            "A file that was just written cannot be removed again.",
+            hint="Let the server's key or user delete there: what nothing refers to stays, and is paid for.",
+        )

@@ -11,23 +11,22 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import psutil
 
-from tunefleet import extras
+from tunefleet import errors
 from tunefleet.artifacts import disk_free
 from tunefleet.cli import formatting
+from tunefleet.cli.options import chosen_url
 from tunefleet.cli.server.check_clusters import ray, slurm
 from tunefleet.cli.server.check_machine import certificate, clock, home, proxy, redis, shared_memory
-from tunefleet.cli.server.check_peers import place
-from tunefleet.cli.server.check_result import Finding, bad, good, warning
-from tunefleet.cli.server.check_store import artifact_store
-from tunefleet.cli.session import chosen_url
+from tunefleet.cli.server.check_store import Finding, artifact_store, bad, good, warning
 from tunefleet.client import Client
 from tunefleet.db.engine.sqlite import fault_of
 from tunefleet.errors import StoreError, TunefleetError
 from tunefleet.runtime.envs import FAMILIES, at
+from tunefleet.schemas.server_info import PeersView
 from tunefleet.settings import ClientSettings, ServerSettings, load
 
 _TRAINING: Final = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
@@ -51,7 +50,7 @@ def training_libraries() -> Finding:
         return warning(
             "Training libraries",
             f"{', '.join(missing)} missing: this machine can run server, CLI and SDK, but no training",
-            extras.install("train"),
+            errors.install("train"),
         )
     return good("Training libraries", ", ".join(f"{name} {_version(name)}" for name in _TRAINING))
 
@@ -269,3 +268,27 @@ def findings() -> Iterator[Finding]:
         except (TunefleetError, OSError) as error:
             name = check.__name__.replace("_", " ").capitalize()
             yield bad(name, str(error), "Mend that and run `tunefleet doctor` again.")
+
+
+_MISSED_S: Final = 10.0
+"""Who leads and was silent for longer is followed by another in a moment, or cannot reach the database."""
+
+
+class Place(NamedTuple):
+    """How a server stands; `mend` says what to do if nobody leads."""
+
+    told: str
+    mend: str | None = None
+
+
+def place(view: PeersView) -> Place | None:
+    """Return how the server that was asked stands; null if it has its database to itself."""
+    if not view.shared:
+        return None
+    leader = next((each for each in view.servers if each.leads and each.silent_s <= _MISSED_S), None)
+    count = formatting.plural(len(view.servers), "server")
+    if leader is None:
+        return Place(f"of {count} none leads", "See `tunefleet servers`, and the logs of those that do not answer.")
+    if leader.this:
+        return Place(f"of {count} this one leads")
+    return Place(f"of {count} this one follows; {leader.id} on {leader.host} leads")

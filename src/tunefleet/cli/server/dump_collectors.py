@@ -17,8 +17,8 @@ import orjson
 from pydantic import BaseModel
 
 import tunefleet
+from tunefleet.cli.options import connect
 from tunefleet.cli.server.dump_redaction import data_dir, loaded
-from tunefleet.cli.session import connect
 from tunefleet.client import Client
 from tunefleet.client.call import Call
 from tunefleet.errors import TunefleetError

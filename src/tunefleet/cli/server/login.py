@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import connect
 from tunefleet.client import Client
 from tunefleet.client.connection import Connection, normalise, write_client_file
 from tunefleet.errors import AuthError

@@ -12,8 +12,7 @@ from tunefleet.cli.console import Json, cut, print_json, say, table
 from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.id_lookup import one_task
 from tunefleet.cli.lazy_group import add, examples
-from tunefleet.cli.options import Yes, complete_channel, complete_task, confirm
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import Yes, complete_channel, complete_task, confirm, connect
 from tunefleet.errors import InputError
 from tunefleet.schemas.notify import NotificationView
 from tunefleet.spec.options.notify import OCCASIONS, Occasion

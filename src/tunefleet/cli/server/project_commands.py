@@ -10,8 +10,7 @@ from rich.text import Text
 from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.lazy_group import add, examples
-from tunefleet.cli.options import Yes, confirm
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import Yes, confirm, connect
 from tunefleet.errors import InputError
 from tunefleet.schemas.projects import ProjectView
 from tunefleet.spec.options.resources import parse_memory

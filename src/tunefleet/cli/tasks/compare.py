@@ -14,8 +14,7 @@ from tunefleet.analysis.evaluation.comparison import compare as put_beside
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.id_lookup import one_task
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.options import complete_task
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import complete_task, connect
 from tunefleet.cli.tasks import results
 from tunefleet.client import Client
 from tunefleet.errors import InputError, NotFoundError

@@ -12,8 +12,7 @@ from rich.text import Text
 from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, out, print_json, say, status_text
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.options import Set, parse_sets
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import Set, connect, parse_sets
 from tunefleet.cli.tasks.dag_lanes import Row, draw
 from tunefleet.client.submission import override, read_document
 from tunefleet.spec import TaskNode, Workflow, format_memory, parse_memory, parse_workflow

@@ -13,8 +13,7 @@ from tunefleet.cli.console import Json, err, json_text, plain
 from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.id_lookup import one_task
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.options import TaskId
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import TaskId, connect
 from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.placement import LIGHT_KINDS

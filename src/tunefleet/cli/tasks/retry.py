@@ -9,8 +9,7 @@ from rich.text import Text
 
 from tunefleet.cli.console import Json, err
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.options import Set, TasksOrWorkflows, is_workflow, parse_sets
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import Set, TasksOrWorkflows, connect, is_workflow, parse_sets
 from tunefleet.cli.tasks.task_commands import report_new
 from tunefleet.errors import InputError
 from tunefleet.schemas.api import TaskView

@@ -12,8 +12,7 @@ from rich.text import Text
 from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, cut, facts, print_json, say, status_text, table
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.options import TaskOrWorkflow, is_workflow
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import TaskOrWorkflow, connect, is_workflow
 from tunefleet.cli.tasks import failure_causes, results, workflow_view
 from tunefleet.cli.tasks.task_commands import progress_text, run_time
 from tunefleet.cli.tasks.watch_loop import PLAIN_REASONS

@@ -13,8 +13,7 @@ from rich.text import Text
 from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, err, out, print_json, say, show_warnings
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.options import Set, TaskOrWorkflow, is_workflow, parse_sets
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import Set, TaskOrWorkflow, connect, is_workflow, parse_sets
 from tunefleet.cli.tasks import task_view, workflow_view
 from tunefleet.cli.tasks.task_commands import run_time
 from tunefleet.cli.tasks.unschedulable_notice import Lookout

@@ -22,10 +22,10 @@ from tunefleet.cli.options import (
     complete_task,
     complete_worker,
     confirm,
+    connect,
     is_workflow,
     parse_sets,
 )
-from tunefleet.cli.session import connect
 from tunefleet.client import Client
 from tunefleet.errors import InputError
 from tunefleet.lifecycle.task import TaskStatus

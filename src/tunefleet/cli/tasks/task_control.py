@@ -13,8 +13,7 @@ from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.id_lookup import one_task
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.options import TaskId, TaskIds, Timeout, parse_pairs
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import TaskId, TaskIds, Timeout, connect, parse_pairs
 from tunefleet.client import Client
 from tunefleet.errors import InputError
 from tunefleet.lifecycle.task import TaskStatus

@@ -11,8 +11,7 @@ import typer
 
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.options import parse_duration
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import connect, parse_duration
 from tunefleet.errors import InputError
 from tunefleet.schemas.projects import UsageBy, UsageRow
 

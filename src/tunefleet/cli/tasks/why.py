@@ -12,8 +12,7 @@ from tunefleet.cli.console import Json, cut, print_json, say, show_warnings, sta
 from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.id_lookup import one_task
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.options import TaskId
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import TaskId, connect
 from tunefleet.schemas.api import ValidateReply
 from tunefleet.schemas.fleet import TaskForecast, WhyView, WorkerVerdict
 

@@ -12,8 +12,7 @@ from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.id_lookup import one_worker
 from tunefleet.cli.lazy_group import add, examples
-from tunefleet.cli.options import WorkerId
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import WorkerId, connect
 from tunefleet.errors import InputError
 from tunefleet.schemas.api import CommandView
 from tunefleet.schemas.fleet import WorkerView

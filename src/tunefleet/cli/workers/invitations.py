@@ -10,8 +10,7 @@ from rich.text import Text
 from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.lazy_group import add, examples
-from tunefleet.cli.options import Yes, confirm, parse_duration
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import Yes, confirm, connect, parse_duration
 
 _STYLES = {"open": "good", "used": "", "expired": "dim", "withdrawn": "bad"}
 

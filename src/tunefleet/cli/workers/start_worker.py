@@ -10,7 +10,7 @@ import typer
 from tunefleet.cli.console import Json
 from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.session import chosen_url
+from tunefleet.cli.options import chosen_url
 from tunefleet.cli.workers import cluster_nodes
 from tunefleet.cli.workers.cluster_nodes import POOL, Pool
 from tunefleet.integrations.clusters.factory import Engine

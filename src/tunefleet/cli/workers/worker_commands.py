@@ -9,8 +9,7 @@ from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, cut, facts, print_json, say, status_text, table
 from tunefleet.cli.id_lookup import one_worker
 from tunefleet.cli.lazy_group import add, examples
-from tunefleet.cli.options import WorkerId, Yes, confirm
-from tunefleet.cli.session import connect
+from tunefleet.cli.options import WorkerId, Yes, confirm, connect
 from tunefleet.cli.workers import administration, invitations
 from tunefleet.schemas.fleet import WorkerView
 from tunefleet.schemas.worker_link import Gpu, GpuLoad, Load

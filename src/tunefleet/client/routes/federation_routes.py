@@ -15,16 +15,17 @@ from tunefleet.schemas.api import Page
 from tunefleet.schemas.federated import (
     FederationCreated,
     FederationDetail,
+    FederationToken,
     FederationView,
     MemberChange,
     MemberView,
     RollbackRequest,
     RoundView,
+    TokenReplace,
     UpdateView,
     VersionDetail,
     VersionView,
 )
-from tunefleet.schemas.federated_tokens import FederationToken, TokenReplace
 
 if TYPE_CHECKING:
     from tunefleet.spec.options.federation_options import FederationSpec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from tunefleet.client.call import Call, Sink, model, nothing, path
@@ -41,6 +41,7 @@ from tunefleet.schemas.api import (
     WorkflowView,
 )
 from tunefleet.schemas.compat.task_results import ResultEnvelope, ResultFiles
+from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
 from tunefleet.schemas.fleet import ElasticRequest, ElasticView, WhyView, WorkerView
 from tunefleet.schemas.server_info import PeersView, ServerView, StorageView
 from tunefleet.schemas.worker_link import Cursor, JournalBatch
@@ -470,3 +471,32 @@ def storage() -> Call[StorageView]:
 def servers() -> Call[PeersView]:
     """List the servers that share the database."""
     return Call("GET", "/servers", model(PeersView))
+
+
+def invite(
+    worker_id: str | None = None,
+    *,
+    tags: Sequence[str] | None = None,
+    owner: str | None = None,
+    expires_s: float = 3600.0,
+) -> Call[InvitationCreated]:
+    """Invite a machine to join as a worker, once; the token is in this answer and nowhere else."""
+    body = InvitationCreate(
+        worker_id=worker_id, tags=None if tags is None else tuple(tags), owner=owner, expires_s=expires_s
+    )
+    return Call("POST", "/invitations", model(InvitationCreated), body=body, repeatable=False)
+
+
+def list_invitations(*, limit: int = 100, cursor: str | None = None) -> Call[Page[InvitationView]]:
+    """Return a page of invitations, newest first, without their tokens."""
+    return Call("GET", "/invitations", model(Page[InvitationView]), {"limit": limit, "cursor": cursor})
+
+
+def withdraw(invitation_id: str) -> Call[None]:
+    """Withdraw an invitation that nobody has used."""
+    return Call("DELETE", path("invitations", invitation_id), nothing)
+
+
+def join(request: JoinRequest) -> Call[JoinReply]:
+    """Exchange an invitation's token for a worker's key; asking again does no harm."""
+    return Call("POST", "/join", model(JoinReply), body=request)

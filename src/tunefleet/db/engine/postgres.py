@@ -13,7 +13,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from tunefleet import extras
+from tunefleet import errors
 from tunefleet.db.engine import migrate
 from tunefleet.db.engine.postgres_support import cannot_be_used
 from tunefleet.db.engine.postgres_support import install as install_text
@@ -70,7 +70,7 @@ def address(target: str) -> URL:
     except ImportError as error:
         raise StoreError(
             "A PostgreSQL database needs the package psycopg.",
-            hint=f"Install it: {extras.install('postgres')}",
+            hint=f"Install it: {errors.install('postgres')}",
             detail=repr(error),
         ) from error
     return url

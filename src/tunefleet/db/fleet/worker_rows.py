@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, text, update
 
+from tunefleet.db.engine.bulk import Bulk
 from tunefleet.db.engine.writer import wake
-from tunefleet.db.fleet import worker_loads
 from tunefleet.db.repositories import controls, discards
 from tunefleet.db.rows import WorkerRow
 from tunefleet.db.tables.core import cordons, workers
+from tunefleet.db.tables.fleet import worker_loads
 
 NO_SESSION: Final = ""
 """The session of a worker that has left: that of no process."""
@@ -88,6 +89,33 @@ def remove(connection: Connection, worker_id: str) -> None:
     connection.execute(delete(workers).where(workers.c.id == worker_id))
     connection.execute(delete(cordons).where(cordons.c.worker_id == worker_id))
     controls.forget(connection, worker_id)
-    worker_loads.forget_worker(connection, worker_id)
+    forget_worker(connection, worker_id)
     discards.forget_worker(connection, worker_id)
     wake(connection, "fleet")
+
+
+# Both databases understand this, and SQLAlchemy has a word for it in each one's dialect only.
+_NEW = "INSERT INTO worker_loads (worker_id, at, body) VALUES (:worker_id, :at, :body) ON CONFLICT DO NOTHING"
+_INSERT = Bulk(text(_NEW), ["worker_id", "at", "body"])
+
+
+def add(connection: Connection, rows: Sequence[tuple[str, float, str]]) -> None:
+    """Store what workers told: id, unix time, JSON."""
+    _INSERT.run(connection, rows)
+
+
+def between(connection: Connection, worker_id: str, since: float, until: float) -> list[tuple[float, str]]:
+    """Return what a worker told in a span of time, oldest first: unix time and JSON."""
+    at = worker_loads.c.at
+    query = select(at, worker_loads.c.body).where(worker_loads.c.worker_id == worker_id, at >= since, at <= until)
+    return [(row.at, row.body) for row in connection.execute(query.order_by(at))]
+
+
+def forget_before(connection: Connection, at: float) -> None:
+    """Forget what is older."""
+    connection.execute(delete(worker_loads).where(worker_loads.c.at < at))
+
+
+def forget_worker(connection: Connection, worker_id: str) -> None:
+    """Forget what a removed worker told."""
+    connection.execute(delete(worker_loads).where(worker_loads.c.worker_id == worker_id))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tunefleet.federation.aggregation.clipping import kept_of_factors, kept_of_products, lengths
 from tunefleet.federation.aggregation.report import LayerReport
 from tunefleet.federation.aggregation.sources import Source, common_dtype
-from tunefleet.federation.aggregation.weights import weights
 from tunefleet.spec.options.federation_options import StrategySpec
 
 Shapes = dict[str, tuple[str, tuple[int, ...]]]
@@ -83,3 +83,19 @@ class Making:
         if self.previous is None and self.sources[0].parts.whole:
             self.notes.append("Layers that are trained whole are not shortened before there is a global adapter.")
         return kept
+
+
+def weights(sources: Sequence[Source], spec: StrategySpec) -> list[float]:
+    """Return each update's weight; they sum to one over what is there.
+
+    Args:
+        sources: The updates.
+        spec: Whether examples count, and how many at most.
+    """
+    if spec.weighting == "examples":
+        most = spec.max_examples or math.inf
+        counts = [float(min(source.num_examples, most)) for source in sources]
+    else:
+        counts = [1.0] * len(sources)
+    total = math.fsum(counts)
+    return [count / total for count in counts]

@@ -17,8 +17,7 @@ from tunefleet.federation.aggregation.blocks import BLOCK, spans
 from tunefleet.federation.aggregation.distances import squared_norms_and_distances
 from tunefleet.federation.aggregation.sources import Source
 from tunefleet.federation.aggregation.stacks import Piece, Stack
-from tunefleet.federation.buffers import Room
-from tunefleet.federation.floats import Wide
+from tunefleet.federation.floats import Room, Wide
 
 _HALVINGS: Final = 60
 

@@ -13,8 +13,7 @@ import numpy as np
 from tunefleet.federation.aggregation.blocks import BLOCK, spans
 from tunefleet.federation.aggregation.sources import Source
 from tunefleet.federation.aggregation.stacks import stack_of
-from tunefleet.federation.buffers import Room
-from tunefleet.federation.floats import Wide
+from tunefleet.federation.floats import Room, Wide
 
 
 def squared_norms_and_distances(sources: Sequence[Source]) -> tuple[Wide, Wide]:

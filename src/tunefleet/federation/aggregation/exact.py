@@ -26,8 +26,7 @@ from tunefleet.federation.aggregation.report import LayerReport
 from tunefleet.federation.aggregation.sources import Source
 from tunefleet.federation.aggregation.stacks import Stack, stack_of
 from tunefleet.federation.aggregation.truncate import Truncated, truncate
-from tunefleet.federation.buffers import Room
-from tunefleet.federation.floats import Array, Wide
+from tunefleet.federation.floats import Array, Room, Wide
 from tunefleet.federation.layers import Layer
 from tunefleet.federation.safetensors_writer import AdapterWriter
 

@@ -11,10 +11,9 @@ import numpy as np
 
 from tunefleet.errors import InputError
 from tunefleet.federation.aggregation.report import LayerReport, Report
-from tunefleet.federation.aggregation.sources import opened
+from tunefleet.federation.aggregation.sources import Update, opened, update_in
 from tunefleet.federation.aggregation.stacks import stack_of
-from tunefleet.federation.buffers import Room
-from tunefleet.federation.update import Update, update_in
+from tunefleet.federation.floats import Room
 from tunefleet.spec.options.federation_options import StrategyName, StrategySpec
 
 _MEANS_OF_FACTORS: Final[frozenset[StrategyName]] = frozenset({"fedavg", "fedprox"})

@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from tunefleet.errors import AdapterRefused, InputError
-from tunefleet.federation.adapter import AdapterConfig, AdapterFile
+from tunefleet.federation.adapter import CONFIG, TENSORS, AdapterConfig, AdapterFile, read_config
 from tunefleet.federation.header import TensorInfo
 from tunefleet.federation.layers import Layer, Parts, parts_of
-from tunefleet.federation.update import Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +157,34 @@ def comparable(source: Source, like: Source) -> dict[str, Ingredient]:
 
 def _ratio(layer: Layer, like: Layer) -> float:
     return 1.0 if layer.scale == like.scale else layer.scale / like.scale
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One adapter.
+
+    Args:
+        worker: Who made it; names in one average differ.
+        path: Its `adapter_model.safetensors`.
+        config: What its `adapter_config.json` says.
+        num_examples: Rows that it was trained on since the version before.
+    """
+
+    worker: str
+    path: Path
+    config: AdapterConfig
+    num_examples: int = 1
+
+
+def update_in(folder: Path, *, worker: str = "global", num_examples: int = 1) -> Update:
+    """Return the adapter that `save_pretrained` left in a folder.
+
+    Args:
+        folder: It has `adapter_model.safetensors` and `adapter_config.json`.
+        worker: Who made it.
+        num_examples: Rows that it was trained on.
+
+    Raises:
+        AdapterRefused: If its config is refused.
+    """
+    return Update(worker, folder / TENSORS, read_config((folder / CONFIG).read_bytes()), num_examples)

@@ -16,8 +16,7 @@ import numpy as np
 from tunefleet.errors import AdapterRefused, InputError
 from tunefleet.federation.adapter import AdapterFile
 from tunefleet.federation.aggregation.sources import Source
-from tunefleet.federation.buffers import Room
-from tunefleet.federation.floats import Array, Wide
+from tunefleet.federation.floats import Array, Room, Wide
 from tunefleet.federation.layers import Layer
 
 _MAX_BYTES: Final = 16 << 20

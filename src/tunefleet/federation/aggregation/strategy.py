@@ -13,8 +13,7 @@ from tunefleet.federation.aggregation.averaging_job import Making
 from tunefleet.federation.aggregation.exact import Terms
 from tunefleet.federation.aggregation.linear import recipe
 from tunefleet.federation.aggregation.report import Report
-from tunefleet.federation.aggregation.sources import opened
-from tunefleet.federation.update import Update
+from tunefleet.federation.aggregation.sources import Update, opened
 from tunefleet.spec.options.federation_options import StrategyName, StrategySpec
 
 _RULES: Final[Mapping[StrategyName, Callable[[Making], AdapterConfig]]] = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,6 @@ from tunefleet.errors import (
     UnreachableError,
 )
 from tunefleet.integrations.publishing.hub import packages
-from tunefleet.integrations.publishing.stale import stale
 from tunefleet.settings import PublishSettings, is_dotenvs
 from tunefleet.spec.base import BUCKET_URL
 
@@ -283,3 +283,23 @@ def refuse_to_overwrite(folder: Path, *, force: bool) -> None:
         raise ConflictError(f"{folder} is a file.", hint="Name a folder.")
     if not force and folder.is_dir() and any(folder.iterdir()):
         raise ConflictError(f"{folder} is not empty.", hint="Name another folder, or write into it with --force.")
+
+
+_WEIGHTS: Final = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
+
+
+def stale(there: Iterable[str], new: Collection[str]) -> list[str]:
+    """Return the files of a place that are weights of an earlier model; whatever else lies there stays.
+
+    Args:
+        there: Paths below the place.
+        new: Paths of what is published.
+    """
+    if not _weights(new):
+        return []
+    return [name for name in _weights(there) if name not in new]
+
+
+def _weights(names: Iterable[str]) -> list[str]:
+    # Only at the root: what lies in folders is another model, such as a checkpoint.
+    return sorted(name for name in names if "/" not in name and any(fnmatchcase(name, each) for each in _WEIGHTS))

@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Final
 
-from tunefleet import extras
+from tunefleet import errors
 from tunefleet.errors import InputError, MachineError, TunefleetError
 from tunefleet.integrations.trackers.contract import Tracker
 from tunefleet.settings import TrackingSettings
@@ -111,7 +111,7 @@ def check(name: str, settings: TrackingSettings) -> Tracker:
         raise InputError(f"The tracker {name} cannot be used: {fault}", hint=_WITHOUT)
     if name in _OURS and not _replaced(name) and find_spec(name) is None:
         raise MachineError(
-            f"The tracker {name} is not installed.", hint=f"Run `{extras.install('trackers')}`. {_WITHOUT}"
+            f"The tracker {name} is not installed.", hint=f"Run `{errors.install('trackers')}`. {_WITHOUT}"
         )
     return found
 

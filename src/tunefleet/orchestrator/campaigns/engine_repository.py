@@ -23,6 +23,7 @@ from tunefleet.db.campaigns.cycles import CycleRow
 from tunefleet.db.campaigns.spend import SpendRow
 from tunefleet.errors import NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus
+from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.campaigns import backwards, cycles, engine_token, model_registry, step_progress
 from tunefleet.orchestrator.campaigns.cycle_state import (
     DAY_S,
@@ -38,7 +39,6 @@ from tunefleet.orchestrator.campaigns.cycle_state import (
 from tunefleet.orchestrator.campaigns.status import ACTIVE, TOPIC, await_person, same_reason, tell, topic
 from tunefleet.orchestrator.campaigns.step_progress import Activity
 from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.credential_filter import scrub
 from tunefleet.orchestrator.notifications.messages import spell_until
 
 __all__ = ["LEASE_S", "RENEW_S", "TOPIC", "Book", "Level"]

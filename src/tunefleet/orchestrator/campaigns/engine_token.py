@@ -16,7 +16,7 @@ from tunefleet.errors import AuthError
 from tunefleet.orchestrator.access.api_keys import SHARED_TOKEN, refuse_archived
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.signatures import seal
+from tunefleet.orchestrator.ids import seal
 
 PREFIX: Final = "camp-"
 _MAC_DIGITS: Final = 32

@@ -14,11 +14,11 @@ from tunefleet.db.campaigns import cycles as cycle_rows
 from tunefleet.db.campaigns.campaigns import LineRow
 from tunefleet.db.campaigns.tracking_outbox import TrackingRow
 from tunefleet.lifecycle.cycle import StepName
+from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.campaigns import cycles
 from tunefleet.orchestrator.campaigns.cycle_state import CycleState, Unreadable
 from tunefleet.orchestrator.campaigns.status import parsed, topic
 from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.credential_filter import scrub
 
 FIRST_PAUSE_S: Final = 60.0
 MAX_PAUSE_S: Final = 3600.0

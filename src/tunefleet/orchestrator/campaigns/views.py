@@ -15,10 +15,10 @@ from tunefleet.db.campaigns.models import ModelRow
 from tunefleet.db.campaigns.tracking_outbox import TrackingRow
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
 from tunefleet.lifecycle.model_version import Stage
+from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.campaigns import step_progress
 from tunefleet.orchestrator.campaigns.cycles import kept_of
 from tunefleet.orchestrator.campaigns.status import readable
-from tunefleet.orchestrator.credential_filter import scrub
 from tunefleet.orchestrator.views import maybe_moment, moment
 from tunefleet.schemas.campaign import (
     CampaignDetail,

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from tunefleet.db import DEFAULT_PROJECT
 from tunefleet.errors import AuthError, ForbiddenError, InputError, NotFoundError
 from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
-from tunefleet.orchestrator.signatures import seal
+from tunefleet.orchestrator.ids import seal
 from tunefleet.schemas.federated import WorkerName
 
 PREFIX: Final = "fed-"

@@ -20,7 +20,7 @@ from tunefleet.orchestrator.federation.participants import (
 )
 from tunefleet.orchestrator.federation.status import find, spec_of, tell
 from tunefleet.orchestrator.views import maybe_moment
-from tunefleet.schemas.federated_tokens import FederationToken
+from tunefleet.schemas.federated import FederationToken
 
 
 async def authenticate(core: Core, token: str) -> FederationActor:

@@ -16,7 +16,7 @@ from tunefleet.db.repositories import attempts, journal, shards, tasks, workflow
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.orchestrator.credential_filter import scrub
+from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.notifications.messages import Happening, campaign_text, worker_text
 from tunefleet.orchestrator.views import moment
 from tunefleet.schemas.notify import Told, ToldCampaign, ToldTask, ToldWorkflow

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from tunefleet.client.external.ssrf_guard import Reach, addresses_of
 from tunefleet.client.external.webhook import post
 from tunefleet.errors import ForbiddenError, InputError, MachineError, TunefleetError, UnreachableError
-from tunefleet.orchestrator.credential_filter import scrub
+from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.notifications import formats
 from tunefleet.schemas.notify import Told
 from tunefleet.settings import ServerSettings

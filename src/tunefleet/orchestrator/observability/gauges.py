@@ -13,12 +13,14 @@ from typing import Any, Final
 
 import orjson
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tunefleet.db import Connection
 from tunefleet.db.engine import statistics
 from tunefleet.db.fleet import worker_rows as workers
+from tunefleet.errors import NotFoundError
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.observability.counters import OTHER, Bounded
 from tunefleet.orchestrator.scheduling import cluster_state
@@ -239,3 +241,23 @@ def _answering(core: Core) -> frozenset[str]:
 
 def _gauge(name: str, help_: str, labels: list[str]) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, help_, labels=labels)
+
+
+async def written(core: Core, accept: str) -> tuple[bytes, str]:
+    """Return the figures of this moment, and their content type.
+
+    Args:
+        core: The server.
+        accept: What the asker takes: OpenMetrics, or the text that came before it.
+
+    Raises:
+        NotFoundError: If nothing is counted here.
+    """
+    if core.meters is None:
+        raise NotFoundError(
+            "This server counts nothing.", hint="Its operator has set TUNEFLEET_METRICS=off; leave that variable out."
+        )
+    await core.state(Gauges).refresh(core)
+    encode, kind = choose_encoder(accept)
+    # A thousand series are some milliseconds of pure Python.
+    return await asyncio.to_thread(encode, core.meters.registry), kind

@@ -15,7 +15,7 @@ import orjson
 from tunefleet.client.external import hub_config
 from tunefleet.errors import TunefleetError
 from tunefleet.settings.server import ServerSettings
-from tunefleet.spec.builtin import BUILTIN_PREFIX
+from tunefleet.spec.base import BUILTIN_PREFIX
 
 _BUILTIN: Final = "workloads/assets/models"
 _NAME: Final = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")

@@ -14,8 +14,8 @@ from tunefleet.db import Connection, wake
 from tunefleet.db.repositories import attempts, tasks
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.access import gpu_usage
-from tunefleet.orchestrator.credential_filter import scrub
 from tunefleet.orchestrator.tasks import unreported_ends
 from tunefleet.orchestrator.tasks.verdicts import reason_of
 from tunefleet.schemas.worker_link import Finish

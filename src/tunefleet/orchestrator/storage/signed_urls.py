@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from tunefleet.errors import ForbiddenError
-from tunefleet.orchestrator.signatures import seal
+from tunefleet.orchestrator.ids import seal
 
 PREFIX: Final = "/api/v1/results"
 

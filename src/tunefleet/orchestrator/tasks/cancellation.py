@@ -9,7 +9,7 @@ from tunefleet.db.repositories import attempts
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.scheduling.cluster_state import Presences
-from tunefleet.orchestrator.tasks import attempt_revocation, sharding_causes, unreported_ends
+from tunefleet.orchestrator.tasks import commands, sharding_causes, unreported_ends
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 
 
@@ -20,7 +20,7 @@ def cancel(connection: Connection, rows: Sequence[TaskRow], here: Presences) -> 
     now, and its token is void: who was given up cannot overwrite the outcome.
     """
     asked = [row for row in rows if row.status == "running" and row.worker_id in here.limits]
-    attempt_revocation.ask(connection, asked, here.now)
+    commands.ask(connection, asked, here.now)
     end(connection, [row for row in rows if row not in asked], here.now)
 
 
@@ -32,7 +32,7 @@ def end(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
         reason, error = stopped.get(row.seq, (TaskReason.CANCELLED_BY_USER, None))
         moves.append(Move(row, reason, changes={"error": error}))
     for reason in dict.fromkeys(move.reason for move in moves):
-        attempt_revocation.void(connection, [move.task for move in moves if move.reason is reason], reason, now)
+        commands.void(connection, [move.task for move in moves if move.reason is reason], reason, now)
     _part_with(connection, rows, now)
     switch(connection, moves, now)
 

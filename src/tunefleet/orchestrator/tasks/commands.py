@@ -11,10 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import orjson
 
 from tunefleet.db import Connection, wake
-from tunefleet.db.repositories import commands, events, tasks
+from tunefleet.db.repositories import attempts, commands, events, tasks
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import AttemptRow, CommandRow, TaskRow
-from tunefleet.orchestrator.credential_filter import scrub
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.observability.scrub import scrub
+from tunefleet.orchestrator.access import gpu_usage
 from tunefleet.orchestrator.ids import attempt_token
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.worker_link import Command, CommandOutcome, pause_id
@@ -175,3 +177,25 @@ def _tell(connection: Connection, row: CommandRow, task: TaskRow | None, now: fl
         events.append(connection, [Event(kind, now, worker_id=row.worker_id, data=told)])
     else:
         events.append(connection, [events.of_task(task, kind, now, told)])
+
+
+def void(connection: Connection, rows: Sequence[TaskRow], reason: TaskReason, now: float) -> None:
+    """Void the attempts of tasks that are about to be cancelled: who was given up cannot overwrite the outcome."""
+    held = attempts.by_ids(connection, [row.attempt_id for row in rows if row.attempt_id])
+    gangs = attempts.of_gangs(connection, [row.id for row in held.values() if row.gang_of is not None])
+    held |= {node.id: node for nodes in gangs.values() for node in nodes}
+    gone = [a._replace(state="void", reason=reason.value, finished_at=now) for a in held.values() if a.open]
+    attempts.store(connection, gone)
+    gpu_usage.ended(connection, gone, {row.id: row for row in rows})
+    close(connection, held.values(), "the task was cancelled.", now)
+    wake(connection, "placement", *(f"worker:{row.worker_id}" for row in rows if row.worker_id))
+    wake(connection, *(f"worker:{node.worker_id}" for node in gone if node.member))
+
+
+def ask(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
+    """Ask the workers of running tasks to cancel them; they report it at the end of the step."""
+    for row in rows:
+        if row.desired != "cancel":
+            tasks.desire(connection, row.id, "cancel")
+            events.append(connection, [events.of_task(row, "task.cancelling", now, {})])
+        wake(connection, f"worker:{row.worker_id}", f"task:{row.id}")

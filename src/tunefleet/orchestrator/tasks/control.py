@@ -32,7 +32,7 @@ from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import CheckpointView, CommandRequest, CommandView, TaskDetail
 from tunefleet.schemas.control import ControlCommand, SetData
 from tunefleet.schemas.worker_link import pause_id
-from tunefleet.spec.suggestions import nearest
+from tunefleet.spec.value_preview import nearest
 
 MAX_WAIT_S: Final = 30.0
 """How long a question for a command's outcome is held open at most."""

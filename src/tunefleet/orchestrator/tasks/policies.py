@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from tunefleet.db import Connection
 from tunefleet.db.repositories import tasks
 from tunefleet.errors import SpecError
-from tunefleet.orchestrator.scheduling.rank import rank
 from tunefleet.orchestrator.tasks import requirements
 from tunefleet.placement import LIGHT_KINDS, Requirement, only
 from tunefleet.spec import BaseTaskSpec, TaskNode, load_task_spec
@@ -97,3 +96,31 @@ def _refers(value: Any) -> bool:
 def store(connection: Connection, need: Requirement) -> None:
     """Store what a task needs, unless a task with the same needs was there before."""
     tasks.add_requirement(connection, need.key, need.dump())
+
+
+PRIORITY_S: Final = 600.0
+"""How many seconds of waiting one point of priority is worth."""
+DUE_S: Final = 3600.0
+"""Tasks without a deadline are treated as if they were due so long after they were queued."""
+_LOAD_S: Final = 1e-6
+_MAX_LOAD: Final = 1000
+
+
+def rank(queued_at: float, priority: int, load: int = 0, due_at: float | None = None) -> float:
+    """Return a task's place in the queue; lower goes first.
+
+        rank = min(queued_at, due_at − 3600) − 600·priority − load/1,000,000
+
+    All tasks age alike, so that priority and waiting make up one number that never changes. A task that is due counts
+    as queued an hour before that moment, if that is earlier than it was: of those the one with the nearest deadline
+    goes first, as if every other task were due an hour after it was queued. Load decides only between those that are
+    queued at the same moment: the heavier goes first, so that the long ones do not come last.
+
+    Args:
+        queued_at: Unix time.
+        priority: Of the task.
+        load: How heavy it is, in any unit; what is above 1000 counts as 1000.
+        due_at: Unix time at which it should be done; null if nobody said.
+    """
+    since = queued_at if due_at is None else min(queued_at, due_at - DUE_S)
+    return since - priority * PRIORITY_S - min(load, _MAX_LOAD) * _LOAD_S

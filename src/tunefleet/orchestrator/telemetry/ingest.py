@@ -19,9 +19,9 @@ from tunefleet.db import Connection, wake
 from tunefleet.db.repositories import attempts, events, journal, tasks
 from tunefleet.db.rows import LaunchRow
 from tunefleet.errors import ConflictError, InputError, OffsetConflict
+from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.access.permissions import AttemptActor
 from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.credential_filter import scrub
 from tunefleet.orchestrator.telemetry import journal_limits, point_retention
 from tunefleet.orchestrator.telemetry.journal_limits import JournalUsage
 from tunefleet.orchestrator.views import LAST_SECOND, read_progress

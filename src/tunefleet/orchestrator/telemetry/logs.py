@@ -9,9 +9,9 @@ from tunefleet.db.repositories import attempts, logs
 from tunefleet.db.repositories.logs import StreamRow
 from tunefleet.errors import OffsetConflict
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.observability.scrub import scrub_bytes
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_read
 from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.credential_filter import scrub_bytes
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.telemetry.ingest import refuse_ended
 from tunefleet.schemas.api import LogView

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from tunefleet.db import Connection
-from tunefleet.db.fleet import worker_loads
+from tunefleet.db.fleet import worker_rows
 from tunefleet.orchestrator.access import gpu_usage
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import Core
@@ -32,10 +32,10 @@ async def flush(core: Core) -> None:
     rows = [(worker_id, at, load.model_dump_json(exclude_none=True)) for worker_id, (at, load) in told.items()]
 
     def operation(connection: Connection) -> None:
-        worker_loads.add(connection, rows)
+        worker_rows.add(connection, rows)
         gpu_usage.note_power(connection, told)
         if forget:
-            worker_loads.forget_before(connection, now - KEPT_S)
+            worker_rows.forget_before(connection, now - KEPT_S)
 
     await core.write(operation)
 
@@ -60,7 +60,7 @@ async def history(
     start, end = since if since is not None else 0.0, until if until is not None else math.inf
 
     def operation(connection: Connection) -> WorkerHistory:
-        rows = worker_loads.between(connection, id_, start, min(end, 1e12))
+        rows = worker_rows.between(connection, id_, start, min(end, 1e12))
         every = -(-len(rows) // most) if rows else 1
         # Counted from the newest, so that this one is always there.
         shown = rows[::-1][::every][::-1]

@@ -17,7 +17,7 @@ from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.training_protocol import failure_analysis
-from tunefleet.orchestrator.training_protocol.vocabulary import settings_of, state_of
+from tunefleet.orchestrator.training_protocol.job_status import settings_of, state_of
 from tunefleet.orchestrator.views import maybe_moment
 from tunefleet.schemas.training_protocol.failures import ErrorItem, FailureAnalysis, JobErrors
 

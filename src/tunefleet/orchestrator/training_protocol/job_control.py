@@ -25,7 +25,7 @@ from tunefleet.orchestrator.tasks.inputs import NAMED_POINTER
 from tunefleet.orchestrator.tasks.resume import FromStep
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.training_protocol import agents, registered_jobs
-from tunefleet.orchestrator.training_protocol.vocabulary import settings_of, state_of
+from tunefleet.orchestrator.training_protocol.job_status import settings_of, state_of
 from tunefleet.orchestrator.views import moment
 from tunefleet.orchestrator.workflows import workflows as workflow_verbs
 from tunefleet.orchestrator.workflows.submission import Submission

@@ -8,9 +8,9 @@ from typing import Final
 from tunefleet.db import Connection, wake
 from tunefleet.db.repositories import logs, training_protocol
 from tunefleet.errors import OffsetConflict
+from tunefleet.observability.scrub import scrub_bytes
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_read
 from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.credential_filter import scrub_bytes
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.telemetry import logs as log_service
 from tunefleet.orchestrator.training_protocol import agents

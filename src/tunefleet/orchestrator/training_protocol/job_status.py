@@ -18,7 +18,6 @@ from tunefleet.orchestrator.tasks import commands as task_commands
 from tunefleet.orchestrator.training_protocol import agents, failure_analysis
 from tunefleet.orchestrator.training_protocol import held_attempts as holding
 from tunefleet.orchestrator.training_protocol.held_attempts import Held
-from tunefleet.orchestrator.training_protocol.vocabulary import state_of
 from tunefleet.orchestrator.views import moment
 from tunefleet.orchestrator.workers import exchange_transaction
 from tunefleet.schemas.control import ControlCommand
@@ -162,3 +161,33 @@ def _result(connection: Connection, held: Held) -> dict[str, Any]:
     launch = journal.launch(connection, held.task.id, f"report-{held.attempt.id}")
     progress: dict[str, Any] = orjson.loads(launch.progress) if launch is not None and launch.progress else {}
     return {"step": progress.get("step"), "max_steps": progress.get("max_steps")}
+
+
+def settings_of(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the training parameters of a registration; whatever was sent in their place is none."""
+    config = body.get("config")
+    found = config.get("training") if isinstance(config, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def state_of(status: str) -> str:
+    """Return a task's status in the words of the protocol."""
+    return {"dispatched": "pending", "pending": "queued", "skipped": "completed"}.get(status, status)
+
+
+def model_of(spec: dict[str, Any]) -> str | None:
+    """Return which model a spec names."""
+    source = (spec.get("model") or {}).get("source") or {}
+    name = source.get("identifier")
+    return name if isinstance(name, str) else None
+
+
+def dataset_of(spec: dict[str, Any]) -> str | None:
+    """Return which data a spec names."""
+    data = spec.get("data") or {}
+    jsonl = data.get("jsonl") or {}
+    found = (
+        *(data.get(name) for name in ("dataset_name", "path", "artifact", "jsonl_path")),
+        *(jsonl.get(name) for name in ("path", "worker_path")),
+    )
+    return next((name for name in found if isinstance(name, str)), None)

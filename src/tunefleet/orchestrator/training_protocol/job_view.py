@@ -16,8 +16,8 @@ from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.training_protocol import loss_summary
+from tunefleet.orchestrator.training_protocol.job_status import dataset_of, model_of, state_of
 from tunefleet.orchestrator.training_protocol.points import perplexity_of
-from tunefleet.orchestrator.training_protocol.vocabulary import dataset_of, model_of, state_of
 from tunefleet.orchestrator.views import maybe_moment, moment, progress_view
 from tunefleet.schemas.api import ProgressView
 from tunefleet.schemas.training_protocol.jobs import JobStatus

@@ -19,11 +19,11 @@ from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import EXTERNAL, Actor, may_read, may_submit
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.ids import attempt_token, new_id, new_ordered_id
-from tunefleet.orchestrator.scheduling.rank import rank
+from tunefleet.orchestrator.tasks.policies import rank
 from tunefleet.orchestrator.tasks.transitions import switch
 from tunefleet.orchestrator.training_protocol import job_status as states
 from tunefleet.orchestrator.training_protocol.held_attempts import TRAININGS, Held
-from tunefleet.orchestrator.training_protocol.vocabulary import dataset_of, model_of, settings_of, state_of
+from tunefleet.orchestrator.training_protocol.job_status import dataset_of, model_of, settings_of, state_of
 from tunefleet.orchestrator.views import maybe_moment, moment
 from tunefleet.placement import Requirement
 from tunefleet.schemas.training_protocol.jobs import JobItem, JobList, JobPage, JobRegistered, JobRegistration

@@ -17,8 +17,8 @@ from tunefleet.db.repositories.attempts import OfferRow
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.access import gpu_usage
-from tunefleet.orchestrator.credential_filter import scrub
 from tunefleet.orchestrator.federation import task_federations
 from tunefleet.orchestrator.ids import attempt_of, attempt_token
 from tunefleet.orchestrator.observability.task_spans import attempt_traceparent

@@ -25,7 +25,7 @@ from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.observability import trace_links
 from tunefleet.orchestrator.scheduling import cluster_state
 from tunefleet.orchestrator.scheduling.cluster_state import Presences
-from tunefleet.orchestrator.tasks import attempt_revocation, sharding_causes
+from tunefleet.orchestrator.tasks import commands, sharding_causes
 from tunefleet.orchestrator.views import moment
 from tunefleet.orchestrator.workflows import part_results
 from tunefleet.placement import Fit, Requirement, match
@@ -186,10 +186,10 @@ def after_wholes(connection: Connection, parts: Iterable[int], now: float) -> li
     rows = [row for row in tasks.by_seqs(connection, parts, lock=True) if not TaskStatus(row.status).final]
     running = [row for row in rows if row.status == TaskStatus.RUNNING]
     waiting = [row for row in rows if row.status != TaskStatus.RUNNING]
-    attempt_revocation.ask(connection, running, now)
+    commands.ask(connection, running, now)
     causes = sharding_causes.causes(connection, waiting)
     for reason in dict.fromkeys(reason for reason, _ in causes.values()):
-        attempt_revocation.void(connection, [row for row in waiting if causes[row.seq][0] is reason], reason, now)
+        commands.void(connection, [row for row in waiting if causes[row.seq][0] is reason], reason, now)
     return [Move(row, causes[row.seq][0], changes={"error": causes[row.seq][1]}) for row in waiting]
 
 

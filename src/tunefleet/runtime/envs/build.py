@@ -19,7 +19,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 import tunefleet
-from tunefleet import extras
+from tunefleet import errors as extras
 from tunefleet.errors import ConflictError, MachineError
 from tunefleet.runtime.envs.catalog import Machine, digest, pins
 from tunefleet.runtime.envs.registry import STAMP, Environment, Stamp, at, envs_dir, pip_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 import psutil
 
@@ -102,3 +102,33 @@ _SAME_BOOT_S: Final = 120.0
 def boot_name() -> str:
     """Return a name of this boot of the machine: its id, or where there is none, the moment of the boot."""
     return process_identity.boot_id() or f"booted {round(psutil.boot_time() / _SAME_BOOT_S)}"
+
+
+class Interruption(Message):
+    """Why a worker or agent ends a launch.
+
+    Args:
+        launch: Which launch.
+        why: `restart` and `fail` after a standstill, `yield` for somebody else on its GPU.
+        text: For people.
+        detail: The stacks of a standstill.
+    """
+
+    launch: str
+    why: Literal["restart", "fail", "yield"]
+    text: str
+    detail: str | None = None
+
+
+class Watched(Message):
+    """What must be remembered of a job over a restart of who watches it.
+
+    Args:
+        clock: How long its launches ran.
+        interruption: Why the newest launch was ended from outside, if it was.
+        stall_restarts: How often it was started again after a standstill.
+    """
+
+    clock: RunClock = RunClock()
+    interruption: Interruption | None = None
+    stall_restarts: int = 0

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime.monitor import termination_record
-from tunefleet.runtime.monitor.elapsed_time import Runtime, boot_name
+from tunefleet.runtime import exit_classification
+from tunefleet.runtime.monitor.elapsed_time import Interruption, Runtime, Watched, boot_name
 from tunefleet.runtime.monitor.eviction import MakingWay, Pausable
 from tunefleet.runtime.monitor.preemption import GpuSentry
 from tunefleet.runtime.monitor.stall_detector import Stall, Watchdog
-from tunefleet.runtime.monitor.state import Interruption, Watched
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import FinishOutcome
 from tunefleet.spec.options.policy import LimitsSpec
@@ -170,7 +169,7 @@ class Guard:
         if interruption.why == "fail":
             return StalledEnd(interruption.text, interruption.detail)
         name, words, phase = _SAID[interruption.why]
-        termination_record.add(handle.folder, interruption.launch, name, words.format(interruption.text), phase=phase)
+        exit_classification.add(handle.folder, interruption.launch, name, words.format(interruption.text), phase=phase)
         return None
 
     def room(self, handle: Handle) -> bool:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import os
+import select
 import socket
 import stat
 import struct
@@ -24,7 +25,6 @@ from typing import Any
 
 from tunefleet.errors import MachineError
 from tunefleet.runtime.environment import SERVER_ENV, at_import
-from tunefleet.runtime.messages import read_reply
 from tunefleet.trainer_control import process_identity
 
 logger = logging.getLogger(__name__)
@@ -181,3 +181,22 @@ def socket_folder() -> Path:
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or stat.S_IMODE(facts.st_mode) & 0o077:
         raise MachineError(f"{folder} must be a folder of this user alone (mode 0700).", hint="Remove it.")
     return folder
+
+
+def read_reply(fd: int, timeout_s: float) -> dict[str, Any] | None:
+    """Return the answer, or None if the other end ended or said nothing in time.
+
+    Args:
+        fd: A descriptor to read from; it stays open.
+        timeout_s: For the whole line.
+    """
+    text, deadline = b"", time.monotonic() + timeout_s
+    while not text.endswith(b"\n"):
+        if not select.select([fd], [], [], max(deadline - time.monotonic(), 0))[0]:
+            return None
+        chunk = os.read(fd, 4096)
+        if not chunk:
+            return None
+        text += chunk
+    reply: dict[str, Any] = json.loads(text)
+    return reply

@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from tunefleet.spec.base import Block, NotBool, PositiveInt, Revision, Text, is_url, many_wrong, wrong
-from tunefleet.spec.builtin import ABuiltinDataset
+from tunefleet.spec.base import ABuiltinDataset, Block, NotBool, PositiveInt, Revision, Text, is_url, many_wrong, wrong
 from tunefleet.spec.options.rows import RowsPlace
 from tunefleet.spec.tasks.cross_field_checks import Faults
 from tunefleet.spec.tasks.data_steps import NearSpec

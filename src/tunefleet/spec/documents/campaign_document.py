@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from tunefleet.spec.base import (
     Block,
+    ModelName,
     NaturalFloat,
     NaturalInt,
     NotBool,
@@ -25,7 +26,6 @@ from tunefleet.spec.base import (
     one_of_words,
     wrong,
 )
-from tunefleet.spec.builtin import ModelName
 from tunefleet.spec.documents.campaign_data import CampaignDatasetSpec, CampaignDedupeSpec
 from tunefleet.spec.options.adapter import LoraSpec, QuantizationSpec
 from tunefleet.spec.options.model import TransformersSpec

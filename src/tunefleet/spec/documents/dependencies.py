@@ -15,9 +15,8 @@ from tunefleet.spec.documents.pipeline import Draft
 from tunefleet.spec.expressions.condition import ConditionSpec
 from tunefleet.spec.expressions.placeholders import Reference
 from tunefleet.spec.expressions.references import Found
-from tunefleet.spec.suggestions import nearest
 from tunefleet.spec.text import Path, Source
-from tunefleet.spec.value_preview import MAX_FAULTS, cut, more, show
+from tunefleet.spec.value_preview import MAX_FAULTS, cut, more, nearest, show
 
 TASK_ID_PREFIX: Final = "task-"
 _SHOWN: Final = 8

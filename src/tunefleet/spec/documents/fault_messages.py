@@ -15,10 +15,9 @@ from tunefleet.errors import Fault
 from tunefleet.spec.base import UNKNOWN_KEY, Block, known_keys
 from tunefleet.spec.descriptions import descriptions
 from tunefleet.spec.documents.refused_keys import INSTEAD, REFUSED, SYNONYMS, Refusal
-from tunefleet.spec.suggestions import nearest
 from tunefleet.spec.tasks.task_types import TASK_KINDS
 from tunefleet.spec.text import Path, Source, dotted
-from tunefleet.spec.value_preview import MAX_FAULTS, more, show
+from tunefleet.spec.value_preview import MAX_FAULTS, more, nearest, show
 
 _SENTENCES: Final[dict[str, str]] = {
     "missing": "is required",

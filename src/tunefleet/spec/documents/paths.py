@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from tunefleet.spec.base import is_hub_name, is_url, is_written_as_path
-from tunefleet.spec.builtin import BUILTIN_PREFIX
+from tunefleet.spec.base import BUILTIN_PREFIX, is_hub_name, is_url, is_written_as_path
 from tunefleet.spec.options.checkpoint import CheckpointLoadSpec
 from tunefleet.spec.options.generation import RewardModelSpec
 from tunefleet.spec.options.prompts import PromptData

@@ -12,10 +12,9 @@ from tunefleet.spec.base import UNKNOWN_KEY, Block
 from tunefleet.spec.documents.fault_messages import Unknown, below_path, explain, fault_at, refusal_of
 from tunefleet.spec.documents.kinds import task_kinds
 from tunefleet.spec.documents.refused_keys import REFUSED, REFUSED_KINDS, says_nothing
-from tunefleet.spec.suggestions import nearest
 from tunefleet.spec.tasks.task_types import BaseTaskSpec, TaskSpec, across
 from tunefleet.spec.text import Path, Source
-from tunefleet.spec.value_preview import show
+from tunefleet.spec.value_preview import nearest, show
 
 SPEC: Final[Path] = ("spec",)
 _MAX_KEYS: Final = 100

@@ -10,8 +10,7 @@ import orjson
 from tunefleet.errors import ReferenceFault
 from tunefleet.spec.expressions.placeholders import Reference
 from tunefleet.spec.expressions.size_limits import Room
-from tunefleet.spec.suggestions import nearest
-from tunefleet.spec.value_preview import cut, show
+from tunefleet.spec.value_preview import cut, nearest, show
 
 Envelopes = Mapping[str, Mapping[str, Any]]
 """Name → stored result `{task_id, worker_id, metadata, received_at, result}`."""

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tunefleet.spec.expressions.placeholders import Reference
-from tunefleet.spec.suggestions import nearest
-from tunefleet.spec.value_preview import show
+from tunefleet.spec.value_preview import nearest, show
 
 _SHOWN: Final = 12
 _ARCHIVE: Final = ("", "_path", "_url", "_bytes", "_uploaded")

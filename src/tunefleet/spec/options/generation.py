@@ -10,6 +10,7 @@ from tunefleet.spec.base import (
     Block,
     FreeMapping,
     In64Bits,
+    ModelName,
     NaturalInt,
     NotBool,
     PositiveFloat,
@@ -20,7 +21,6 @@ from tunefleet.spec.base import (
     many_wrong,
     wrong,
 )
-from tunefleet.spec.builtin import ModelName
 from tunefleet.spec.options.answer_schema import AnswerField, answer_templates, object_schema
 
 Faults = list[tuple[str, str, str | None]]

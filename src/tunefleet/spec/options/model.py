@@ -6,8 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from tunefleet.spec.base import Block, Revision, many_wrong, one_of_words, only
-from tunefleet.spec.builtin import ModelName
+from tunefleet.spec.base import Block, ModelName, Revision, many_wrong, one_of_words, only
 
 AttentionName = Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]

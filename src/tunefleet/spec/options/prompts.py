@@ -8,8 +8,19 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from tunefleet.spec.base import Block, NotBool, PositiveInt, Revision, Text, as_block, many_wrong, one_of, only, wrong
-from tunefleet.spec.builtin import ABuiltinDataset
+from tunefleet.spec.base import (
+    ABuiltinDataset,
+    Block,
+    NotBool,
+    PositiveInt,
+    Revision,
+    Text,
+    as_block,
+    many_wrong,
+    one_of,
+    only,
+    wrong,
+)
 from tunefleet.spec.expressions.graph_template import TemplateSpec
 
 Faults = list[tuple[str, str, str | None]]

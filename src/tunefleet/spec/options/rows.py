@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from tunefleet.spec.base import (
+    ABuiltinDataset,
     Block,
     Headers,
     NotBool,
@@ -21,7 +22,6 @@ from tunefleet.spec.base import (
     only,
     wrong,
 )
-from tunefleet.spec.builtin import ABuiltinDataset
 
 Faults = list[tuple[str, str, str | None]]
 SourceKind = Literal["hub", "file", "worker_file", "url", "inline", "artifact"]

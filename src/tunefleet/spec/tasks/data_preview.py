@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from tunefleet.spec.base import Block, NotBool, PositiveInt, Text, wrong
-from tunefleet.spec.builtin import ModelName
+from tunefleet.spec.base import Block, ModelName, NotBool, PositiveInt, Text, wrong
 from tunefleet.spec.options.data import TextShape
 
 _ONE_SHAPE = "give text_field, or prompt_column with response_column, or messages_field"

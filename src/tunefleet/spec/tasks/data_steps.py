@@ -7,8 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from tunefleet.spec.base import Block, NaturalInt, NotBool, PositiveInt, as_list, many_wrong, wrong
-from tunefleet.spec.builtin import ModelName
+from tunefleet.spec.base import Block, ModelName, NaturalInt, NotBool, PositiveInt, as_list, many_wrong, wrong
 
 Column = Annotated[str, Field(min_length=1, max_length=1024)]
 Columns = Annotated[tuple[Column, ...], BeforeValidator(as_list), Field(min_length=1, max_length=200)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from tunefleet.spec.base import NotBool
 from tunefleet.spec.options.checkpoint import CheckpointLoadSpec, LoadedCheckpointSpec, pointer_of
 from tunefleet.spec.options.environment import runs_code
 from tunefleet.spec.options.export import PostprocessSpec
@@ -169,4 +170,26 @@ class ApiTaskSpec(BaseTaskSpec):
         if data is not None and data.type == "dataset":
             hint = "let a task before it, such as `data`, give the items, and name them as ${TASK.result…}"
             found.append(("data.type", "must be list or graph_template: a request is sent by the worker itself", hint))
+        return found
+
+
+class ChatTaskSpec(AnsweringTaskSpec):
+    """`taskType: chat`: a session; its turns come by `POST /api/v1/tasks/{id}/chat`."""
+
+    task_type: Literal["chat"] = Field(default="chat", alias="taskType")
+    """`chat`"""
+    inference: InferenceSpec = Field(default_factory=InferenceSpec)
+    """How answers are drawn where a turn does not say it, and the system prompt."""
+    idle_s: Annotated[float, Field(ge=1, le=86_400), NotBool] = 600.0
+    """Seconds without a turn after which the session ends by itself; the task is then completed."""
+
+    @classmethod
+    def faults(cls, blocks: dict[str, Any]) -> Faults:
+        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        found = super().faults(blocks)
+        inference: InferenceSpec | None = blocks.get("inference")
+        if inference is not None and inference.n > 1:
+            found.append(("inference.n", "a chat answers once a turn", "leave it out"))
+        if inference is not None and inference.logprobs is not None:
+            found.append(("inference.logprobs", "cannot be given for a chat", "leave it out"))
         return found

@@ -11,6 +11,7 @@ from tunefleet.spec.base import (
     Block,
     FileName,
     FreeMapping,
+    ModelName,
     NaturalInt,
     NotBool,
     PositiveInt,
@@ -21,7 +22,6 @@ from tunefleet.spec.base import (
     many_wrong,
     wrong,
 )
-from tunefleet.spec.builtin import ModelName
 from tunefleet.spec.options.environment import Secret
 from tunefleet.spec.options.prompts import PromptData
 from tunefleet.spec.tasks.base_task import ALWAYS_LEFT, BaseTaskSpec

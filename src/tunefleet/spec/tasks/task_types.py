@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tunefleet.spec.tasks.base_task import BaseTaskSpec
-from tunefleet.spec.tasks.chat_task import ChatTaskSpec
 from tunefleet.spec.tasks.command import CommandSpec
 from tunefleet.spec.tasks.cross_field_checks import Faults
 from tunefleet.spec.tasks.data_task import DataTaskSpec
 from tunefleet.spec.tasks.evaluate_task import EvaluateTaskSpec
-from tunefleet.spec.tasks.item_tasks import ApiTaskSpec, EchoSpec, InferenceTaskSpec
+from tunefleet.spec.tasks.item_tasks import ApiTaskSpec, ChatTaskSpec, EchoSpec, InferenceTaskSpec
 from tunefleet.spec.tasks.merge_task import MergeTaskSpec
 from tunefleet.spec.tasks.preference_tasks import (
     AlignmentTaskSpec,

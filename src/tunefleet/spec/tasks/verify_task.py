@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tunefleet.spec.base import Block
-from tunefleet.spec.builtin import ModelName
+from tunefleet.spec.base import Block, ModelName
 from tunefleet.spec.options.model import ModelSource
 from tunefleet.spec.options.resources import ResourcesSpec
 from tunefleet.spec.tasks.base_task import ALWAYS_LEFT, BaseTaskSpec, Devices

@@ -19,6 +19,7 @@ import os
 import re
 import secrets
 import socket
+import struct
 import sys
 import threading
 import time
@@ -34,7 +35,6 @@ from tunefleet.trainer_control.control.command_queue import (
     UnknownCommandError,
 )
 from tunefleet.trainer_control.control.discovery import EndpointFolder, list_endpoints
-from tunefleet.trainer_control.control.peer_auth import peer_uid
 from tunefleet.trainer_control.journal.status import StatusFile
 
 logger = logging.getLogger("tunefleet.control")
@@ -284,3 +284,32 @@ def _no_number(name: str) -> None:
 def _state(item: Command) -> dict[str, Any]:
     names = ("command_id", "command", "state", "step", "checkpoint", "message")
     return {name: getattr(item, name) for name in names}
+
+
+_ESTABLISHED = "01"
+
+
+def peer_uid(peer: tuple[str, int], ours: tuple[str, int]) -> int | None:
+    """Return the user id of the process that connected from `peer` to `ours` over IPv4 loopback, or None.
+
+    Args:
+        peer: Address and port of the other end.
+        ours: Address and port of this end.
+    """
+    wanted = (_hex(peer), _hex(ours))
+    try:
+        table = Path("/proc/net/tcp").read_text(encoding="ascii")
+    except OSError:
+        return None
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        # A connection that its owner has closed is listed with uid 0, so only an open one counts.
+        if (fields[1], fields[2]) == wanted and fields[3] == _ESTABLISHED:
+            return int(fields[7])
+    return None
+
+
+def _hex(address: tuple[str, int]) -> str:
+    host, port = address
+    (packed,) = struct.unpack("=I", socket.inet_aton(host))
+    return f"{packed:08X}:{port:04X}"

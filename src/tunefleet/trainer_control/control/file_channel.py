@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .. import periodic
+from .. import files
 from ..files import write_json
 from .command_queue import ClosedError, Command, CommandBoard, UnknownCommandError
 
@@ -54,7 +54,7 @@ class ControlFiles:
             self._refuse(name, "the training had not started")
         self._board.listen(self._answer)
         watch = (self._stop, POLL_S, self._look, "The control folder cannot be read", logger)
-        threading.Thread(target=periodic.until, args=watch, name="tunefleet-control-files", daemon=True).start()
+        threading.Thread(target=files.until, args=watch, name="tunefleet-control-files", daemon=True).start()
         logger.debug("Commands are taken as files in %s", self.folder)
 
     def stop(self) -> None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from .. import periodic
+from .. import files
 from .writer import Probe
 
 logger = logging.getLogger("tunefleet.control")
@@ -66,7 +66,7 @@ class QuietJournal:
         self._stop = threading.Event()
         if on_tick is not None:
             tick = (self._stop, _TICK_S, on_tick, "The status cannot be written", logger)
-            threading.Thread(target=periodic.until, args=tick, name="tunefleet-status", daemon=True).start()
+            threading.Thread(target=files.until, args=tick, name="tunefleet-status", daemon=True).start()
 
     def metric(
         self,

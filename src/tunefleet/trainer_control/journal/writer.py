@@ -21,7 +21,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from .. import periodic
+from .. import files
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class JournalWriter:
         self._closed = False
         self._stop = threading.Event()
         turn = (self._stop, FLUSH_S, self._turn, "The journal cannot be written", logger)
-        self._thread = threading.Thread(target=periodic.until, args=turn, name="tunefleet-journal", daemon=True)
+        self._thread = threading.Thread(target=files.until, args=turn, name="tunefleet-journal", daemon=True)
         self._thread.start()
 
     @property

@@ -12,8 +12,8 @@ from tunefleet.executors.base import JobExecutor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime.gpu.gpus import GpuBusyError
 from tunefleet.runtime.launch import retry
+from tunefleet.runtime.monitor.elapsed_time import Watched
 from tunefleet.runtime.monitor.guard import End, Guard
-from tunefleet.runtime.monitor.state import Watched
 from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.worker_link import FinishOutcome, Reached

@@ -6,8 +6,8 @@ How much a worker does may be changed from afar; not whom it trusts, where it wr
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, TypeVar
 
 from tunefleet.errors import InputError
 from tunefleet.settings import WorkerSettings, load
@@ -52,3 +52,23 @@ def _checked(settings: WorkerSettings | None, changes: Mapping[str, Any]) -> Wor
     if level is not None and str(level).upper() not in logging.getLevelNamesMapping():
         raise InputError(f"log_level={level!r} is no level.", hint="Use DEBUG, INFO, WARNING or ERROR.")
     return load(WorkerSettings, **{**(dict(settings) if settings is not None else {}), **changes})
+
+
+FoundT = TypeVar("FoundT")
+
+
+class Noticed(Generic[FoundT]):
+    """Notices what was fetched, made or removed, from its making on.
+
+    Args:
+        look: Says what is there now.
+    """
+
+    def __init__(self, look: Callable[[], FoundT]) -> None:
+        self._look = look
+        self._seen = look()
+
+    def changed(self) -> bool:
+        """Whether there is something else than at the last look."""
+        before, self._seen = self._seen, self._look()
+        return self._seen != before

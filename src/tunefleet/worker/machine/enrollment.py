@@ -17,7 +17,7 @@ from typing import Final
 from dotenv import dotenv_values
 
 from tunefleet.client.connection import Connection, normalise
-from tunefleet.client.routes.enrollment_routes import join as exchange
+from tunefleet.client.routes.workflow_routes import join as exchange
 from tunefleet.client.transport import Policy, Transport
 from tunefleet.errors import InputError
 from tunefleet.schemas.enrollment import JoinReply, JoinRequest

@@ -28,7 +28,7 @@ from tunefleet.errors import (
 )
 from tunefleet.executors.base import JobExecutor, Output, ResultError
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime.monitor import termination_record
+from tunefleet.runtime import exit_classification
 from tunefleet.runtime.monitor.guard import End
 from tunefleet.runtime.monitor.journal_audit import losses
 from tunefleet.runtime.secrets.resolver import Redaction
@@ -129,7 +129,7 @@ class Deliverer:
         launch = str((read_json(self._folder.job_json) or {}).get("launch"))
         for sentence in self._lost:
             logger.warning("Task %s: %s", self._offer.task_id, sentence)
-            termination_record.add(self._folder, launch, "journal.lost", sentence)
+            exit_classification.add(self._folder, launch, "journal.lost", sentence)
 
     def finish_of_member(self, end: End, *, cancelled: bool) -> Finish:
         """Return the message of the end of a node other than the first: what it leaves is of no use to anybody."""

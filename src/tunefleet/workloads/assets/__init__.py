@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from tunefleet.errors import DataError, ModelError, NotFoundError
-from tunefleet.spec.builtin import BUILTIN_PREFIX
+from tunefleet.spec.base import BUILTIN_PREFIX
 
 _ROOT = Path(__file__).parent
 _FOLDERS: dict[Literal["model", "dataset"], Path] = {"model": _ROOT / "models", "dataset": _ROOT / "data"}

@@ -12,8 +12,8 @@ from tunefleet.errors import InputError
 from tunefleet.schemas.chat import ChatPiece, ChatRequest, ChatUsage
 from tunefleet.spec.options.generation import InferenceSpec
 from tunefleet.workloads.chat.models import Models
-from tunefleet.workloads.engine.engine_errors import RequestError
 from tunefleet.workloads.engine.protocol import Request, Sampling
+from tunefleet.workloads.faults import RequestError
 from tunefleet.workloads.inference.questions import Question
 from tunefleet.workloads.inference.runner import render, sampling_of
 

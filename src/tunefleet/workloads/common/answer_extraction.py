@@ -92,3 +92,16 @@ def judge(answer: str, reference: str, match: MatchSpec) -> Verdict | None:
         return None
     found = take(answer)
     return Verdict(found, wanted, found == wanted)
+
+
+_QUOTED: Final = 80
+
+
+def beginning(text: str) -> str:
+    """Return the beginning of a text, in quotes."""
+    return repr(text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…")
+
+
+def ending(text: str) -> str:
+    """Return the end of a text, in quotes: of a prompt with its answer that is the answer."""
+    return repr(text if len(text) <= _QUOTED else f"…{text[-_QUOTED:]}")

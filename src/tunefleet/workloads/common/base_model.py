@@ -11,12 +11,12 @@ from typing import Any, Final
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
+from tunefleet.artifacts.archive import only_folder, unpacked_path
 from tunefleet.errors import ModelError
 from tunefleet.spec.base import is_written_as_path
 from tunefleet.spec.options.model import ModelSource
 from tunefleet.workloads import assets
 from tunefleet.workloads.common import containment, hub_files
-from tunefleet.workloads.common.archives import inner, opened
 
 _EMBEDDINGS: Final = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
 POINTER: Final = "model.source.identifier"
@@ -95,7 +95,7 @@ def named(
         UnreachableError: If the hub does not answer and the model is not in the cache.
     """
     local = inputs.get(POINTER)
-    folder = None if local is None else str(inner(opened(Path(local), workspace)))
+    folder = None if local is None else str(only_folder(unpacked_path(Path(local), workspace)))
     wanted = source.revision or revision
     return locate(source.identifier, folder, revision=wanted, trust_remote_code=trust_remote_code)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
+
+import transformers
 
 from tunefleet import trainer_control
 from tunefleet.errors import InputError
@@ -77,3 +81,17 @@ def checked(written: Mapping[str, Any], wanted: type[SpecT], *, filled: bool = T
     if not isinstance(spec, wanted):
         raise InputError(f"A task of kind {spec.task_type!r} is no {wanted.__name__}, which this program runs.")
     return spec
+
+
+# What a library will change one day is news for its users' maintainers, not for the reader of a job's log.
+_NEWS: Final = r"(transformers|trl|peft|accelerate|torch|lm_eval)\b"
+
+
+def libraries() -> None:
+    """Let the training libraries draw no progress bars, and say warnings only, but none of what they will change."""
+    # Not every job reads datasets, and the import takes a second.
+    if "datasets" in sys.modules:
+        sys.modules["datasets"].disable_progress_bars()
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_warning()
+    warnings.filterwarnings("ignore", category=FutureWarning, module=_NEWS)

@@ -12,13 +12,13 @@ from pathlib import Path
 import datasets
 from datasets.exceptions import DatasetNotFoundError
 
+from tunefleet.artifacts.archive import unpacked_path
 from tunefleet.errors import DataError
 from tunefleet.spec import BUILTIN_PREFIX
 from tunefleet.spec.base import is_written_as_path
 from tunefleet.workloads import assets
 from tunefleet.workloads.common import containment
 from tunefleet.workloads.common import hub_files as hub
-from tunefleet.workloads.common.archives import opened
 from tunefleet.workloads.data.readers import Rows, files_of_split, read_path, take, without_media
 from tunefleet.workloads.data.streams import HubReader, Reader, TableReader, chained, open_file
 
@@ -98,7 +98,7 @@ class Place:
             return assets.locate(self.name, "dataset")
         if self.local is None and self.hub is not None and self._may_be_hub_name:
             return None
-        return opened(Path(self.local or self.name).expanduser(), self.workspace)
+        return unpacked_path(Path(self.local or self.name).expanduser(), self.workspace)
 
 
 def first(rows: Rows, limit: int | None) -> Rows:

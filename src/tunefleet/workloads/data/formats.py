@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tunefleet.analysis.dataset.messages import Message
+from tunefleet.analysis.dataset.messages import Message, RowError
 from tunefleet.analysis.dataset.notes import Notes
 from tunefleet.analysis.dataset.parts import Parts, SameAnswersError
 from tunefleet.analysis.dataset.shapes import SUPERVISED, Recognized, named, recognize
-from tunefleet.analysis.dataset.values import RowError
 from tunefleet.errors import DataError
 from tunefleet.spec import TextShape
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tunefleet.analysis.dataset.values import RowError, kind_of
+from tunefleet.analysis.dataset.messages import RowError, kind_of
 from tunefleet.spec.tasks.data_steps import SLOT, ChatFieldsSpec, MapSpec
 from tunefleet.workloads.data_pipeline.row_types import value_of
 

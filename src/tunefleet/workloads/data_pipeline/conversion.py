@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from tunefleet.analysis.dataset.messages import Message
+from tunefleet.analysis.dataset.messages import Message, RowError
 from tunefleet.analysis.dataset.parts import Parts
 from tunefleet.analysis.dataset.shapes import Recognized, recognize
-from tunefleet.analysis.dataset.values import RowError
 from tunefleet.spec.tasks.data_steps import ConvertSpec
 from tunefleet.workloads.data_pipeline.row_types import value_of
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from tunefleet import extras
+from tunefleet import errors
 from tunefleet.errors import MachineError
 from tunefleet.spec.tasks.data_steps import DedupeSpec, NearSpec
 from tunefleet.workloads.data_pipeline.row_types import Row, value_of
@@ -80,7 +80,7 @@ class _Near:
         if find_spec("datasketch") is None:
             raise MachineError(
                 "Near duplicates are found by datasketch, which is not installed here.",
-                hint=f"Install it on the worker: {extras.install('data')}; or leave `near` out.",
+                hint=f"Install it on the worker: {errors.install('data')}; or leave `near` out.",
             )
         from datasketch import MinHashLSH
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tunefleet.analysis.dataset.values import RowError, kind_of
+from tunefleet.analysis.dataset.messages import RowError, kind_of
 from tunefleet.spec.tasks.data_steps import ConditionBlock
 from tunefleet.workloads.data_pipeline.row_types import has, value_of
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from tunefleet.analysis.dataset.values import RowError
+from tunefleet.analysis.dataset.messages import RowError
 from tunefleet.errors import DataError
 from tunefleet.spec.tasks.data_steps import StepBlock
 from tunefleet.spec.tasks.data_task import DataTaskSpec

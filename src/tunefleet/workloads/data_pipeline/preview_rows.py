@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tunefleet.artifacts.archive import only_folder, unpacked_path
 from tunefleet.errors import DataError
 from tunefleet.spec.tasks.data_preview import PreviewSpec
 from tunefleet.workloads.common import base_model
-from tunefleet.workloads.common.archives import inner, opened
 from tunefleet.workloads.data.formats import choose
 from tunefleet.workloads.data.preview import described
 from tunefleet.workloads.data.tokenization import Encoder
@@ -40,7 +40,7 @@ def previewed(
     if first is None:
         raise DataError(f"{origin} has no rows.", hint="Look at the paths and splits of sources.")
     local = inputs.get(POINTER)
-    folder = None if local is None else str(inner(opened(Path(local), workspace)))
+    folder = None if local is None else str(only_folder(unpacked_path(Path(local), workspace)))
     model = base_model.locate(spec.model, folder)
     limit = min(spec.max_seq_length, base_model.context_length(model) or spec.max_seq_length)
     tokenizer = base_model.load_tokenizer(model)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from tunefleet.analysis.dataset.values import RowError
+from tunefleet.analysis.dataset.messages import RowError
 
 _MISSING: Final = object()
 _INDEX: Final = re.compile(r"-?\d{1,9}")

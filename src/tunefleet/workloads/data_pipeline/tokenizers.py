@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tunefleet.analysis.dataset.messages import Message
-from tunefleet.analysis.dataset.values import RowError
+from tunefleet.analysis.dataset.messages import Message, RowError
 from tunefleet.errors import ModelError
 from tunefleet.workloads.data_pipeline.conversion import Template, chatml
 

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import torch
 from transformers import AutoModel
 
+from tunefleet.errors import ModelError
 from tunefleet.workloads.common.base_model import Source, context_length, load_tokenizer, unloadable
 from tunefleet.workloads.embedding.model_source import Loading, Vectors
-from tunefleet.workloads.embedding.token_count import offsets_of
 
 
 class PooledModel:
@@ -100,3 +100,19 @@ def _positions(model: Any, named: int | None) -> int | None:
             there = int(part.num_embeddings) - int(part.padding_idx) - 1
             return there if named is None else min(there, named)
     return named
+
+
+def offsets_of(tokenizer: Any, text: str) -> list[tuple[int, int]]:
+    """Return where the tokens of a text begin and end.
+
+    Raises:
+        ModelError: If the tokenizer is one of the old ones, which do not know.
+    """
+    if hasattr(tokenizer, "encode_batch"):  # of the tokenizers library itself
+        return [(int(begin), int(end)) for begin, end in tokenizer.encode(text, add_special_tokens=False).offsets]
+    if not tokenizer.is_fast:
+        raise ModelError(
+            "The model's tokenizer does not know where its tokens are.", hint="Use a model with a tokenizer.json."
+        )
+    found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    return [(int(begin), int(end)) for begin, end in found["offset_mapping"]]

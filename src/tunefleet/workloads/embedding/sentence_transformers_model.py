@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from tunefleet.errors import ModelError
 from tunefleet.workloads.common.base_model import Source
 from tunefleet.workloads.embedding.model_source import Loading, Vectors
-from tunefleet.workloads.embedding.token_count import offsets_of
+from tunefleet.workloads.embedding.pooling import offsets_of
 
 _NO_LIMIT: Final = 1 << 24
 """Tokenizers that know no limit name a number beyond this."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tunefleet.workloads.engine.detokenization import Writing
-from tunefleet.workloads.engine.engine_errors import RequestError
 from tunefleet.workloads.engine.protocol import Choice, Finish, Request, Sampling, TokenLogprob
+from tunefleet.workloads.faults import RequestError
 
 if TYPE_CHECKING:
     from tunefleet.workloads.engine.structured_output import Matcher

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from tunefleet import errors
 from tunefleet.errors import TunefleetError
-from tunefleet.workloads.engine.engine_errors import RequestError
 from tunefleet.workloads.engine.protocol import Answer, Choice, EngineAdapter, EngineModel, Request, Sampling
+from tunefleet.workloads.faults import RequestError
 
 _FAILURES: Final = ("InputError", "DataError", "ModelError", "MachineError", "UnreachableError", "NotFoundError")
 

@@ -8,8 +8,8 @@ from typing import Any
 from tunefleet.errors import InputError
 from tunefleet.workloads.data.call_content import CallContent
 from tunefleet.workloads.data.prompts import PromptTokenizer
-from tunefleet.workloads.engine.engine_errors import RequestError
 from tunefleet.workloads.engine.protocol import Request
+from tunefleet.workloads.faults import RequestError
 
 
 class Prompts:

@@ -21,8 +21,8 @@ from typing import Any, Protocol
 
 from tunefleet.runtime.warm.engine_registry import peer_uid
 from tunefleet.workloads.engine import messages
-from tunefleet.workloads.engine.engine_errors import GoneError
 from tunefleet.workloads.engine.protocol import Answer, Choice, Engine, Request
+from tunefleet.workloads.faults import GoneError
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import torch
 from transformers import LogitsProcessor, StoppingCriteria
 
 from tunefleet.workloads.engine.batch_rows import Row
-from tunefleet.workloads.engine.engine_errors import GoneError
 from tunefleet.workloads.engine.protocol import TokenLogprob
+from tunefleet.workloads.faults import GoneError
 
 TOP_K = 50
 """Tokens that are drawn among unless something else is asked for."""

@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -24,9 +24,9 @@ import psutil
 from tunefleet.runtime import locks
 from tunefleet.trainer_control import process_identity
 from tunefleet.trainer_control.files import write_json
+from tunefleet.workloads.common.base_model import locate
 from tunefleet.workloads.engine import messages
-from tunefleet.workloads.engine.load_options import open_engine
-from tunefleet.workloads.engine.protocol import Engine
+from tunefleet.workloads.engine.protocol import Engine, EngineModel
 from tunefleet.workloads.engine.rpc import Conversation
 
 logger = logging.getLogger(__name__)
@@ -240,3 +240,27 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+def open_engine(model: EngineModel, *, gpus: Sequence[str] = (), say: Callable[[str], None] | None = None) -> Engine:
+    """Load a model here, with what `EngineModel.engine` names.
+
+    Args:
+        model: What to load; a hub id is looked up first.
+        gpus: UUIDs of the GPUs that this process sees, where vLLM is to share them.
+        say: Told, in a sentence, what the user should know, such as that fewer answers are made at once; the log by
+            default.
+
+    Raises:
+        ModelError: If the model or an adapter cannot be loaded.
+        MachineError: If an option needs what this machine does not have.
+    """
+    source = locate(model.path, None, revision=model.revision, trust_remote_code=model.trust_remote_code)
+    tell = say or logger.warning
+    if model.engine == "vllm":
+        from tunefleet.workloads.engine.vllm_backend import VllmEngine
+
+        return VllmEngine(model, source, tell, gpus)
+    from tunefleet.workloads.engine.transformers_backend import TransformersEngine
+
+    return TransformersEngine(model, source, tell)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tunefleet import extras
+from tunefleet import errors
 from tunefleet.errors import InputError, MachineError
 
 _COMPACT = {"whitespace_flexible": False}
@@ -42,7 +42,7 @@ class Grammars:
             import llguidance.hf
         except ImportError:
             raise MachineError(
-                "Answers by a JSON Schema need the package llguidance.", hint=f"Install it: {extras.install('train')}"
+                "Answers by a JSON Schema need the package llguidance.", hint=f"Install it: {errors.install('train')}"
             ) from None
         if schema in self._read:
             return self._read[schema]

@@ -19,12 +19,11 @@ from tunefleet.workloads.engine import weights
 from tunefleet.workloads.engine.adapters import Adapters
 from tunefleet.workloads.engine.batch_rows import Row
 from tunefleet.workloads.engine.batching import Budget, in_order
-from tunefleet.workloads.engine.engine_errors import RequestError
 from tunefleet.workloads.engine.prompt_encoder import Prompts
 from tunefleet.workloads.engine.protocol import Answer, Choice, EngineModel, Request
 from tunefleet.workloads.engine.sampling import Drawer, Ended
 from tunefleet.workloads.engine.structured_output import Grammars
-from tunefleet.workloads.engine.turns import Turns
+from tunefleet.workloads.faults import RequestError
 
 logger = logging.getLogger(__name__)
 
@@ -233,3 +232,35 @@ def _collect() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+class Turns:
+    """A lock that is handed on in the order of asking, and can be offered in between."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._next = 0
+        self._served = 0
+
+    def take(self) -> None:
+        """Wait for the turn."""
+        with self._changed:
+            ticket = self._next
+            self._next += 1
+            while self._served != ticket:
+                self._changed.wait()
+
+    def give(self) -> None:
+        """End the turn."""
+        with self._changed:
+            self._served += 1
+            self._changed.notify_all()
+
+    def offer(self) -> bool:
+        """Let everybody who waits go first; returns at once, with false, if nobody does."""
+        with self._changed:
+            if self._next == self._served + 1:
+                return False
+        self.give()
+        self.take()
+        return True

@@ -23,7 +23,6 @@ import psutil
 from tunefleet.errors import MachineError, ModelError
 from tunefleet.runtime.gpu.info import read_gpus
 from tunefleet.workloads.common.base_model import Source, context_length, embedding_rows, load_tokenizer
-from tunefleet.workloads.engine.engine_errors import GoneError, RequestError
 from tunefleet.workloads.engine.prompt_encoder import Prompts
 from tunefleet.workloads.engine.protocol import (
     Answer,
@@ -35,6 +34,7 @@ from tunefleet.workloads.engine.protocol import (
     TokenLogprob,
 )
 from tunefleet.workloads.engine.vllm_options import Machine, engine_args, sampling_params
+from tunefleet.workloads.faults import GoneError, RequestError
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from tunefleet.errors import DataError
 from tunefleet.spec.tasks.evaluate_task import AnswerSpec, EvaluationSpec
 from tunefleet.workloads.common.answer_extraction import extractor, judge
 from tunefleet.workloads.data.formats import Chat, Example, Pair
-from tunefleet.workloads.engine.load_options import open_engine
 from tunefleet.workloads.engine.protocol import Answer, Engine, Request, Sampling
+from tunefleet.workloads.engine.server import open_engine
 from tunefleet.workloads.evaluation.item_log import Item, KeptItems
 from tunefleet.workloads.evaluation.items import RowSet
 from tunefleet.workloads.evaluation.model_under_test import Subject

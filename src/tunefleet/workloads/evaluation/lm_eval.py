@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tunefleet.analysis.evaluation.statistics import Metric
+from tunefleet.artifacts.archive import unpacked_path
 from tunefleet.errors import InputError, UnreachableError
 from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
-from tunefleet.workloads.common.archives import opened
 from tunefleet.workloads.common.outputs import write_file
 from tunefleet.workloads.evaluation import custom_tasks, fingerprint, scores
 from tunefleet.workloads.evaluation.summary import Measured, Pair
@@ -72,7 +72,7 @@ def _own_tasks(run: Run, index: int, evaluation: EvaluationSpec) -> Path | None:
     if evaluation.include_path is None:
         return None
     local = run.job.inputs.get(f"evaluations.{index}.include_path") or evaluation.include_path
-    folder = opened(Path(local).expanduser(), run.workspace).resolve()
+    folder = unpacked_path(Path(local).expanduser(), run.workspace).resolve()
     if not folder.is_dir():
         raise InputError(f"There is no folder {evaluation.include_path} with lm-eval tasks on this worker.")
     if not evaluation.run_code:

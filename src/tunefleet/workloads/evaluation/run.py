@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tunefleet.spec import EvaluateTaskSpec
 from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
-from tunefleet.workloads.common import library_logging
+from tunefleet.workloads.common import job as library_logging
 from tunefleet.workloads.common.item_control import Heeding
 from tunefleet.workloads.common.job import open_task
 from tunefleet.workloads.common.outputs import write_file

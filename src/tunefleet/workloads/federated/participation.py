@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import TrainerState, TrainingArguments
 
 from tunefleet.errors import ConflictError
 from tunefleet.schemas.federated import Losses
 from tunefleet.trainer_control.control.command_queue import Command
 from tunefleet.trainer_control.distributed.step_agreement import Decider, decider_for
-from tunefleet.workloads.federated.fedprox import Pull
 from tunefleet.workloads.federated.initialization import begin_alike
 from tunefleet.workloads.federated.live_adapter import LiveAdapter
 from tunefleet.workloads.federated.mailbox import PULL, REFUSED, TAKEN, VERSION, Mailbox
@@ -245,3 +245,31 @@ class Participation:
             raise error if error is not None else ConflictError(data["text"])
         if self._ranks.leads:
             warnings.warn(data["text"], FederationWarning, stacklevel=2)
+
+
+class Pull:
+    """Adds mu · (w − w_global) to the gradients: what the term mu/2 · ‖w − w_global‖² in the loss would add.
+
+    Source: Li et al., Federated Optimization in Heterogeneous Networks, https://arxiv.org/abs/1812.06127.
+
+    Args:
+        live: The adapter that trains; until a version is there, it is pulled to the values that it has now.
+        mu: Strength.
+    """
+
+    def __init__(self, live: LiveAdapter, mu: float) -> None:
+        self._live = live
+        self._mu = mu
+        self._anchor = {name: parameter.detach().clone() for name, parameter in live.trained.items()}
+
+    def towards(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Pull towards another version from now on."""
+        for name, anchor in self._anchor.items():
+            anchor.copy_(values[name])
+
+    @torch.no_grad()
+    def apply(self) -> None:
+        """Change the gradients; called when they are whole and clipped, before the optimizer takes them."""
+        for name, parameter in self._live.trained.items():
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter - self._anchor[name], alpha=self._mu)

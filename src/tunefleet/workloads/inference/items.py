@@ -13,15 +13,14 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from tunefleet.analysis.dataset.messages import Message, looks_like_messages, read_question
+from tunefleet.analysis.dataset.messages import Message, RowError, looks_like_messages, read_question
 from tunefleet.analysis.dataset.shapes import columns_hint
-from tunefleet.analysis.dataset.values import RowError
 from tunefleet.errors import DataError
 from tunefleet.spec.expressions.size_limits import Room
 from tunefleet.spec.expressions.template_prompts import to_list
 from tunefleet.spec.options.policy import ShardSpec
 from tunefleet.spec.options.prompts import InferenceData, PromptData
-from tunefleet.spec.tasks.parts import positions_of
+from tunefleet.spec.tasks.base_task import positions_of
 from tunefleet.workloads.data.dataset_source import HubSet, Place
 from tunefleet.workloads.data.readers import Rows, take
 

@@ -13,8 +13,8 @@ from tunefleet import trainer_control
 from tunefleet.errors import InputError
 from tunefleet.spec.options.generation import InferenceSpec
 from tunefleet.workloads.common.job_secrets import hidden
-from tunefleet.workloads.engine.engine_errors import RequestError
 from tunefleet.workloads.engine.protocol import Answer, Engine, Request, Sampling
+from tunefleet.workloads.faults import RequestError
 from tunefleet.workloads.inference.answer_log import Answers, Kept
 from tunefleet.workloads.inference.questions import Question
 

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from tunefleet.artifacts.archive import only_folder, unpacked_path
 from tunefleet.errors import ModelError
 from tunefleet.spec.base import is_hub_name
 from tunefleet.spec.options.checkpoint import CheckpointLoadSpec
 from tunefleet.spec.options.served_model import AdapterSpec
 from tunefleet.spec.tasks.item_tasks import AnsweringTaskSpec
 from tunefleet.workloads.common import base_model, containment, hub_files
-from tunefleet.workloads.common.archives import inner, opened
 from tunefleet.workloads.engine.protocol import EngineAdapter, EngineModel
 
 EngineName = Literal["transformers", "vllm"]
@@ -105,7 +105,7 @@ def _adapter_folder(wanted: AdapterSpec, pointer: str, inputs: Mapping[str, str]
         place = str(hub_files.fetched(wanted.path, wanted.revision))
     if place is None:
         raise ModelError(f"spec.{pointer}: the adapter {named} is not on this worker.")
-    folder = inner(opened(Path(place), workspace))
+    folder = only_folder(unpacked_path(Path(place), workspace))
     if not (folder / _ADAPTER_FILE).is_file():
         raise ModelError(
             f"spec.{pointer}: {named} has no {_ADAPTER_FILE}.",
@@ -120,8 +120,8 @@ def _started(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[str, str], 
     if place is None:
         raise ModelError(f"spec.checkpoint.load: the weights of {named} are not on this worker.")
     path = Path(place)
-    found = path if load.archive_format == "none" else opened(path, workspace)
-    found = found / load.subdir if load.subdir is not None else inner(found)
+    found = path if load.archive_format == "none" else unpacked_path(path, workspace)
+    found = found / load.subdir if load.subdir is not None else only_folder(found)
     there = any((found / name).is_file() for name in (_ADAPTER_FILE, _MODEL_FILE))
     if not there and not (found.is_file() and found.suffix in _SINGLE):
         raise ModelError(

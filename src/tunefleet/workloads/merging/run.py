@@ -19,7 +19,7 @@ from tunefleet.errors import InputError, MachineError
 from tunefleet.schemas.api import FileEntry
 from tunefleet.spec.tasks.merge_task import MergeTaskSpec
 from tunefleet.trainer_control.journal.null import Journal
-from tunefleet.workloads.common import library_logging
+from tunefleet.workloads.common import job
 from tunefleet.workloads.common.base_model import Source
 from tunefleet.workloads.common.job import Opened, open_task
 from tunefleet.workloads.common.outputs import write_file, write_folder
@@ -35,7 +35,7 @@ from tunefleet.workloads.merging import (
     vocabulary,
 )
 from tunefleet.workloads.merging.lora import Adapter, open_adapter
-from tunefleet.workloads.training.clock import Clock
+from tunefleet.workloads.training.launch import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def run(folder: Path) -> None:
         InputError: If base and adapters do not go together, or use what cannot be merged exactly.
         MachineError: If this machine has no converter for the file that was asked for, or too little memory.
     """
-    library_logging.libraries()
+    job.libraries()
     task = open_task(folder, MergeTaskSpec)
     result = _merge(Run(task.job, task.spec, task.folder, task.session))
     write_file(task.folder.responses_json, json.dumps(result, indent=1).encode())

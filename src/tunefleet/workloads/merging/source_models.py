@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from tunefleet.artifacts.archive import only_folder, unpacked_path
 from tunefleet.errors import ModelError
 from tunefleet.spec.base import is_hub_name
 from tunefleet.spec.tasks.merge_task import MergeAdapterSpec, MergeTaskSpec
 from tunefleet.workloads.common import base_model, containment, hub_files
-from tunefleet.workloads.common.archives import inner, opened
 from tunefleet.workloads.common.base_model import Source
 
 _WEIGHTS = "checkpoint.load"
@@ -37,7 +37,7 @@ def base_of(spec: MergeTaskSpec, inputs: Mapping[str, str], workspace: Path) -> 
         path = next((inputs[name] for name in (spec.start_pointer, _WEIGHTS) if name in inputs), None)
         if path is None:
             raise ModelError(f"The weights of {start.task or start.url or start.place} were not fetched.")
-        folder = inner(opened(Path(path), workspace))
+        folder = only_folder(unpacked_path(Path(path), workspace))
         return base_model.locate(str(folder), str(folder), trust_remote_code=named.trust_remote_code)
     source = base_model.named(named, inputs, workspace, trust_remote_code=named.trust_remote_code)
     if Path(source.path).is_dir():
@@ -62,7 +62,7 @@ def adapter_folder(index: int, adapter: MergeAdapterSpec, inputs: Mapping[str, s
     pointer = f"model.adapters.{index}"
     path = next((inputs[name] for name in (f"{pointer}.path", pointer) if name in inputs), None)
     if path is not None:
-        folder = inner(opened(Path(path), workspace))
+        folder = only_folder(unpacked_path(Path(path), workspace))
     elif adapter.path is not None and is_hub_name(adapter.path):
         folder = hub_files.fetched(adapter.path, adapter.revision, NEEDED)
     else:

@@ -13,11 +13,11 @@ from peft import AutoPeftModelForSequenceClassification
 from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
+from tunefleet.artifacts.archive import unpacked_path
 from tunefleet.errors import InputError, ModelError
 from tunefleet.spec import RewardModelSpec
 from tunefleet.workloads.common import base_model, containment
-from tunefleet.workloads.common.archives import opened
-from tunefleet.workloads.common.quotes import ending
+from tunefleet.workloads.common.answer_extraction import ending
 
 _GOOD: Final = ("positive", "pos", "good", "chosen", "helpful", "preferred")
 _ADAPTER: Final = "adapter_config.json"
@@ -91,7 +91,7 @@ def open_judge(wanted: RewardModelSpec, inputs: Mapping[str, str], workspace: Pa
         ModelError: If it is missing, no sequence classifier, or its labels do not say what is good.
     """
     local = inputs.get("reward_model.identifier")
-    folder = None if local is None else opened(Path(local), workspace)
+    folder = None if local is None else unpacked_path(Path(local), workspace)
     if folder is not None and (folder / _ADAPTER).is_file():
         source = base_model.Source(wanted.name, str(folder), trust_remote_code=wanted.trust_remote_code)
         model = _load_adapter(source)

@@ -20,7 +20,6 @@ from tunefleet.workloads.data.holdout import Duplicates
 from tunefleet.workloads.data.readers import Rows
 from tunefleet.workloads.data.sources import Found
 from tunefleet.workloads.data.tokenization import Encoder
-from tunefleet.workloads.distributed.row_sharding import allow_sharding_on_cpu
 from tunefleet.workloads.preference.evaluation import HeldOut
 from tunefleet.workloads.preference.preference_rows import RowKind, recognized
 from tunefleet.workloads.preference.tokenization import Counts
@@ -29,6 +28,7 @@ from tunefleet.workloads.training.callbacks import common_callbacks
 from tunefleet.workloads.training.exact_trainer import ContinueTokenCount
 from tunefleet.workloads.training.launch import Launch
 from tunefleet.workloads.training.model import assembly
+from tunefleet.workloads.training.model.hardware import allow_sharding_on_cpu
 from tunefleet.workloads.training.setup import Surroundings, setting_of, settle
 
 SpecT = TypeVar("SpecT", bound=AlignmentTaskSpec)

@@ -21,8 +21,8 @@ from tunefleet.spec.options.rewards import (
     RegexReward,
     Reward,
 )
+from tunefleet.workloads.common.answer_extraction import beginning
 from tunefleet.workloads.common.numeric_answers import NUMBER, last_number, number
-from tunefleet.workloads.common.quotes import beginning
 from tunefleet.workloads.data.formats import Content
 
 _MARKED: Final = re.compile(r"####[ \t]*([^\n]*)")

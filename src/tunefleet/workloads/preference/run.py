@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.spec import AlignmentTaskSpec
-from tunefleet.workloads.common import base_model
+from tunefleet.workloads.common import base_model, outputs
 from tunefleet.workloads.data.sources import open_rows
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
@@ -25,7 +25,7 @@ from tunefleet.workloads.preference.kto import KtoMethod
 from tunefleet.workloads.preference.method import Material, Method
 from tunefleet.workloads.preference.reference_model import FOLDER
 from tunefleet.workloads.preference.result import Measures
-from tunefleet.workloads.training import outputs, participation, setup
+from tunefleet.workloads.training import participation, setup
 from tunefleet.workloads.training.disk_check import require_disk
 from tunefleet.workloads.training.launch import Launch
 from tunefleet.workloads.training.model import assembly

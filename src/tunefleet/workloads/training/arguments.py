@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from trl import SFTConfig
 
 from tunefleet.errors import MachineError
-from tunefleet.spec import ModelTrainingSpec, Parallelism
+from tunefleet.spec import ModelTrainingSpec, Parallelism, TrainingTaskSpec
 from tunefleet.workloads.training.model.hardware import Hardware, Kernels
-from tunefleet.workloads.training.trackers import name_project
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
 
 _SMALLEST_EVALUATION_BATCH = 8
 _PROJECT = "tunefleet"
@@ -112,3 +118,40 @@ def _check_installed(spec: ModelTrainingSpec) -> None:
                 f"The spec asks for `{wish}`, and the package {package} is not installed.",
                 hint=f"pip install {package} on the worker, or leave it out.",
             )
+
+
+def tensorboard(folder: Path) -> TrainerCallback:
+    """Return a callback that writes TensorBoard's files into the job folder, where the other results are."""
+    from torch.utils.tensorboard import SummaryWriter  # only there if tensorboard is installed
+    from transformers.integrations import TensorBoardCallback
+
+    return TensorBoardCallback(SummaryWriter(log_dir=str(folder)))
+
+
+def name_project(project: str) -> None:
+    """Name the project of the trackers that ask the environment for it, and not the training arguments."""
+    os.environ["WANDB_PROJECT"] = os.environ["MLFLOW_EXPERIMENT_NAME"] = project
+
+
+def supervised_arguments(spec: TrainingTaskSpec, setting: Setting) -> SFTConfig:
+    """Build the arguments.
+
+    Raises:
+        MachineError: If a tracker or optimizer needs a package that is not installed.
+    """
+    training, kernels = spec.training, setting.kernels
+    return SFTConfig(
+        **common_arguments(spec, setting),
+        train_sampling_strategy="group_by_length" if training.group_by_length else "random",
+        neftune_noise_alpha=training.neftune_noise_alpha,
+        # Rows come tokenised, cut and packed; only the collator needs to know.
+        dataset_kwargs={"skip_prepare_dataset": True},
+        max_length=None,
+        packing=training.packing,
+        padding_free=training.packing or (kernels.varlen and training.batch_size > 1),
+        include_num_input_tokens_seen="non_padding",
+        # Goes into the config of the delivered model. Training itself never asks for the cache.
+        use_cache=True,
+        # A stream goes to its place by itself.
+        ignore_data_skip=spec.data.streaming,
+    )

@@ -7,17 +7,17 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainingArgum
 
 from tunefleet.workloads.data.sources import Portion
 from tunefleet.workloads.data.tokenization import Encoder
-from tunefleet.workloads.distributed.row_sharding import allow_sharding_on_cpu
 from tunefleet.workloads.training import samples
+from tunefleet.workloads.training.arguments import supervised_arguments
 from tunefleet.workloads.training.callbacks import common_callbacks
 from tunefleet.workloads.training.exact_trainer import ContinueTokenCount, StopWhenWorse
 from tunefleet.workloads.training.launch import Supervised
 from tunefleet.workloads.training.model import assembly, hardware
+from tunefleet.workloads.training.model.hardware import allow_sharding_on_cpu
 from tunefleet.workloads.training.predictions import Predict
 from tunefleet.workloads.training.rows.dataset import Material, place_of
 from tunefleet.workloads.training.rows.streaming import SampleStream
 from tunefleet.workloads.training.setup import setting_of, settle
-from tunefleet.workloads.training.supervised import supervised_arguments
 from tunefleet.workloads.training.trainer import StreamEpoch, Trainer
 
 _UNCOUNTED = -100

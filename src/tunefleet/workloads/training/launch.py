@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +17,6 @@ from tunefleet.spec import ModelTrainingSpec, Parallelism, TrainingTaskSpec
 from tunefleet.trainer_control.files import read_json
 from tunefleet.workloads.common.job import Opened, open_task
 from tunefleet.workloads.distributed import ranks
-from tunefleet.workloads.training.clock import Clock
 
 _SHARE = "TUNEFLEET_GPU_MEMORY_FRACTION"
 _BATCH = ("batch_size", "gradient_accumulation_steps")
@@ -112,3 +113,25 @@ def limit_gpu_memory(environment: Mapping[str, str] = os.environ) -> float | Non
     for device in range(torch.cuda.device_count()):
         torch.cuda.set_per_process_memory_fraction(share, device)
     return share
+
+
+class Clock:
+    """Adds up how long the parts of a launch take."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._parts: dict[str, float] = {}
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Measure what runs inside."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._parts[name] = self._parts.get(name, 0.0) + time.monotonic() - started
+
+    def seconds(self) -> dict[str, float]:
+        """Return the parts and the total so far, in seconds."""
+        total = time.monotonic() - self._started
+        return {f"{name}_s": round(value, 3) for name, value in [*self._parts.items(), ("total", total)]}

@@ -13,11 +13,11 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from tunefleet.spec import TrainingTaskSpec
-from tunefleet.workloads.common import base_model
+from tunefleet.workloads.common import base_model, outputs
 from tunefleet.workloads.data.token_cache import KeptTokens
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
-from tunefleet.workloads.training import outputs, participation, samples, setup, summary
+from tunefleet.workloads.training import participation, samples, setup, summary
 from tunefleet.workloads.training.build import ask, build_trainer, predict
 from tunefleet.workloads.training.disk_check import require_disk
 from tunefleet.workloads.training.launch import Supervised

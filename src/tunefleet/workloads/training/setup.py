@@ -12,16 +12,15 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from peft import PeftModel
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from tunefleet.analysis.memory.estimate import PLAIN, Load
 from tunefleet.errors import DataError
-from tunefleet.workloads.common import library_logging
+from tunefleet.workloads.common import job, outputs
 from tunefleet.workloads.distributed import ranks
-from tunefleet.workloads.training import outputs
 from tunefleet.workloads.training.arguments import Setting
 from tunefleet.workloads.training.async_checkpoint import BackgroundWriter
 from tunefleet.workloads.training.checkpoint_compression import DropUnpacked, opened
@@ -30,7 +29,6 @@ from tunefleet.workloads.training.launch import Launch, SpecT, limit_gpu_memory,
 from tunefleet.workloads.training.model import deepspeed, hardware
 from tunefleet.workloads.training.model.memory import Memory
 from tunefleet.workloads.training.model_card import name_base, write_card
-from tunefleet.workloads.training.start_hooks import AtBegin
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +45,7 @@ def open_training(folder: Path, wanted: type[SpecT]) -> Launch[SpecT]:
         InputError: If the job is none of the wanted kind.
     """
     launch = open_launch(folder, wanted)
-    library_logging.libraries()
+    job.libraries()
     return launch
 
 
@@ -201,3 +199,31 @@ def report(launch: Launch[SpecT], memory: Memory, result: Mapping[str, Any]) -> 
     whole = {**result, "overrides": launch.changes, "memory": memory.outcome()}
     if launch.session.leads:
         outputs.write_file(launch.folder.responses_json, json.dumps(whole, indent=1).encode())
+
+
+class AtBegin(TrainerCallback, Generic[T]):
+    """Does one thing once, at once or when the training begins, and keeps what came of it.
+
+    Args:
+        act: What is done.
+    """
+
+    def __init__(self, act: Callable[[], T]) -> None:
+        self._act = act
+        self._done: list[T] = []
+
+    @property
+    def result(self) -> T:
+        """What came of it."""
+        return self._done[0]
+
+    def run(self) -> None:
+        """Do it now, unless it is done."""
+        if not self._done:
+            self._done.append(self._act())
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        """Do it."""
+        self.run()

@@ -12,7 +12,7 @@ from transformers import AutoConfig
 
 from tunefleet.errors import ModelError
 from tunefleet.spec.tasks.verify_task import VerifyTaskSpec
-from tunefleet.workloads.common import base_model, hub_files, library_logging
+from tunefleet.workloads.common import base_model, hub_files, job
 from tunefleet.workloads.common.base_model import Source, unloadable
 from tunefleet.workloads.common.job import Opened, open_task
 from tunefleet.workloads.common.outputs import write_file
@@ -35,7 +35,7 @@ def run(folder: Path) -> None:
         UnreachableError: If the hub does not answer.
         MachineError: If this machine is too small for the forward pass.
     """
-    library_logging.libraries()
+    job.libraries()
     task = open_task(folder, VerifyTaskSpec)
     write_file(task.folder.responses_json, json.dumps(_verified(task), indent=1).encode())
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from transformers import PreTrainedTokenizerBase
 
+from tunefleet.artifacts.archive import only_folder, unpacked_path
 from tunefleet.errors import ModelError
 from tunefleet.spec.base import is_hub_name
 from tunefleet.workloads.common import base_model, containment, hub_files
-from tunefleet.workloads.common.archives import inner, opened
 from tunefleet.workloads.common.base_model import Source
 from tunefleet.workloads.common.outputs import write_folder
 from tunefleet.workloads.merging import vocabulary
@@ -41,7 +41,7 @@ def locate(name: str, given: str | None, workspace: Path) -> Source:
         UnreachableError: If the hub does not answer.
     """
     if given is not None:
-        folder = inner(opened(Path(given), workspace))
+        folder = only_folder(unpacked_path(Path(given), workspace))
     elif is_hub_name(name):
         folder = hub_files.fetched(name, patterns=_WANTED)
     else:

@@ -10,11 +10,11 @@ from tunefleet.campaign.merging import runpod_wire
 from tunefleet.db.campaigns import campaigns
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, InputError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
+from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.campaigns import engine_token, service
 from tunefleet.orchestrator.campaigns.engine_repository import Book
-from tunefleet.orchestrator.credential_filter import scrub
 from tunefleet.schemas.api import KeyCreate
 
 ADMIN = Actor("key-root", "root", "admin")

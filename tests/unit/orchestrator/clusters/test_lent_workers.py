@@ -6,13 +6,14 @@ import pytest
 
 from tests.unit.orchestrator.clusters.fake import Field
 from tests.unit.orchestrator.lab import TRAIN
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import controls
 from tunefleet.errors import AuthError, ForbiddenError
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.orchestrator.training_protocol import agents
 from tunefleet.orchestrator.training_protocol.agents import Introduction
-from tunefleet.orchestrator.workers import registration, workers
+from tunefleet.orchestrator.workers import workers
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import SubmitRequest
 
@@ -23,7 +24,7 @@ async def test_the_key_of_a_job_is_good_for_its_task_alone(field: Field) -> None
     (worker,) = await field.nodes({"tags": ("lab",)})
     offers = await worker.offers()
     assert [offer.task_id for offer in offers] == [task_id]
-    mine = await field.lab.core.read(lambda each: registration.workers.get(each, worker.id))
+    mine = await field.lab.core.read(lambda each: worker_rows.get(each, worker.id))
     assert mine is not None
     assert f'"only:{task_id}"' in mine.capabilities
     # And no other worker gets the task.

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.workloads.engine.conftest import CONTEXT
-from tunefleet.workloads.engine.engine_errors import RequestError
 from tunefleet.workloads.engine.protocol import Choice, EngineModel, Request, Sampling
+from tunefleet.workloads.faults import RequestError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -18,7 +18,7 @@ def libraries() -> None:
     global TransformersEngine, open_engine, torch
     import torch
 
-    from tunefleet.workloads.engine.load_options import open_engine
+    from tunefleet.workloads.engine.server import open_engine
     from tunefleet.workloads.engine.transformers_backend import TransformersEngine
 
 

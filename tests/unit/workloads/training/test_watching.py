@@ -21,7 +21,7 @@ def libraries() -> None:
     from transformers import TrainerControl
 
     from tunefleet.workloads.training import callbacks, setup
-    from tunefleet.workloads.training.divergence import WatchDivergence
+    from tunefleet.workloads.training.callbacks import WatchDivergence
 
 
 pytestmark = pytest.mark.torch

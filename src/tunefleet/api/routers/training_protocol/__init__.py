@@ -1,1 +1,5 @@
 """Routes of the training protocol: agents, jobs, federated trainers."""
+
+from typing import Final
+
+TRAINING_PREFIX: Final = "/api/training"

@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 from typing import Annotated, Any, Final
 
-from fastapi import Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from tunefleet.api import file_transfer, request_bodies
 from tunefleet.api.auth import CoreDep, Participant, Person, identify_participant
 from tunefleet.api.multipart import FilePart
 from tunefleet.api.routers.training_protocol.training import documented
-from tunefleet.api.routing import Router
 from tunefleet.api.training_errors import TrainingRoute
 from tunefleet.errors import GoneError
 from tunefleet.orchestrator.context import Core
@@ -34,14 +33,15 @@ from tunefleet.schemas.federated import (
     AdapterTaken,
     Aggregated,
     CheckpointReply,
+    ChunkClaimed,
+    ClaimChunk,
     JobCreate,
     JobCreated,
     JobProgress,
     JobReply,
 )
-from tunefleet.schemas.federated_chunks import ChunkClaimed, ClaimChunk
 
-router = Router(tags=["federations"], route_class=TrainingRoute)
+router = APIRouter(prefix="/api", tags=["federations"], route_class=TrainingRoute)
 
 JobId = Annotated[str, Path(max_length=64, description="Id of a federation, or its number.")]
 Step = Annotated[int, Path(ge=0, le=2**53, description="The worker's own optimizer step.")]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Query, Request
+from fastapi import APIRouter, Query, Request
 
 from tunefleet.api import request_bodies
 from tunefleet.api.auth import AnyAttempt, CoreDep, Member, OwnAttempt, Reader
-from tunefleet.api.routing import Router
+from tunefleet.api.routers.training_protocol import TRAINING_PREFIX
 from tunefleet.api.training_errors import TrainingRoute
 from tunefleet.errors import ForbiddenError
 from tunefleet.orchestrator.access.permissions import AttemptActor
@@ -34,7 +34,7 @@ from tunefleet.schemas.training_protocol.reports import (
 )
 from tunefleet.schemas.training_protocol.training import StatusPatch
 
-router = Router(tags=["training"], route_class=TrainingRoute)
+router = APIRouter(prefix=TRAINING_PREFIX, tags=["training"], route_class=TrainingRoute)
 
 Offset = Annotated[int, Query(ge=0, le=2**31)]
 

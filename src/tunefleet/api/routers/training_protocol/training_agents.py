@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
 from pydantic import BeforeValidator
 
 from tunefleet.api import request_bodies
 from tunefleet.api.auth import AgentKey, CoreDep, Member, Reader
-from tunefleet.api.routing import Router
+from tunefleet.api.routers.training_protocol import TRAINING_PREFIX
 from tunefleet.api.training_errors import TrainingRoute
 from tunefleet.orchestrator.training_protocol import agent_calls, agent_list, claims
 from tunefleet.orchestrator.training_protocol.agents import Introduction
@@ -17,7 +17,7 @@ from tunefleet.schemas.base import Line, Name
 from tunefleet.schemas.training_protocol.agents import AgentList, AgentRemoved, AgentReply
 from tunefleet.schemas.training_protocol.training import ClaimReply, Heartbeat, HeartbeatReply, PollReply
 
-router = Router(tags=["training"], route_class=TrainingRoute)
+router = APIRouter(prefix=TRAINING_PREFIX, tags=["training"], route_class=TrainingRoute)
 
 
 def _decoded(value: object) -> object:

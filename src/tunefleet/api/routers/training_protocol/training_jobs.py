@@ -6,13 +6,13 @@ import json
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import Header, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from sse_starlette import ServerSentEvent
 
 from tunefleet.api import request_bodies, sse
 from tunefleet.api.auth import AnyAttempt, CoreDep, Member, Reader
+from tunefleet.api.routers.training_protocol import TRAINING_PREFIX
 from tunefleet.api.routers.training_protocol.training import Offset, documented, same_job
-from tunefleet.api.routing import Router
 from tunefleet.api.training_errors import TrainingRoute
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import Core
@@ -37,7 +37,7 @@ from tunefleet.schemas.training_protocol.reports import (
     PredictionTrends,
 )
 
-router = Router(tags=["training"], route_class=TrainingRoute)
+router = APIRouter(prefix=TRAINING_PREFIX, tags=["training"], route_class=TrainingRoute)
 
 _LOOK_S = 10.0
 

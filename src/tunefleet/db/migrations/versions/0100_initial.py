@@ -7,7 +7,7 @@ import time
 import sqlalchemy as sa
 from alembic import op
 
-from tunefleet.db.migrations.initial import records, tasks, training
+from tunefleet.db.migrations.initial import record_tables, task_tables, training_tables
 
 revision = "0100"
 down_revision = None
@@ -16,7 +16,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    for tables in (tasks, records, training):
+    for tables in (task_tables, record_tables, training_tables):
         tables.create()
     projects = sa.table("projects", *(sa.column(name) for name in ("name", "weight", "created_by", "created_at")))
     first = {"name": "default", "weight": 1.0, "created_by": "tunefleet", "created_at": time.time()}

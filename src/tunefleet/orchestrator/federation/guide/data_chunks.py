@@ -24,8 +24,7 @@ from tunefleet.orchestrator.federation.participants import Who, only_worker, wor
 from tunefleet.orchestrator.federation.status import FOREVER, find_to_take_part, how_to_start
 from tunefleet.orchestrator.storage.signed_urls import Signature
 from tunefleet.orchestrator.views import moment
-from tunefleet.schemas.federated import JobWorker
-from tunefleet.schemas.federated_chunks import ChunkClaimed, ClaimChunk
+from tunefleet.schemas.federated import ChunkClaimed, ClaimChunk, JobWorker
 
 LEASE_S: Final = 1800.0
 """How long a worker may be silent before its chunk is somebody else's."""

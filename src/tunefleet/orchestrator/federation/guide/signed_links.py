@@ -8,7 +8,7 @@ from typing import Final
 
 from tunefleet.errors import ForbiddenError
 from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.signatures import seal
+from tunefleet.orchestrator.ids import seal
 from tunefleet.orchestrator.storage.signed_urls import Signature
 
 TRAINING: Final = "/api/training"

@@ -10,10 +10,10 @@ from typing import Final
 from peft import LoraConfig, PeftModel
 from transformers import PreTrainedModel
 
+from tunefleet.artifacts.archive import only_folder, unpacked_path
 from tunefleet.errors import ModelError
 from tunefleet.spec import CheckpointLoadSpec, ModelTrainingSpec, QuantizationSpec
 from tunefleet.workloads.common import base_model, containment
-from tunefleet.workloads.common.archives import inner, opened
 from tunefleet.workloads.training.model import lora, weights_loader
 from tunefleet.workloads.training.model.hardware import Kernels
 
@@ -126,8 +126,8 @@ def _quantization(wanted: QuantizationSpec | None) -> weights_loader.Quantizatio
 
 def _checkpoint_folder(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[str, str], workspace: Path) -> Path:
     path = _checkpoint_place(load, pointer, inputs)
-    folder = path if load.archive_format == "none" else opened(path, workspace)
-    folder = folder / load.subdir if load.subdir is not None else inner(folder)
+    folder = path if load.archive_format == "none" else unpacked_path(path, workspace)
+    folder = folder / load.subdir if load.subdir is not None else only_folder(folder)
     if not folder.is_dir():
         raise ModelError(f"The checkpoint {path} has no folder {load.subdir or folder.name}.")
     return folder

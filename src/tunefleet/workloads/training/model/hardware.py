@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from accelerate.state import PartialState
+from accelerate.utils import DistributedType
 from transformers.utils import is_flash_attn_2_available
 
 from tunefleet.errors import InputError, MachineError
@@ -121,3 +123,14 @@ def _compute(hardware: Hardware, *, bf16: bool | None, fp16: bool | None) -> Dty
         raise MachineError(f"The spec asks for bf16, which {hardware.name} does not have.", hint="Use fp16.")
     automatic = hardware.device == "cuda" and hardware.bf16
     return "bfloat16" if (automatic if bf16 is None else bf16) else "float32"
+
+
+def allow_sharding_on_cpu() -> None:
+    """Have the next `Accelerator` shard although it computes on the CPU; called when the process group exists.
+
+    Accelerate asks for the kind of the processes, and only those with accelerators are looked at for FSDP; once it has
+    decided for FSDP the kind is of no further use.
+    """
+    state: dict[str, Any] = PartialState._shared_state
+    if state.get("distributed_type") == DistributedType.MULTI_CPU:
+        state["distributed_type"] = DistributedType.MULTI_XPU

@@ -5,17 +5,22 @@ Handlers are plain functions: they run in threads, never on the loop.
 
 from __future__ import annotations
 
+import uuid
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import APIRouter, Body, Query, Request, Response
+from pydantic import Field
 
 from tunefleet.agent import bodies, intake, views
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.jobs.job import AgentJob
-from tunefleet.agent.jobs.tracing import placed
+from tunefleet.agent.jobs.job_run import placed
 from tunefleet.agent.problems import NotNow
+from tunefleet.agent.stream import follow, respond
+from tunefleet.agent.verbs import Verbs
 from tunefleet.errors import InputError, NotFoundError
-from tunefleet.schemas.training_protocol.training import TrainingJobRequest
+from tunefleet.schemas.base import Body as RequestBody
+from tunefleet.schemas.training_protocol.training import AgentCommand, AgentOutcome, AgentVerb, TrainingJobRequest
 
 router = APIRouter(route_class=bodies.Route)
 
@@ -113,3 +118,55 @@ def _ask(request: Request, job_id: str, verb: Any) -> None:
         verb(agent_of(request).book.find(job_id))
     except (NotFoundError, InputError) as error:
         raise NotNow(str(error)) from None
+
+
+class VerbRequest(RequestBody):
+    """Body of `POST /api/agent/commands`."""
+
+    command: AgentVerb
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+@router.post("/api/agent/commands")
+def command(request: Request, body: VerbRequest) -> AgentOutcome:
+    """Restart, change settings, collect diagnostics, upgrade; jobs go on through all of them."""
+    verbs: Verbs = request.app.state.verbs
+    return verbs(AgentCommand(command_id=f"local-{uuid.uuid4().hex[:12]}", command=body.command, data=body.data))
+
+
+@router.get("/api/training/logs/{job_id}")
+def logs(
+    request: Request,
+    job_id: str,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
+    offset: int = 0,
+) -> dict[str, Any]:
+    """Return lines of a job's log; a negative offset counts from the end."""
+    lines, first, total = agent_of(request).book.find(job_id).log(offset, limit)
+    return {"logs": lines, "total_lines": total, "offset": first, "limit": limit}
+
+
+@router.get("/api/training/metrics/{job_id}")
+def metrics(request: Request, job_id: str) -> dict[str, Any]:
+    """Return the points of a job's series, in the order of their steps."""
+    points = agent_of(request).book.find(job_id).journal().points
+    return {"job_id": job_id, "metrics": [point.model_dump(mode="json", exclude_none=True) for point in points]}
+
+
+@router.get("/api/training/checkpoints/{job_id}")
+def checkpoints(request: Request, job_id: str) -> dict[str, Any]:
+    """Return a job's whole checkpoints, and which one is the best."""
+    return views.checkpoints(agent_of(request).book.find(job_id))
+
+
+@router.get("/api/training/{job_id}/errors")
+def errors(request: Request, job_id: str) -> dict[str, Any]:
+    """Return what went wrong with a job."""
+    return views.errors(agent_of(request).book.find(job_id))
+
+
+@router.get("/api/training/stream/{job_id}")
+def stream(request: Request, job_id: str) -> Response:
+    """Stream a job's log lines, points and status, until it has ended."""
+    agent = agent_of(request)
+    return respond(follow(agent, agent.book.find(job_id), request.headers.get("last-event-id")))
