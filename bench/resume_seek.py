@@ -38,8 +38,7 @@ from tunefleet.workloads.data.readers import read_path
 from tunefleet.workloads.data.streams import open_file
 from tunefleet.workloads.data.token_cache import KeptTokens
 from tunefleet.workloads.data.tokenization import Encoder
-from tunefleet.workloads.training.rows.packing import pack
-from tunefleet.workloads.training.rows.streaming import Place, SampleStream, StreamShare, loader
+from tunefleet.workloads.training.rows.streaming import Place, SampleStream, StreamShare, loader, pack
 
 BATCH = 4
 EARLY, LATE = 2_000, 200_000

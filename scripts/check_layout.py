@@ -37,12 +37,12 @@ NICKNAMES: Final = frozenset({
     "quiet", "room", "said", "shown", "talks", "together", "told", "words",
 })  # fmt: skip
 KNOWN: Final[dict[str, int]] = {
-    "folders with too many files": 11,
-    "files that are too short": 81,
+    "folders with too many files": 0,
+    "files that are too short": 0,
     "files that are too long": 0,
     "functions that are too long": 0,
     "names that are no things": 0,
-    "stems that repeat": 24,
+    "stems that repeat": 0,
     "modules in circles": 0,
 }
 """How many faults of each kind there are still: `make check` fails where there are more, and where there are fewer, so

@@ -32,6 +32,7 @@ command prints with `--json`. How a command ends on it is its [exit code](exit-c
 
 _ANSWERS: Final = {
     "method_not_allowed": "The path knows other methods.",
+    "body_stalled": "Nothing of a request's body came for 120 seconds.",
     "not_acceptable": "`/metrics` was asked for something other than JSON.",
     "unsupported_media_type": "The body is of another type.",
     "range_invalid": "The range that was asked for is not in the file.",

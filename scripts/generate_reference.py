@@ -333,7 +333,7 @@ def campaign_page() -> str:
     """Return the text of `docs/reference/campaign.md`."""
     lines: list[str] = []
     for path, block in walk_blocks(CampaignSpec):
-        if not block.__module__.startswith("tunefleet.spec.documents.campaign_document"):
+        if not block.__module__.startswith("tunefleet.spec.documents.campaign_"):
             continue
         where = ".".join(map(str, path))
         lines += [f"## {f'`{where}`' if where else 'A campaign'}\n", f"{_about(block)}\n", *table(block)]

@@ -21,10 +21,10 @@ from tunefleet.errors import MachineError
 
 log = logging.getLogger(__name__)
 
+# How often the files are looked at; SIGHUP has them read at once.
 LOOK_S: Final = 30.0
-"""How often the files are looked at; SIGHUP has them read at once."""
+# So often it is said again that a certificate will keep clients away: whoever renews it may have stopped.
 AGAIN_S: Final = 6 * 3600.0
-"""So often it is said again that a certificate will keep clients away: whoever renews it may have stopped."""
 _SOON_S: Final = 2 * 86_400.0
 _EXPIRED: Final = 10
 """OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED."""
@@ -36,7 +36,6 @@ class Facts:
     """What a client learns from a certificate.
 
     Args:
-        names: Host names and addresses that it is for.
         expires_at: Unix time; null if it cannot be told any more.
         fault: Why every client refuses it, in OpenSSL's words; null if not.
     """
@@ -57,10 +56,6 @@ class Facts:
 
 class Certificate:
     """A certificate with its key.
-
-    Args:
-        cert_file: PEM; the certificate first, then those between it and the authority.
-        key_file: PEM, without a passphrase.
 
     Raises:
         MachineError: If a file is missing or none of its kind, or the key is another certificate's.
@@ -92,14 +87,7 @@ class Certificate:
             log.warning("The certificate %s expires in %.0f hours.", self._cert_file, left_s / 3600)
 
     def refresh(self, *, asked: bool = False) -> bool:
-        """Read the files again if they have changed; what cannot be used leaves the old certificate in place.
-
-        Args:
-            asked: Read them in any case.
-
-        Returns:
-            Whether a certificate was read.
-        """
+        """Read the files again if they have changed; what cannot be used leaves the old certificate in place."""
         try:
             stamp = self._stamp()
             if stamp == self._read_at and not asked:
@@ -143,10 +131,6 @@ class Certificate:
 def opened(cert_file: Path | None, key_file: Path | None) -> Certificate | None:
     """Return the certificate that the settings name; null if they name none.
 
-    Args:
-        cert_file: `TUNEFLEET_TLS_CERT_FILE`.
-        key_file: `TUNEFLEET_TLS_KEY_FILE`.
-
     Raises:
         MachineError: If one of the two is missing, or they cannot be used.
     """
@@ -163,11 +147,7 @@ def opened(cert_file: Path | None, key_file: Path | None) -> Certificate | None:
 
 @contextmanager
 def kept_fresh(certificate: Certificate | None) -> Iterator[None]:
-    """Read a certificate again when its files change, and on SIGHUP, while the body runs; call it in the main thread.
-
-    Args:
-        certificate: Null does nothing.
-    """
+    """Read a certificate again when its files change, and on SIGHUP, while the body runs; for the main thread."""
     if certificate is None:
         yield
         return

@@ -162,7 +162,6 @@ class AdapterRefused(InputError):
     Args:
         message: What is wrong, with the tensor's name where one is to blame; public.
         hint: The way out; public.
-        detail: For logs.
         tensor: Name of the tensor to blame, if there is one.
     """
 

@@ -11,12 +11,12 @@ from typing import Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+# Of the line and the headers of a request, until the last of them has come.
 MAX_HEAD_BYTES: Final = 64 << 10
-"""Of the line and the headers of a request, until the last of them has come."""
+# A head is whole so long after its first byte; the first one after the connection.
 _HEAD_S: Final = 30.0
-"""A head is whole so long after its first byte; the first one after the connection."""
+# What arrived while the process did something else is read before it is too late.
 _LAST_CALL_S: Final = 1.0
-"""What arrived while the process did something else is read before it is too late."""
 _TOO_LARGE: Final = b"The line and headers of a request have at most %d bytes." % MAX_HEAD_BYTES
 
 

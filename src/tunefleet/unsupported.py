@@ -13,6 +13,7 @@ _LOST: Final = "TUNEFLEET_LOST_AFTER_S says after how long a worker is given up"
 _RANKS: Final = "the ranks of a training are started once, by its supervisor"
 _STICKY: Final = "ENABLE_STAGE_WEIGHT_STICKINESS and ENABLE_CONTEXT_REUSE say which workers are preferred"
 
+# Process → variable of a document that it does not heed → what holds instead.
 UNSUPPORTED: Final[dict[str, dict[str, str]]] = {
     "server": {
         "CPU_ONLY_WEIGHT": _SCORES,
@@ -70,4 +71,3 @@ UNSUPPORTED: Final[dict[str, dict[str, str]]] = {
         "WORKER_TOKEN": "TUNEFLEET_WORKER_KEY is a worker's key",
     },
 }
-"""Process → variable of a document that it does not heed → what holds instead."""

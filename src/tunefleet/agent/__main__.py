@@ -15,9 +15,6 @@ from tunefleet.settings import load_agent
 def main(arguments: Sequence[str] = ()) -> int:
     """Run an agent.
 
-    Args:
-        arguments: Of the command line; it takes none but `--help`.
-
     Returns:
         0 after a clean stop, 1 if it cannot work; the reason is on standard error in one sentence.
     """

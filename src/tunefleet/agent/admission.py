@@ -28,12 +28,7 @@ def admit(spec: Mapping[str, Any], limit_bytes: int | None, fraction: float) -> 
     """Refuse a job that needs more than it may have.
 
     Args:
-        spec: The task's spec.
         limit_bytes: What a training may take; None without a GPU.
-        fraction: `GPU_MEMORY_FRACTION`, for the message.
-
-    Raises:
-        InputError: If its lower bound is over the limit.
     """
     needed = needed_bytes(spec)
     if limit_bytes is not None and needed is not None and needed > limit_bytes:
@@ -49,9 +44,6 @@ def refuse_unready(environments: Iterable[str]) -> None:
 
     Args:
         environments: The environments that the job runs in, such as that of its trainer.
-
-    Raises:
-        InputError: If one is not ready; the error names the command that creates it.
     """
     for name in environments:
         reason = envs.reason(name)

@@ -15,13 +15,7 @@ from tunefleet.spec import load_task_spec
 
 
 class Agent:
-    """One agent.
-
-    Args:
-        settings: Its settings.
-        book: Its jobs.
-        gpus: Its devices.
-    """
+    """One agent."""
 
     def __init__(self, settings: AgentSettings, book: JobBook, gpus: Gpus) -> None:
         self.settings = settings
@@ -57,20 +51,12 @@ class Agent:
         )
 
     def admit(self, record: AgentRecord) -> None:
-        """Refuse a job that could never run here.
-
-        Raises:
-            InputError: If its trainer's environment is not ready, or it needs more GPU memory than a training may take.
-        """
+        """Refuse a job that could never run here."""
         admission.refuse_unready(load_task_spec(record.spec).environments)
         admission.admit(record.spec, self.gpus.limit_bytes(), self.settings.gpu_memory_fraction)
 
     def status(self, job_id: str) -> views.JobStatusView:
-        """Return how a job stands.
-
-        Raises:
-            NotFoundError: If there is none with that id.
-        """
+        """Return how a job stands."""
         job = self.book.find(job_id)
         waiting = [other.job_id for other in self.book.queue()]
         position = waiting.index(job_id) + 1 if job_id in waiting else None

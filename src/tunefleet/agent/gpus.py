@@ -25,12 +25,7 @@ _BF16: Final = re.compile(
 
 
 class Gpus:
-    """Devices and their load, looked at now and then by a thread.
-
-    Args:
-        settings: Which may be used, and how often to look.
-        read: Asks the driver.
-    """
+    """Devices and their load, looked at now and then by a thread."""
 
     def __init__(self, settings: AgentSettings, *, read: Callable[[], Sequence[GpuFigures]] = read_gpus) -> None:
         self._settings = settings

@@ -21,13 +21,7 @@ _CHECKPOINT = re.compile(r"checkpoint-\d+")
 
 
 def from_request(request: TrainingJobRequest, settings: AgentSettings, defaults: Defaults) -> AgentRecord:
-    """Take a job that was posted to the agent.
-
-    Raises:
-        SpecError: If the config cannot be honoured.
-        ForbiddenError: If it names a local path outside of the allowed folders.
-        InputError: If it names what is not there.
-    """
+    """Take a job that was posted to the agent."""
     config = request.config.model_dump(mode="json", exclude_unset=True)
     return _record(
         request.execution_id,

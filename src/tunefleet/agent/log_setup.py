@@ -22,11 +22,7 @@ _CHATTY: Final = ("httpx", "httpcore", "filelock", "uvicorn")
 
 
 def set_up(settings: AgentSettings) -> None:
-    """Send the log where the settings say.
-
-    Raises:
-        MachineError: If there is no such level or sink, or the file cannot be written.
-    """
+    """Send the log where the settings say."""
     level = settings.log_level.upper()
     if level not in logging.getLevelNamesMapping():
         raise MachineError(f"LOG_LEVEL={settings.log_level!r} is no level.", hint="Use DEBUG, INFO, WARNING or ERROR.")
@@ -50,13 +46,7 @@ class Lines(TextLines):
 
 
 class RotatingFile(PrivateLogFile):
-    """Rotates at a size, and deletes what is older than some days.
-
-    Args:
-        path: The file.
-        max_bytes: Size of one file.
-        keep_days: Age at which a rotated file goes.
-    """
+    """Rotates at a size, and deletes what is older than some days."""
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, keep_days: float = KEEP_DAYS) -> None:
         self._keep_s = keep_days * 24 * 3600
@@ -80,9 +70,6 @@ def remote(url: str) -> logging.Handler:
 
     Args:
         url: `syslog://HOST:514` by UDP, `syslog+tcp://HOST:514` by TCP.
-
-    Raises:
-        MachineError: If it is no such URL, or nobody answers there.
     """
     parts = urlsplit(url)
     kinds = {"syslog": socket.SOCK_DGRAM, "syslog+tcp": socket.SOCK_STREAM}

@@ -16,7 +16,6 @@ from filelock import FileLock, Timeout
 
 import tunefleet
 from tunefleet.agent.agent import Agent
-from tunefleet.agent.app import create_app
 from tunefleet.agent.bind_address import bind, check, is_loopback
 from tunefleet.agent.gpus import Gpus
 from tunefleet.agent.identity import agent_id
@@ -25,6 +24,7 @@ from tunefleet.agent.jobs.job_queue import JobBook
 from tunefleet.agent.jobs.site import Site
 from tunefleet.agent.poller import Poller, client_for
 from tunefleet.agent.progress import ProgressLines
+from tunefleet.agent.routes import create_app
 from tunefleet.agent.verbs import Verbs
 from tunefleet.certificate import Certificate, kept_fresh, opened
 from tunefleet.client import trust
@@ -46,9 +46,6 @@ _JOB_DEFAULTS: Final = BRIEF_SPIN
 
 def run(settings: AgentSettings) -> bool:
     """Run an agent until SIGTERM or SIGINT, or until it is told to restart; call it from the main thread.
-
-    Returns:
-        Whether the process is to start anew.
 
     Raises:
         MachineError: If it cannot listen, or its settings would let anybody in.
@@ -90,11 +87,7 @@ def run(settings: AgentSettings) -> bool:
 
 @contextmanager
 def only_one(settings: AgentSettings) -> Iterator[None]:
-    """Hold `CHECKPOINTS_DIR` for this process: two agents on it would run its jobs twice.
-
-    Raises:
-        MachineError: If another agent holds it.
-    """
+    """Hold `CHECKPOINTS_DIR` for this process: two agents on it would run its jobs twice."""
     checkpoints = settings.checkpoints_dir.expanduser()
     path = checkpoints / ".agent" / "lock"
     # Of parents `mkdir` would forget the mode.
@@ -130,10 +123,6 @@ def _poller(agent: Agent, verbs: Verbs, name: str) -> Poller | None:
 
 def build(settings: AgentSettings, name: str = "") -> Agent:
     """Make an agent, and its folders.
-
-    Args:
-        settings: Its settings.
-        name: What the backend knows it by.
 
     Raises:
         MachineError: If it is to send spans, and the packages for that are not installed.

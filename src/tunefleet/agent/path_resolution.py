@@ -22,14 +22,7 @@ _REMOTE: Final[dict[str, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Where a job's rows come from.
-
-    Args:
-        source: The keys of `spec.data` that name it.
-        inputs: For each pointer into the spec, the local path that stands for it.
-        addresses: For each pointer, the address that is to be fetched first.
-        splits: The splits that it is known to have; none for a single set.
-    """
+    """Where a job's rows come from."""
 
     source: dict[str, str]
     inputs: dict[str, str]
@@ -39,10 +32,6 @@ class Dataset:
 
 def dataset(path: str, datasets_dir: Path) -> Dataset:
     """Find a dataset.
-
-    Args:
-        path: The request's `dataset_path`.
-        datasets_dir: `DATASETS_DIR`.
 
     Raises:
         ForbiddenError: If it lies outside of the folder.
@@ -87,14 +76,6 @@ def model(name: str, models_dir: Path) -> str:
 
 def local(name: str, folder: Path, setting: str) -> Path | None:
     """Find a file or folder by its name in a folder, or by a path that leads into it.
-
-    Args:
-        name: Bare name or path.
-        folder: Where it must lie.
-        setting: The setting that names the folder, for messages.
-
-    Returns:
-        The path without links; `None` if there is nothing.
 
     Raises:
         ForbiddenError: If it lies outside, also by `..` or a link.

@@ -39,13 +39,7 @@ def client_for(url: str, key: str, agent_id: str) -> AgentClient:
 
 
 class Poller:
-    """Polls one backend in a thread of its own; another one sends the heartbeats.
-
-    Args:
-        agent: Whose jobs.
-        client: Makes a client; each thread has its own.
-        verb: Carries out a verb of the agent itself.
-    """
+    """Polls one backend in a thread of its own; another one sends the heartbeats."""
 
     def __init__(self, agent: Agent, client: Callable[[], AgentClient], orders: Orders, due: threading.Event) -> None:
         self._agent = agent

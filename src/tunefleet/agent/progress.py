@@ -11,11 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class ProgressLines:
-    """Writes the lines in a thread of its own.
-
-    Args:
-        agent: Whose jobs.
-    """
+    """Writes the lines in a thread of its own."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent

@@ -8,10 +8,12 @@ from __future__ import annotations
 import uuid
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import APIRouter, Body, FastAPI, Query, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
 from pydantic import Field
 
-from tunefleet.agent import bodies, intake, views
+import tunefleet
+from tunefleet.agent import bodies, intake, problems, views
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.jobs.job import AgentJob
 from tunefleet.agent.jobs.job_run import placed
@@ -170,3 +172,30 @@ def stream(request: Request, job_id: str) -> Response:
     """Stream a job's log lines, points and status, until it has ended."""
     agent = agent_of(request)
     return respond(follow(agent, agent.book.find(job_id), request.headers.get("last-event-id")))
+
+
+def create_app(agent: Agent, verbs: Verbs) -> FastAPI:
+    """Make the app."""
+    app = FastAPI(
+        title="Tunefleet agent",
+        version=tunefleet.__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+    key = agent.settings.key
+    app.state.agent = agent
+    app.state.verbs = verbs
+    app.state.key = key.get_secret_value() if key is not None else None
+    app.state.origins = frozenset(agent.settings.cors_origins)
+    app.include_router(router)
+    problems.install(app)
+    if agent.settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(agent.settings.cors_origins),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "X-API-Key"],
+            allow_private_network=True,
+        )
+    return app

@@ -24,15 +24,7 @@ LABEL: Final = "dev.tunefleet.agent"
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Where the parts of the service lie.
-
-    Args:
-        home: `TUNEFLEET_HOME`.
-        folder: The service's working directory; relative folders of the settings lie in it.
-        platform: As `sys.platform` says.
-        python: The interpreter that runs it.
-        user_home: The user's home folder.
-    """
+    """Where the parts of the service lie."""
 
     home: Path
     folder: Path
@@ -65,12 +57,6 @@ class Service:
 
     def install(self, settings: Sequence[str] = ()) -> list[Path]:
         """Write settings, folder and definition; an existing setting stays unless it is given anew.
-
-        Args:
-            settings: `NAME=value` each.
-
-        Returns:
-            The files that were written.
 
         Raises:
             MachineError: If this system has neither systemd nor launchd.
@@ -152,11 +138,7 @@ WantedBy=default.target
         }[verb]
 
     def call(self, verb: str) -> int:
-        """Tell the service manager; returns its last exit code.
-
-        Raises:
-            MachineError: If there is none, or it refuses.
-        """
+        """Tell the service manager; returns its last exit code."""
         code = 0
         for command in self.commands(verb):
             if shutil.which(command[0]) is None:

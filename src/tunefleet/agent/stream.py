@@ -26,13 +26,7 @@ def respond(events: AsyncIterator[ServerSentEvent]) -> Response:
 
 
 async def follow(agent: Agent, job: AgentJob, last_id: str | None) -> AsyncIterator[ServerSentEvent]:
-    """Stream a job until it has ended and all is told, or the agent stops.
-
-    Args:
-        agent: Says how the job stands, and whether it stops itself.
-        job: The job.
-        last_id: `<points>:<lines>` that the client has.
-    """
+    """Stream a job until it has ended and all is told, or the agent stops."""
     points, lines = _position(last_id)
     shown = ""
     while not agent.stopping.is_set():

@@ -22,6 +22,7 @@ from tunefleet.settings import AgentSettings, load_agent
 
 logger = logging.getLogger(__name__)
 
+# Variable → field: what `update-config` may change.
 CHANGEABLE: Final[dict[str, str]] = {
     "POLL_INTERVAL_SECONDS": "poll_interval_s",
     "MAX_CONCURRENT_JOBS": "max_jobs",
@@ -33,17 +34,11 @@ CHANGEABLE: Final[dict[str, str]] = {
     "HEARTBEAT_INTERVAL_SECONDS": "heartbeat_interval_s",
     "LOG_LEVEL": "log_level",
 }
-"""Variable → field: what `update-config` may change."""
 _LOG_LINES: Final = 200
 
 
 class Verbs:
-    """Carries out verbs.
-
-    Args:
-        agent: Of which agent.
-        restart: Ends the server so that the process starts anew.
-    """
+    """Carries out verbs."""
 
     def __init__(self, agent: Agent, restart: Callable[[], None]) -> None:
         self._agent = agent

@@ -17,12 +17,7 @@ _FRAME: Final = re.compile(r'^  File "(?P<file>.+?)", line (?P<line>\d+), in (?P
 
 
 class JobStatusView(TrainingJobStatus):
-    """The document's status, and what a user of ours wants to know beside it.
-
-    Args:
-        warnings: What had no effect, or was done otherwise.
-        reporting: Why the backend is not told any more, if so.
-    """
+    """The document's status, and what a user of ours wants to know beside it."""
 
     name: str = ""
     warnings: tuple[str, ...] = ()
@@ -33,9 +28,7 @@ def status(job: AgentJob, *, position: int | None = None, load: float | None = N
     """Return how a job stands.
 
     Args:
-        job: The job.
         position: Its place in the queue, from 1, if it waits.
-        load: Utilisation of its GPU in percent.
     """
     record, journal, trainer = job.record, job.journal(), job.status()
     progress = journal.progress

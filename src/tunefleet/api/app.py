@@ -62,11 +62,7 @@ _CORS_HEADERS: Final = [
 
 
 def create_app(core: Core) -> FastAPI:
-    """Make the app of a server.
-
-    Args:
-        core: What the services work on; the caller closes it after the app has ended.
-    """
+    """Make the app of a server."""
     lifetime = Lifetime(core)
 
     @asynccontextmanager

@@ -56,12 +56,7 @@ def noted(request: Request, who: Noted) -> None:
 
 
 async def identify(request: Request) -> Actor | AttemptActor:
-    """Find out who asks.
-
-    Raises:
-        AuthError: If there is no key, or a wrong or revoked one.
-        ForbiddenError: If a page of another site uses the browser's session, or the token is a federation's.
-    """
+    """Find out who asks."""
     secret = _header_secret(request)
     if secret is not None and participants.is_token(secret):
         await token_access.authenticate(core_of(request), secret)
@@ -73,12 +68,7 @@ async def identify(request: Request) -> Actor | AttemptActor:
 
 
 async def identify_participant(request: Request) -> participants.Who:
-    """Find out who asks something of a federation: by key, by the federation's token, by either as HTTP Basic.
-
-    Raises:
-        AuthError: If there is no key, or a wrong or revoked one.
-        ForbiddenError: If a page of another site uses what the browser keeps, or the token is an attempt's.
-    """
+    """Find out who asks something of a federation: by key, by the federation's token, by either as HTTP Basic."""
     secret = _header_secret(request)
     if secret is None:
         secret = _basic_secret(request)
@@ -125,12 +115,7 @@ async def _known(request: Request, secret: str | None) -> Actor | AttemptActor:
 
 
 async def require_known(request: Request) -> None:
-    """Refuse who has no key at a route that wants one; for a body that cannot be read, which is found out before.
-
-    Raises:
-        AuthError: If there is no key, or a wrong or revoked one.
-        ForbiddenError: If what was sent is not good for any such route.
-    """
+    """Refuse who has no key at a route that wants one; for a body that cannot be read, which is found out before."""
     dependant = getattr(request.scope.get("route"), "dependant", None)
     if dependant is None or NOTED in request.scope.get("state", {}):
         return
@@ -219,12 +204,12 @@ WorkerKey = Annotated[Actor, Depends(require_worker)]
 OwnAttempt = Annotated[AttemptActor, Depends(_own_attempt)]
 AnyAttempt = Annotated[AttemptActor, Depends(_any_attempt)]
 """The token of an attempt, where the body names the task."""
+# Who may take part as an agent: a worker's key, or a person's own.
 AgentKey = Annotated[Actor, Depends(_role(*_MEMBERS, "worker"))]
-"""Who may take part as an agent: a worker's key, or a person's own."""
+# Who may make federations; on the guide's routes the key may come as HTTP Basic.
 Person = Annotated[Actor, Depends(_person)]
-"""Who may make federations; on the guide's routes the key may come as HTTP Basic."""
+# Whoever has any key, or the token of a federation; what they may do with one is for the services to say.
 Participant = Annotated[Actor | FederationActor, Depends(identify_participant)]
-"""Whoever has any key, or the token of a federation; what they may do with one is for the services to say."""
 
 
 def reader_or_attempt(request: Request, who: Actor | AttemptActor) -> Actor | AttemptActor:
@@ -273,11 +258,7 @@ async def end_session(response: Response, request: Request) -> None:
 
 
 def refuse_foreign_page(request: Request) -> None:
-    """Refuse an unsafe request that a browser did not send from a page of this server.
-
-    Raises:
-        ForbiddenError: If `Origin` names another site, or nothing says where the request comes from.
-    """
+    """Refuse an unsafe request that a browser did not send from a page of this server."""
     origin = request.headers.get("origin")
     site = request.headers.get("sec-fetch-site")
     if origin is None:

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Placement runs when something changed; this often even if nothing said so.
 PLACEMENT_SWEEP_S: Final = 10.0
-"""Placement runs when something changed; this often even if nothing said so."""
 SWEEP_S: Final = 1.0
 GARBAGE_S: Final = 900.0
 ROOM_S: Final = 30.0

@@ -46,10 +46,6 @@ ELSEWHERE: Final[dict[int | str, dict[str, Any]]] = {
 async def drain(pieces: AsyncIterable[bytes], write: Callable[[list[bytes]], object]) -> None:
     """Write a body as it arrives; one batch is on its way to the disk while the next one gathers.
 
-    Args:
-        pieces: The body. If its connection breaks, what arrived is written before the error goes on.
-        write: Writes a batch of pieces; called in a thread, never twice at once.
-
     Raises:
         ClientDisconnect: If the connection broke before the end of the body.
     """
@@ -68,14 +64,6 @@ async def take(
     request: Request, blobs: BlobStore, digest: str, offset: int, total: int, *, scope: str
 ) -> tuple[int, bool]:
     """Let a request's body start an upload, or go on with one.
-
-    Args:
-        request: The upload. If its connection breaks, what arrived is kept before the error goes on.
-        blobs: The store.
-        digest: What the whole file will have.
-        offset: Where the body's first byte belongs.
-        total: Length of the whole file.
-        scope: Who goes on with it, as `BlobStore.append` has it.
 
     Returns:
         How much of the file is here, and whether it is whole and kept.
@@ -124,25 +112,7 @@ async def _take_small(
 async def take_whole(
     pieces: AsyncIterable[bytes], blobs: BlobStore, digest: str, total: int, *, scope: str
 ) -> Callable[[], Upload]:
-    """Take a file that is sent whole; what an earlier upload of it has left is not written again.
-
-    Args:
-        pieces: The file. If its connection breaks, what arrived is kept before the error goes on.
-        blobs: The store.
-        digest: What the file will have.
-        total: Its length.
-        scope: Who goes on with it, as `BlobStore.append` has it.
-
-    Returns:
-        What gives the upload with all of the file, and may block; who calls it closes the upload.
-
-    Raises:
-        ClientDisconnect: If the connection broke before the end of the file.
-        OffsetConflict: If somebody else has just written a part of it.
-        ConflictError: If somebody else is writing the same file.
-        TooLargeError: If there are more bytes than were announced.
-        MachineError: If the disk is full.
-    """
+    """Take a file that is sent whole; what an earlier upload of it has left is not written again."""
     if blobs.executor is None and total <= _SMALL_BYTES:
         gathered: list[bytes] = []
         try:
@@ -203,12 +173,7 @@ async def keep(blobs: BlobStore, upload: Upload) -> None:
 
 
 async def kept(blobs: BlobStore, finish: Callable[[], T]) -> T:
-    """Let a whole upload be kept, in a thread of the store: sending it on may take minutes.
-
-    Args:
-        blobs: The store.
-        finish: Of the upload.
-    """
+    """Let a whole upload be kept, in a thread of the store: sending it on may take minutes."""
     return await to_the_end(asyncio.get_running_loop().run_in_executor(blobs.executor, finish))
 
 
@@ -333,12 +298,7 @@ async def send(
     user stored: the file is an attachment of no type, in a sandbox of its own.
 
     Args:
-        request: Asks for the file, perhaps for a range of it.
-        blobs: Where the file is kept.
-        digest: Its sha256.
-        filename: What a browser should call it.
         immutable: Whether the address always leads to these bytes, as one with a digest does and a name does not.
-        size_bytes: Its length, for a route that answers `HEAD`: a link of the store is good for `GET` alone.
 
     Raises:
         NotFoundError: If the store does not have it.
@@ -380,12 +340,7 @@ def _look(blobs: BlobStore, digest: str, name: str, *, whole: bool) -> tuple[Pat
 
 
 def send_made(request: Request, body: bytes) -> Response:
-    """Answer with JSON that was made of what the database has, or one range of it; who asks for several gets all.
-
-    Args:
-        request: Asks for it.
-        body: The whole.
-    """
+    """Answer with JSON that was made of what the database has, or one range of it; who asks for several gets all."""
     etag, size = f'"{hashlib.sha256(body).hexdigest()}"', len(body)
     headers = {"ETag": etag, "Cache-Control": "private, no-cache", "Accept-Ranges": "bytes"}
     if etag in request.headers.get("if-none-match", ""):

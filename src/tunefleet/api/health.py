@@ -18,9 +18,6 @@ _TIMEOUT_S: Final = 5.0
 def check(settings: ServerSettings) -> None:
     """Ask the server of this machine how it is; over HTTPS with its own certificate, whatever name that is for.
 
-    Args:
-        settings: The server's: where it listens.
-
     Raises:
         UnreachableError: If it does not answer, or not well.
     """

@@ -58,7 +58,6 @@ def make(app: FastAPI, certificate: Certificate | None = None) -> Server:
     """Return the server of an app; `run(sockets=[...])` serves until a signal or `should_exit`.
 
     Args:
-        app: Of an open core.
         certificate: To serve HTTPS with; null for plain HTTP.
     """
     lifetime: Lifetime = app.state.lifetime
@@ -104,12 +103,7 @@ def run(server: Server, bound: socket.socket, certificate: Certificate | None = 
 
 
 def url_of(bound: socket.socket, *, tls: bool = False) -> str:
-    """Return the URL under which this machine reaches a server on a socket.
-
-    Args:
-        bound: The socket.
-        tls: Whether it serves HTTPS.
-    """
+    """Return the URL under which this machine reaches a server on a socket."""
     address, port = bound.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
     return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -128,10 +122,6 @@ def peer_url_of(bound: socket.socket, *, tls: bool = False) -> str | None:
 
 def bind(host: str, port: int) -> socket.socket:
     """Bind and listen.
-
-    Args:
-        host: Name or address of an interface.
-        port: 0 takes a free one.
 
     Raises:
         MachineError: If the port is taken (the message names by whom), or the address is not this machine's.
@@ -187,11 +177,7 @@ def owner_of(port: int) -> str:
 
 
 def tell(state: str) -> None:
-    """Send a state.
-
-    Args:
-        state: Such as `READY=1`.
-    """
+    """Send a state."""
     address = notify_socket()
     if address is None:
         return

@@ -16,8 +16,8 @@ from tunefleet.orchestrator.ha.leader_election import SEEN
 from tunefleet.orchestrator.workers.presence import Fleet
 from tunefleet.transport.forward import PEER, Peers, proof
 
+# Answered to other servers alone.
 PATH: Final = "/peer/fleet"
-"""Answered to other servers alone."""
 COPY_S: Final = 1.0
 _SHARE: Final = 20.0
 """A copy that takes long is made so much more seldom."""
@@ -30,11 +30,7 @@ def dump(core: Core) -> bytes:
 
 
 class Mirror:
-    """Copies what the leader remembers, while another server is the leader.
-
-    Args:
-        core: The server.
-    """
+    """Copies what the leader remembers, while another server is the leader."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

@@ -32,13 +32,13 @@ from tunefleet.schemas.live import (
 )
 from tunefleet.schemas.worker_link import Load
 
+# So long what happens is gathered before it is sent.
 GATHER_S: Final = 0.25
-"""So long what happens is gathered before it is sent."""
 _PAGE: Final = 500
 MOST_STREAMS: Final = 100
 """So many a key may have: a program that opens one after another must not slow everybody else down."""
+# Who has missed more events than so many reads everything anew.
 FAR: Final = 5000
-"""Who has missed more events than so many reads everything anew."""
 _PROGRESS_S: Final = 1.0
 _LOADS_S: Final = 2.0
 _LOOK_S: Final = 10.0
@@ -49,14 +49,7 @@ _PAUSE: Final = "live:pause"
 
 @dataclass(slots=True)
 class Live:
-    """One connection of a page.
-
-    Args:
-        core: The server.
-        who: Who looks.
-        place: Up to where the page knows.
-        unknown: The ids that it wanted the points of, and that no task has.
-    """
+    """One connection of a page."""
 
     core: Core
     who: Actor
@@ -69,11 +62,7 @@ class Live:
     _loads_at: float = -_LOADS_S
 
     def refuse_many(self) -> None:
-        """Refuse one stream more than a key may have.
-
-        Raises:
-            TooManyError: If it has so many.
-        """
+        """Refuse one stream more than a key may have."""
         if self.core.streams[self.who.key_id] >= MOST_STREAMS:
             raise TooManyError(
                 f"This key has {MOST_STREAMS} streams of the page open already.",

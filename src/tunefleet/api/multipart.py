@@ -19,19 +19,7 @@ _MAX_TEXT_BYTES: Final = 4 << 10
 
 
 class FilePart:
-    """Takes a body in pieces and passes the file's bytes on.
-
-    Args:
-        content_type: Header of the request.
-        write: Takes the bytes of the file.
-        field: Name of the field that is the file.
-        reserved: Names that the file may not have.
-        texts: Names of the fields that are read into `texts`; all others are left unread.
-        named: Whether the file's name matters; one that does not is not looked at.
-
-    Raises:
-        InputError: If the body is not multipart.
-    """
+    """Takes a body in pieces and passes the file's bytes on."""
 
     def __init__(
         self,
@@ -162,11 +150,7 @@ class FilePart:
 
 
 def plain_name(name: str) -> str:
-    """Return a file's name if it is nothing but a name.
-
-    Raises:
-        InputError: If it is empty, a path, hidden, or could be read as one.
-    """
+    """Return a file's name if it is nothing but a name."""
     try:
         plain = check_path(name) == name and "/" not in name and not name.startswith(".")
     except ArtifactError:

@@ -34,9 +34,6 @@ def name() -> str:
 def kept(folder: Path) -> Path:
     """Return the wheel, made at the first call of a process: one from before it may have other files in it.
 
-    Args:
-        folder: Where it is kept; it is made.
-
     Raises:
         PackageNotFoundError: If the server runs from files that were never installed.
     """

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 MEDIA_TYPE: Final = "application/problem+json"
 
+# Code of an error → HTTP status; every code that an answer can carry stands here.
 STATUSES: Final[dict[str, int]] = {
     "spec_invalid": 422,
     "input_invalid": 422,
@@ -61,7 +62,6 @@ STATUSES: Final[dict[str, int]] = {
     "unreachable": 503,
     "machine": 507,
 }
-"""Code of an error → HTTP status; every code that an answer can carry stands here."""
 
 _CODES_OF_STATUS: Final = {
     400: "request_invalid",
@@ -83,17 +83,7 @@ def problem(
     cursor: int | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Answer with a problem.
-
-    Args:
-        code: The error's code; the last part of the problem's `type`.
-        detail: One sentence; public.
-        status: The HTTP status, where it is not the code's own.
-        hint: The way out; public.
-        faults: What is wrong in a document or body, one by one.
-        cursor: Where the server stands in a stream that was continued at the wrong place.
-        headers: Further response headers.
-    """
+    """Answer with a problem."""
     number = status or STATUSES[code]
     body = Problem(
         type=PROBLEM_PREFIX + code,
@@ -108,12 +98,7 @@ def problem(
 
 
 def from_error(error: TunefleetError, *, status: int | None = None) -> Response:
-    """Translate an error of ours; an unknown code is a fault of the server.
-
-    Args:
-        error: What went wrong.
-        status: The HTTP status, where it is not the code's own.
-    """
+    """Translate an error of ours; an unknown code is a fault of the server."""
     status = status or STATUSES.get(error.code, 500)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or error.detail:
         log.warning("%s: %s (%s)", error.code, error.message, error.detail or "no detail", exc_info=status == 500)
@@ -159,12 +144,7 @@ async def _half_a_character(_: Request, __: Exception) -> Response:
 
 
 def install(app: FastAPI, require_known: Callable[[Request], Awaitable[None]]) -> None:
-    """Make every failure of the app a problem.
-
-    Args:
-        app: The app.
-        require_known: Refuses who has no key, where the route wants one.
-    """
+    """Make every failure of the app a problem."""
 
     @app.exception_handler(TunefleetError)
     async def ours(_: Request, error: TunefleetError) -> Response:

@@ -20,11 +20,7 @@ from tunefleet.transport.redis.server import RedisHub
 
 
 class CoreDesk:
-    """Answers workers that are known by what they registered with.
-
-    Args:
-        core: What the services work on.
-    """
+    """Answers workers that are known by what they registered with."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -60,33 +56,18 @@ def keys_of(core: Core) -> Keys:
 
 
 def store_of(core: Core, url: str = "") -> Store:
-    """Return what a server has in common with the one before it on its database, and with no other.
-
-    Args:
-        core: What the services work on.
-        url: Where workers reach this server by HTTP.
-    """
+    """Return what a server has in common with the one before it on its database, and with no other."""
     where = f"on {socket.gethostname()} with its data in {core.settings.data_dir.absolute()}"
     return Store(hashlib.sha256(core.secret + b":store").hexdigest()[:16], where, url)
 
 
 async def refuse_other_store(core: Core, url: str) -> None:
-    """Refuse to start where the servers of another store have the topic.
-
-    Raises:
-        MachineError: If there are any.
-    """
+    """Refuse to start where the servers of another store have the topic."""
     await fleet_identity.refuse_other_store(url, keys_of(core), store_of(core))
 
 
 def hub_of(core: Core, url: str, here: str | None) -> RedisHub:
-    """Return the Redis link of a server.
-
-    Args:
-        core: What the services work on.
-        url: Of the Redis.
-        here: Under which this process reaches itself.
-    """
+    """Return the Redis link of a server."""
     settings = core.settings
     # The same after a restart, so that it finds what it had read; another once the database has another server.
     about = f"{socket.gethostname()}:{settings.data_dir.absolute()}"
@@ -95,13 +76,7 @@ def hub_of(core: Core, url: str, here: str | None) -> RedisHub:
 
 
 def address_of(core: Core, url: str, here: str | None) -> str:
-    """Return where workers reach a server by HTTP, which the Redis tells those that were not told.
-
-    Args:
-        core: What the services work on.
-        url: Of the Redis: towards it lies the network that the workers are in.
-        here: Under which this process reaches itself; without one there is no address.
-    """
+    """Return where workers reach a server by HTTP, which the Redis tells those that were not told."""
     if core.settings.public_base_url is not None:
         return core.settings.public_base_url
     if here is None or core.settings.host not in {"0.0.0.0", "::"}:

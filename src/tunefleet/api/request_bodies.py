@@ -23,34 +23,17 @@ LARGE_BYTES: Final = 1 << 16
 
 
 async def parsed(parse: Callable[..., T], body: bytes, *more: object) -> T:
-    """Parse a body; a large one in a thread.
-
-    Args:
-        parse: Called with the body.
-        body: Of a request.
-        more: What `parse` takes besides.
-
-    Returns:
-        What `parse` returns; what it raises is raised.
-    """
+    """Parse a body; a large one in a thread."""
     return await asyncio.to_thread(parse, body, *more) if len(body) >= LARGE_BYTES else parse(body, *more)
 
 
 async def read(request: Request, model: type[M]) -> M:
-    """Read a request's JSON body.
-
-    Raises:
-        RequestValidationError: If it is no JSON, or not this model.
-    """
+    """Read a request's JSON body."""
     return await parsed(parse, await request.body(), model)
 
 
 def parse(body: bytes, model: type[M]) -> M:
-    """Validate JSON.
-
-    Raises:
-        RequestValidationError: If it is no JSON, or not this model.
-    """
+    """Validate JSON."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
@@ -59,11 +42,7 @@ def parse(body: bytes, model: type[M]) -> M:
 
 
 def length_of(request: Request) -> int:
-    """Return how many bytes a body was announced to have.
-
-    Raises:
-        InputError: If it was not.
-    """
+    """Return how many bytes a body was announced to have."""
     announced = request.headers.get("content-length", "")
     if not announced.isdigit():
         raise InputError("The request does not say how long its body is.", hint="Send Content-Length, not chunks.")
@@ -71,12 +50,7 @@ def length_of(request: Request) -> int:
 
 
 class Leading:
-    """A body that begins with a document, behind which a file follows.
-
-    Args:
-        request: With the body.
-        length: Of the document, in bytes.
-    """
+    """A body that begins with a document, behind which a file follows."""
 
     def __init__(self, request: Request, length: int) -> None:
         self._stream = request.stream()
@@ -84,11 +58,7 @@ class Leading:
         self._read = bytearray()
 
     async def document(self, model: type[M]) -> M:
-        """Read the document, first of all.
-
-        Raises:
-            RequestValidationError: If it is no JSON, or not this model.
-        """
+        """Read the document, first of all."""
         while len(self._read) < self._length:
             piece = await anext(self._stream, b"")
             if not piece:
@@ -105,11 +75,7 @@ class Leading:
 
 
 def text(body: bytes) -> str:
-    """Decode a document.
-
-    Raises:
-        RequestValidationError: If it is not UTF-8.
-    """
+    """Decode a document."""
     try:
         return body.decode()
     except UnicodeDecodeError as error:
@@ -132,11 +98,7 @@ async def listed(views: Sequence[BaseModel], headers: Mapping[str, str]) -> Resp
 
 
 def documented(*content_types: tuple[str, dict[str, Any]]) -> dict[str, Any]:
-    """Describe a body that a handler reads by itself, for the `openapi_extra` of its route.
-
-    Args:
-        content_types: Media types with the schema of each.
-    """
+    """Describe a body that a handler reads by itself, for the `openapi_extra` of its route."""
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind, schema in content_types}}}
 
 
@@ -145,5 +107,5 @@ def json_of(model: type[BaseModel]) -> tuple[str, dict[str, Any]]:
     return "application/json", {"$ref": f"#/components/schemas/{model.__name__}"}
 
 
+# A body of bytes.
 RAW: Final[tuple[str, dict[str, Any]]] = ("application/octet-stream", {"type": "string", "format": "binary"})
-"""A body of bytes."""

@@ -12,15 +12,12 @@ from pathlib import Path
 from typing import Final
 from weakref import WeakValueDictionary
 
+# Of a file; who sends it has two of them in memory.
 PIECE_BYTES: Final = 2 << 20
-"""Of a file; who sends it has two of them in memory."""
 
 
 class Opened:
     """A file that stays open as long as somebody has this, and is closed with the last one: who gives up need not wait.
-
-    Args:
-        path: The file.
 
     Raises:
         OSError: If it cannot be opened.
@@ -58,11 +55,6 @@ _pieces: Final[WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Path, int], 
 
 async def read(path: Path, opened: Opened, size_bytes: int) -> AsyncGenerator[bytes, None]:
     """Yield a file; the next piece is read while one is on its way.
-
-    Args:
-        path: The file, which nobody changes. It may be deleted meanwhile.
-        opened: The same.
-        size_bytes: Its length.
 
     Raises:
         OSError: If it cannot be read.

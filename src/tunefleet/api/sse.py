@@ -28,8 +28,8 @@ _PROGRESS_S: Final = 1.0
 PROGRESS_KIND: Final = "task.progress"
 _LOOK_S: Final = 10.0
 """A stream looks this often even if no signal came."""
+# So long a stream that says nothing goes on without a look at who asked for it, unless a key is revoked.
 _LONGEST_S: Final = 600.0
-"""So long a stream that says nothing goes on without a look at who asked for it, unless a key is revoked."""
 _PING_S: Final = 15
 _SEND_TIMEOUT_S: Final = 60
 
@@ -58,11 +58,6 @@ def respond(
     """Answer with a stream, for as long as the asker's key is good.
 
     A comment now and then keeps proxies from closing it.
-
-    Args:
-        request: Asks for it.
-        stream: What is sent.
-        know: Finds out who asks, as the route itself did.
     """
     return EventStream(_while_known(request, stream, know), ping=_PING_S, send_timeout=_SEND_TIMEOUT_S)
 
@@ -150,11 +145,7 @@ class _Progress:
         return _PROGRESS_S if self._running else _LOOK_S
 
     async def news(self, last_id: int) -> list[EventView]:
-        """Return the progress that changed since the last look, at most once a second.
-
-        Args:
-            last_id: The last event; what is returned has no id of its own.
-        """
+        """Return the progress that changed since the last look, at most once a second."""
         kinds = self.wanted.kinds
         now = self.core.clock.monotonic()
         if (kinds is not None and PROGRESS_KIND not in kinds) or now - self._looked_at < _PROGRESS_S:
@@ -186,14 +177,7 @@ def _progress_event(task: TaskView, progress: ProgressView, last_id: int) -> Eve
 
 
 async def follow_log(core: Core, who: Actor, task_id: str, first: LogView) -> AsyncIterator[ServerSentEvent]:
-    """Stream a log from the piece `first` on, and say `eos` after the last one.
-
-    Args:
-        core: Where the log is.
-        who: Who reads.
-        task_id: Whose log it is.
-        first: The piece at the start; read by the caller, so that a wrong id is answered with an error, not a stream.
-    """
+    """Stream a log from the piece `first` on, and say `eos` after the last one."""
     signals = core.signals
     topic = logs.topic(first.task_id)
     view = first

@@ -22,15 +22,7 @@ _END: Final = b"\0" * (2 * _BLOCK)
 
 
 def send(blobs: BlobStore, name: str, files: Sequence[FileEntry], *, at: float, body: bool = True) -> Response:
-    """Answer with files as `NAME.tar`, in a folder of that name.
-
-    Args:
-        blobs: Where the files are kept.
-        name: What to call the archive.
-        files: Their paths, digests and lengths.
-        at: Unix time that the files get.
-        body: Whether to send it, and not only how long it is.
-    """
+    """Answer with files as `NAME.tar`, in a folder of that name."""
     heads = [_head(f"{name}/{file.path}", file.size_bytes, at) for file in files]
     length = sum(len(head) + _whole(file.size_bytes) for head, file in zip(heads, files, strict=True)) + len(_END)
     headers = {

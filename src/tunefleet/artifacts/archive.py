@@ -60,10 +60,7 @@ class UnpackLimits:
     """What an archive may become.
 
     Args:
-        max_files: Members, folders included.
-        max_total_bytes: All files together.
         max_ratio: Unpacked bytes for each byte of the archive; counted from `ratio_from_bytes` on.
-        ratio_from_bytes: Below this size any ratio is harmless.
     """
 
     max_files: int = 100_000
@@ -121,17 +118,10 @@ def is_packed(path: Path) -> bool:
 def unpack(archive: Path, dest: Path, *, limits: UnpackLimits | None = None) -> Path:
     """Unpack a tar (plain, gzip, bzip2, xz) or zip archive; its content decides which, not its name.
 
-    Args:
-        archive: The file.
-        dest: Folder to make; must not exist, or be empty. It appears only when everything is unpacked.
-        limits: What the archive may become.
-
     Returns:
         The folder with the content: `dest`, or the single folder at its top; what macOS packs beside it does not count.
 
     Raises:
-        NotFoundError: If there is no such file.
-        ArtifactError: If it is no archive, broken, or has an unsafe member.
         TooLargeError: If it goes beyond a limit.
         MachineError: If the disk is full.
     """
@@ -202,8 +192,8 @@ def _copy(stream: IO[bytes], file: IO[bytes], budget: _Budget) -> None:
         file.write(chunk)
 
 
+# Path and content; a folder has none.
 Member = tuple[str, IO[bytes] | None]
-"""Path and content; a folder has none."""
 
 
 def _zip_members(archive: Path, budget: _Budget) -> Iterator[Member]:
@@ -304,10 +294,6 @@ def only_folder(folder: Path) -> Path:
 
 def unpacked_path(path: Path, workspace: Path) -> Path:
     """Return the file or folder that a path means; an archive is unpacked once and found again by later launches.
-
-    Args:
-        path: A file, folder or archive.
-        workspace: Where archives are unpacked.
 
     Raises:
         ArtifactError: If the archive is broken or has an unsafe member.

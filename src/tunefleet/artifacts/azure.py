@@ -48,13 +48,7 @@ _ANSWERS: Final = {"BlobNotFound", "ResourceNotFound"}
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Where files are kept.
-
-    Args:
-        name: Of the container.
-        connection: The account's connection string, with its key.
-        prefix: Before every name; may be empty.
-    """
+    """Where files are kept."""
 
     name: str
     connection: str = field(repr=False)
@@ -66,11 +60,6 @@ class Container:
 
 class AzureStore(RemoteStore):
     """Content-addressed files in a container; one process at a time may delete from a prefix.
-
-    Args:
-        root: A folder for uploads that are on their way.
-        container: Where the files go.
-        link_s: How long a link is good, in seconds.
 
     Raises:
         MachineError: If the container or the key cannot be used, or the folder still holds files.

@@ -29,8 +29,6 @@ class AzureArrivals(Arrivals):
     """Arriving files in a container.
 
     Args:
-        container: Client of the container.
-        place: Before each file's name.
         sign: Returns a signature for a blob, a permission and a time in seconds.
     """
 

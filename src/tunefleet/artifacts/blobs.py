@@ -33,8 +33,8 @@ from tunefleet.errors import ArtifactError, ConflictError, MachineError, NotFoun
 _log = logging.getLogger(__name__)
 _ANNOUNCED_S: Final = 60.0
 """So long an upload may take from its announcement to its first byte."""
+# An upload that has brought nothing for so long counts only with what is here of it.
 _ASLEEP_S: Final = 600.0
-"""An upload that has brought nothing for so long counts only with what is here of it."""
 
 
 class NoRoomError(MachineError):
@@ -49,11 +49,7 @@ class Link:
 
 
 class BlobStore(ABC):
-    """Content-addressed files; safe for several threads. All of it may block, but for `partial_size`.
-
-    Args:
-        root: A folder for what is on its way; made if it does not exist.
-    """
+    """Content-addressed files; safe for several threads. All of it may block, but for `partial_size`."""
 
     executor: Executor | None = None
     """Threads for `Upload.finish` and `Intake.finish`, where those take long; null: any will do."""
@@ -89,15 +85,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def source(self, digest: str, filename: str) -> Path | Link:
-        """Return where a file can be read; it must not be changed.
-
-        Args:
-            digest: Of the file.
-            filename: What who follows a link should call it.
-
-        Raises:
-            NotFoundError: If it is not here.
-        """
+        """Return where a file can be read; it must not be changed."""
 
     @abstractmethod
     def pieces(self, digest: str) -> Iterator[bytes]:
@@ -127,11 +115,7 @@ class BlobStore(ABC):
         """Let go of what the store holds."""
 
     def read(self, digest: str) -> bytes:
-        """Return the content of a small file.
-
-        Raises:
-            NotFoundError: If it is not here.
-        """
+        """Return the content of a small file."""
         return b"".join(self.pieces(digest))
 
     def has(self, digest: str) -> bool:
@@ -139,11 +123,7 @@ class BlobStore(ABC):
         return self.find(digest) is not None
 
     def size(self, digest: str) -> int:
-        """Return the length of a file in bytes.
-
-        Raises:
-            NotFoundError: If it is not here.
-        """
+        """Return the length of a file in bytes."""
         size_bytes = self.find(digest)
         if size_bytes is None:
             raise not_here(digest)
@@ -160,9 +140,6 @@ class BlobStore(ABC):
         """Count an upload with its whole length from now on, before its first byte, if that is allowed.
 
         Args:
-            digest: What the whole file will have.
-            size_bytes: Its length.
-            scope: Who uploads it, as in `append`.
             check: Told how many bytes all other unfinished uploads of the scope have or announced; may raise. Uploads
                 that begin together are checked one after the other.
         """
@@ -193,11 +170,7 @@ class BlobStore(ABC):
         """Go on with an upload, or start one.
 
         Args:
-            digest: What the whole file will have.
             offset: Where the first byte belongs; must be `partial_size(digest, scope)`.
-            total: Length of the whole file.
-            scope: Who goes on with it. What others have sent of the same file stays theirs: whoever could send the
-                rest would have all of it.
 
         Returns:
             A context manager; it keeps what was written when it is left, whatever happens.
@@ -287,14 +260,7 @@ class BlobStore(ABC):
             )
 
     def sweep_partials(self, older_than_s: float) -> int:
-        """Remove what uploads left that nobody has gone on with.
-
-        Args:
-            older_than_s: Age of the last write, in seconds.
-
-        Returns:
-            Bytes that were freed.
-        """
+        """Remove what uploads left that nobody has gone on with."""
         limit = time.time() - older_than_s
         freed = 0
         for part in self.uploads.glob("*.part"):
@@ -323,7 +289,6 @@ def _lapsed(announced_s: float, here: tuple[int, float] | None) -> bool:
     """Whether an announcement counts no more: the upload never came, or nobody goes on with it.
 
     Args:
-        announced_s: How long ago it was announced.
         here: Bytes of it that are here, and how many seconds ago the last of them came; null if there are none.
     """
     return announced_s > _ANNOUNCED_S if here is None else min(announced_s, here[1]) > _ASLEEP_S

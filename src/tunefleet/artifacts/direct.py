@@ -18,20 +18,15 @@ from typing import Final
 
 from tunefleet.errors import ArtifactError, ConflictError
 
+# So large a part is, or larger if there were too many; it is sent from the disk, never held in memory.
 PART_BYTES: Final = 16 << 20
-"""So large a part is, or larger if there were too many; it is sent from the disk, never held in memory."""
 MOST_PARTS: Final = 1000
 ARRIVING: Final = "arriving"
 
 
 @dataclass(frozen=True, slots=True)
 class PartLink:
-    """An address that takes one part for a while; it is a secret of its own.
-
-    Args:
-        url: To `PUT` the part to.
-        headers: To send along.
-    """
+    """An address that takes one part for a while; it is a secret of its own."""
 
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -88,8 +83,6 @@ class DirectUploads:
     """Lets workers send files to a service.
 
     Args:
-        arrivals: The service.
-        explained: Says what goes wrong inside in our words.
         place: Called with a digest, a length in bytes and what copies to a key: makes the file the store's own.
     """
 
@@ -165,15 +158,7 @@ class DirectUploads:
             self._arrivals.discard(name, ref)
 
     def sweep(self, limit: float, spare: Collection[str]) -> int:
-        """Remove files that were begun before a Unix time and that nobody knows.
-
-        Args:
-            limit: Unix time.
-            spare: Names of those that are known.
-
-        Returns:
-            How many.
-        """
+        """Remove files that were begun before a Unix time and that nobody knows."""
         with self._explained():
             old = dict(each for each in self._arrivals.old(limit) if each[0] not in spare)
             for name, ref in old.items():

@@ -14,23 +14,16 @@ from typing import Final
 
 CHUNK_BYTES: Final = 1 << 20
 
+# SYNC_FILE_RANGE_WRITE: begin with all dirty pages that are not on their way yet, and do not wait.
 _WRITE_OUT: Final = 2
-"""SYNC_FILE_RANGE_WRITE: begin with all dirty pages that are not on their way yet, and do not wait."""
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
 
+# Called with the number of bytes that were just done.
 Progress = Callable[[int], None]
-"""Called with the number of bytes that were just done."""
 
 
 def hash_file(path: Path, *, progress: Progress | None = None) -> tuple[str, int]:
     """Hash a file.
-
-    Args:
-        path: The file.
-        progress: Called after each chunk.
-
-    Returns:
-        Hex sha256, and the number of bytes that were hashed.
 
     Raises:
         OSError: If it cannot be read.
@@ -49,11 +42,7 @@ def hash_file(path: Path, *, progress: Progress | None = None) -> tuple[str, int
 
 
 def begin_writing(descriptor: int) -> None:
-    """Let the disk begin with what was written to a file, so that syncing it later waits less; where Linux is not, no.
-
-    Args:
-        descriptor: Of the file.
-    """
+    """Let the disk begin with what was written to a file, so that syncing it later waits less; on Linux only."""
     if _sync_file_range is not None:
         # A hint: what goes wrong with the file is what the sync reports.
         _sync_file_range(descriptor, ctypes.c_int64(0), ctypes.c_int64(0), _WRITE_OUT)
@@ -95,9 +84,6 @@ def replacing(target: Path) -> Iterator[Path]:
 
     What was begun does not stay where the block fails, as it does on a full disk. Not synced: after a power cut the
     file may be the old one, or empty.
-
-    Args:
-        target: The file; its folder exists.
     """
     part = target.with_name(f".{target.name}.part")
     try:
@@ -109,11 +95,7 @@ def replacing(target: Path) -> Iterator[Path]:
 
 
 def disk_free(path: Path) -> int:
-    """Return the bytes that are free where a path is, or would be.
-
-    Args:
-        path: A path; if it does not exist yet, the nearest folder above it counts.
-    """
+    """Return the bytes that are free where a path is, or would be."""
     here = path.absolute()
     while not here.exists():
         here = here.parent

@@ -24,11 +24,7 @@ _unlinker = ThreadPoolExecutor(1, thread_name_prefix="tunefleet-unlink")
 
 
 class FolderStore(BlobStore):
-    """Content-addressed files in a folder; safe for several threads and processes.
-
-    Args:
-        root: The folder; made if it does not exist.
-    """
+    """Content-addressed files in a folder; safe for several threads and processes."""
 
     may_rot = True
 
@@ -45,11 +41,7 @@ class FolderStore(BlobStore):
             return None
 
     def path(self, digest: str) -> Path:
-        """Return where a file lies; it must not be changed.
-
-        Raises:
-            NotFoundError: If it is not here.
-        """
+        """Return where a file lies; it must not be changed."""
         path = self._path(digest)
         if not path.is_file():
             raise not_here(digest)

@@ -47,9 +47,6 @@ class GcsBucket:
     """Where files are kept.
 
     Args:
-        name: Of the bucket.
-        prefix: Before every key; may be empty.
-        key_file: Key of a service account (JSON): asks the service and signs links.
         endpoint: URL of an emulator, which is asked without a key; null: Google's.
     """
 
@@ -64,11 +61,6 @@ class GcsBucket:
 
 class GcsStore(RemoteStore):
     """Content-addressed files in a bucket of Google's; one process at a time may delete from a prefix.
-
-    Args:
-        root: A folder for uploads that are on their way.
-        bucket: Where the files go.
-        link_s: How long a link is good, in seconds.
 
     Raises:
         MachineError: If the bucket or the key cannot be used, or the folder still holds files.

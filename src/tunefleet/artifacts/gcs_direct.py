@@ -16,8 +16,8 @@ from tunefleet.artifacts.direct import Arrivals, PartLink
 from tunefleet.artifacts.files import CHUNK_BYTES
 from tunefleet.artifacts.remote import TYPE
 
+# So many objects the service composes with one request.
 _AT_ONCE: Final = 32
-"""So many objects the service composes with one request."""
 _WHOLE: Final = "whole"
 _TIMEOUT_S: Final = 300
 
@@ -26,11 +26,7 @@ class GcsArrivals(Arrivals):
     """Arriving files in a bucket.
 
     Args:
-        client: Of the service.
-        bucket: The bucket.
-        place: Before each file's name.
         sign: Returns a link to `PUT` an object with headers, for so many seconds.
-        retry: How patient a request is.
     """
 
     def __init__(

@@ -19,7 +19,6 @@ class Intake:
     """One file on its way into a store; what is not finished is thrown away.
 
     Args:
-        store: Where it goes.
         check: Told how many bytes it has so far, before they are written; may raise.
     """
 

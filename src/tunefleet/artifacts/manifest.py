@@ -24,12 +24,7 @@ _MAX_PART_BYTES: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
-    """A file of an artifact and where it lies on this machine.
-
-    Args:
-        entry: Path within the artifact, digest and size.
-        path: Where it lies.
-    """
+    """A file of an artifact and where it lies on this machine."""
 
     entry: FileEntry
     path: Path
@@ -41,23 +36,13 @@ def is_digest(text: str) -> bool:
 
 
 def manifest_digest(files: Iterable[FileEntry]) -> str:
-    """Return the digest of an artifact: sha256 of the canonical JSON `[[path, digest, size_bytes], …]`, by path.
-
-    Args:
-        files: The files, in any order.
-    """
+    """Return the digest of an artifact: sha256 of the canonical JSON `[[path, digest, size_bytes], …]`, by path."""
     rows = sorted((file.path, file.digest, file.size_bytes) for file in files)
     return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
 
 
 def check_path(path: str) -> str:
     """Check that a path of an artifact names a file below its folder, on every system.
-
-    Args:
-        path: Relative, with forward slashes.
-
-    Returns:
-        The same path.
 
     Raises:
         ArtifactError: If it is absolute, climbs, or has a part that a file system could read otherwise.
@@ -101,10 +86,6 @@ def check_files(files: Iterable[FileEntry]) -> None:
 def target_path(root: Path, path: str) -> Path:
     """Return where a file of an artifact belongs below a folder.
 
-    Args:
-        root: The folder.
-        path: Path within the artifact.
-
     Raises:
         ArtifactError: If the path is unsafe.
     """
@@ -115,9 +96,7 @@ def scan(path: Path, *, progress: Progress | None = None, skip: Callable[[str], 
     """List and hash a file, or every file of a folder.
 
     Args:
-        path: File or folder; `~` is resolved.
         progress: Called with the number of bytes hashed, chunk by chunk.
-        skip: Called with each path within the folder; true leaves it out.
 
     Returns:
         Files by path. A single file has its own name as path. Links to files in the same folder count as files.

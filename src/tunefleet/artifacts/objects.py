@@ -22,21 +22,18 @@ except ImportError as missing:  # `artifacts.s3` says it first
 
 __all__ = ["LONGEST_LINK_S", "Bucket", "ObjectStore"]
 
+# No signature of this protocol is good for longer.
 LONGEST_LINK_S: Final = 7 * 86_400
-"""No signature of this protocol is good for longer."""
 _REFUSED: Final = frozenset({"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "Forbidden"})
 _HINT: Final = "Check S3_COMPATIBLE_ENDPOINT, S3_COMPATIBLE_ACCESS_KEY, S3_COMPATIBLE_SECRET_KEY and S3_BUCKET_NAME."
 
 
+# Called with a number of bytes.
 Bytes = Callable[[int], None]
-"""Called with a number of bytes."""
 
 
 class ObjectStore:
     """A bucket. It blocks: call it in threads, of which several may share it.
-
-    Args:
-        bucket: Which one, and who may use it.
 
     Raises:
         MachineError: If its address is none.
@@ -55,9 +52,6 @@ class ObjectStore:
         """Store a file under a name; what was there is replaced, and nobody ever sees a part of it.
 
         Args:
-            path: The file.
-            key: Its name there.
-            content_type: Its media type.
             on_bytes: Called from several threads with how many bytes were just sent.
 
         Raises:
@@ -106,8 +100,6 @@ class ObjectStore:
         """Fetch a file.
 
         Args:
-            key: Its name.
-            path: Where it is put.
             on_size: Called with how many bytes it has, before they come.
             on_bytes: Called from several threads with how many bytes have just come.
 
@@ -122,12 +114,7 @@ class ObjectStore:
             self._client.download_file(self._bucket.name, key, str(path), Callback=on_bytes)
 
     def link(self, key: str, seconds: int = LONGEST_LINK_S) -> str:
-        """Return a link under which anybody may fetch a file for a while; nothing is asked of the store.
-
-        Args:
-            key: Name of the file.
-            seconds: How long the link is good.
-        """
+        """Return a link under which anybody may fetch a file for a while; nothing is asked of the store."""
         with self._explained():
             return str(
                 self._client.generate_presigned_url(
@@ -142,11 +129,7 @@ class ObjectStore:
                 yield str(entry["Key"])
 
     def remove(self, keys: Iterable[str]) -> int:
-        """Remove files; one that is not there counts as removed. Raises as `put`.
-
-        Returns:
-            How many names were given.
-        """
+        """Remove files; one that is not there counts as removed. Raises as `put`."""
         names = list(keys)
         with self._explained():
             # One by one: some services do not take requests that remove several.
@@ -155,14 +138,7 @@ class ObjectStore:
         return len(names)
 
     def abort(self, prefix: str) -> int:
-        """Drop uploads that were begun and never ended, which no listing shows and which are paid for all the same.
-
-        Args:
-            prefix: Of the names of their files; nobody may be sending one of them.
-
-        Returns:
-            How many there were. Raises as `put`.
-        """
+        """Drop uploads that were begun and never ended, which no listing shows and which are paid for all the same."""
         count, bucket = 0, self._bucket.name
         with self._explained():
             for page in self._client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix):

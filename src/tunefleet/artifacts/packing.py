@@ -18,8 +18,8 @@ from tunefleet.artifacts.files import disk_free, fsync_dir
 from tunefleet.artifacts.manifest import LocalFile, scan
 from tunefleet.errors import MachineError
 
+# Weights hardly shrink, and higher levels cost minutes.
 _FAST: Final = 1
-"""Weights hardly shrink, and higher levels cost minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,8 @@ class Packing:
     """How archives are compressed.
 
     Args:
-        level: 0 (not at all) to 9; default: quickly.
         pigz: The program that compresses on several cores, by name or path; null, or one that is not there: in this
             process, on one core.
-        threads: Of `pigz`; default: as many as there are cores.
     """
 
     level: int | None = None
@@ -49,11 +47,6 @@ class Packing:
 
 def pack(folder: Path, archive: Path, packing: Packing | None = None) -> None:
     """Make a `.tar.gz` of a folder.
-
-    Args:
-        folder: The folder; its name is the single folder at the top of the archive.
-        archive: The file to make; an older one is replaced at the end.
-        packing: How it is compressed.
 
     Raises:
         ArtifactError: If the folder cannot be an artifact (no files, links out of it).

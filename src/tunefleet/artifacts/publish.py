@@ -25,11 +25,7 @@ _DENIED = frozenset({"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoes
 
 
 class BucketFolder:
-    """A place in a bucket.
-
-    Args:
-        bucket: With the prefix below which the files go.
-    """
+    """A place in a bucket."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
@@ -40,7 +36,6 @@ class BucketFolder:
         """Return what is there, as paths below the place.
 
         Raises:
-            NotFoundError: If there is no such bucket.
             ForbiddenError: If the key may not look.
             UnreachableError: If the service does not answer.
         """
@@ -53,9 +48,7 @@ class BucketFolder:
         """Write files; what has other names stays.
 
         Args:
-            files: Path below the place, and where the file lies.
             on_bytes: Called with the number of bytes that were just sent.
-            replace: Whether files of the same names may be written over.
 
         Raises:
             ConflictError: If one is there and may not be.
@@ -129,13 +122,7 @@ class BucketFolder:
 
 
 def place_at(url: str, access_key: str, secret_key: str) -> BucketFolder:
-    """Return a place in a bucket of the service that this process's settings name; the keys are the caller's.
-
-    Args:
-        url: `s3://BUCKET/PREFIX`.
-        access_key: That writes.
-        secret_key: Belongs to it.
-    """
+    """Return a place in a bucket of the service that this process's settings name; the keys are the caller's."""
     settings = load(PublishSettings)
     name, _, prefix = url.removeprefix("s3://").partition("/")
     keys = {"access_key": access_key, "secret_key": secret_key}

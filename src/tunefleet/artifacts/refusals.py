@@ -30,12 +30,7 @@ def in_our_words(
 
     Args:
         name: Of the place, such as `s3://bucket/prefix`.
-        said: The service's own word.
         status: Its HTTP status; 0 if there was no answer.
-        detail: For logs.
-        passes: Whether it was not reached at all.
-        check: The setting with its address.
-        variables: What holds its keys.
     """
     if said in _FULL or status == HTTPStatus.INSUFFICIENT_STORAGE:
         return NoRoomError(

@@ -45,15 +45,6 @@ class RemoteStore(BlobStore):
     """Content-addressed files in a service.
 
     Several processes may use a prefix if each says so (`others_write`) and they delete in turn.
-
-    Args:
-        root: A folder for uploads that are on their way.
-        name: How errors call the place.
-        prefix: Before every key; may be empty.
-        link_s: How long a link is good, in seconds.
-
-    Raises:
-        MachineError: If the folder still holds files of a server that kept them there.
     """
 
     def __init__(self, root: Path, name: str, prefix: str, *, link_s: int) -> None:
@@ -133,11 +124,7 @@ class RemoteStore(BlobStore):
         return size_bytes
 
     def source(self, digest: str, filename: str) -> Link:
-        """Return a link to a file, good for some minutes.
-
-        Raises:
-            NotFoundError: If it is not in the store.
-        """
+        """Return a link to a file, good for some minutes."""
         self.size(digest)
         with self._explained():
             return Link(self._url(self._key(digest), filename))
@@ -159,11 +146,7 @@ class RemoteStore(BlobStore):
         return found
 
     def keep(self, part: Path, digest: str) -> None:
-        """Send a file to the store.
-
-        Raises:
-            ArtifactError: If it is not any more what was hashed.
-        """
+        """Send a file to the store."""
         self._place(digest, part.stat().st_size, lambda key: self._send(part, key, digest))
         part.unlink()
 
@@ -242,11 +225,7 @@ class RemoteStore(BlobStore):
 
 
 def refuse_two_places(root: Path, name: str) -> None:
-    """Refuse a store elsewhere while the server's own folder still holds files.
-
-    Raises:
-        MachineError: If it does.
-    """
+    """Refuse a store elsewhere while the server's own folder still holds files."""
     if (root / BLOBS).exists() and FolderStore(root).kept_before(float("inf")):
         raise MachineError(
             f"The folder {root / BLOBS} holds files, and artifacts are to be kept in {name}.",

@@ -36,8 +36,8 @@ except ImportError as missing:
 
 _log = logging.getLogger(__name__)
 
+# A larger file is sent in parts of this size, or of a larger one if there were too many.
 PART_BYTES: Final = 16 << 20
-"""A larger file is sent in parts of this size, or of a larger one if there were too many."""
 _MAX_PARTS: Final = 9_000
 ABSENT: Final = frozenset({"404", "NoSuchKey", "NotFound"})
 
@@ -47,14 +47,7 @@ class Bucket:
     """Where files are kept.
 
     Args:
-        name: Of the bucket.
-        prefix: Before every key; may be empty.
-        endpoint: URL of the service; null: Amazon's.
         public_endpoint: URL of the same service for who follows a link; null: the same.
-        region: Null: what the environment says.
-        access_key: Null: what the environment says, or the machine's role.
-        secret_key: Belongs to the access key.
-        session_token: Belongs to both, where they are temporary.
     """
 
     name: str
@@ -93,24 +86,13 @@ class Bucket:
 
 
 def entries(client: Any, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
-    """Yield what a bucket says of each file whose name begins with a prefix.
-
-    Args:
-        client: Of boto3.
-        bucket: Its name.
-        prefix: May be empty.
-    """
+    """Yield what a bucket says of each file whose name begins with a prefix."""
     for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
         yield from page.get("Contents", ())
 
 
 class S3Store(RemoteStore):
     """Content-addressed files in a bucket; one process at a time may delete from a prefix.
-
-    Args:
-        root: A folder for uploads that are on their way.
-        bucket: Where the files go.
-        link_s: How long a link is good, in seconds.
 
     Raises:
         MachineError: If the bucket cannot be used, or the folder still holds files of a server that kept them there.

@@ -20,14 +20,7 @@ _COPY: Final = TransferConfig(multipart_threshold=1 << 30, multipart_chunksize=2
 
 
 class S3Arrivals(Arrivals):
-    """Arriving files in a bucket.
-
-    Args:
-        client: Of the service.
-        signer: Of the service as workers reach it.
-        bucket: Its name.
-        place: Before each file's name.
-    """
+    """Arriving files in a bucket."""
 
     def __init__(self, client: Any, signer: Any, bucket: str, place: str) -> None:
         self._client, self._signer = client, signer

@@ -29,10 +29,6 @@ _AWAY: Final = frozenset({errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.ENOTCO
 class SharedFolderStore(FolderStore):
     """Content-addressed files in a folder of several servers.
 
-    Args:
-        root: This server's own folder, for uploads that are on their way.
-        shared: The folder; it must be there, so that one that is not mounted is not filled by mistake.
-
     Raises:
         MachineError: If the folder is not there or cannot be written, or the own one still holds files.
     """
@@ -61,7 +57,6 @@ class SharedFolderStore(FolderStore):
         """Copy a file there and give it its name, durably; of several servers that do, any may be first.
 
         Raises:
-            ArtifactError: If it is not any more what was hashed.
             NoRoomError: If the folder is full; what was sent is kept.
             UnreachableError: If the folder does not answer.
         """

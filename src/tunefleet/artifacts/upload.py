@@ -18,30 +18,17 @@ from filelock import FileLock
 from tunefleet.artifacts.files import begin_writing
 from tunefleet.errors import ArtifactError, MachineError, TooLargeError, is_disk_full
 
+# So much is gathered before the disk begins with it, while the rest arrives.
 _WRITE_OUT_BYTES: Final = 4 << 20
-"""So much is gathered before the disk begins with it, while the rest arrives."""
+# So much, at most, is in the file and not hashed yet: the rest of a large one is not left for its end.
 _UNHASHED_BYTES: Final = 32 << 20
-"""So much, at most, is in the file and not hashed yet: the rest of a large one is not left for its end."""
 _HASHED_AT_ONCE_BYTES: Final = 4 << 20
 _MOST_PIECES: Final = os.sysconf("SC_IOV_MAX")
 """So many the system takes with one call."""
 
 
 class Upload:
-    """One file on its way into a store; made by `BlobStore.append`.
-
-    Args:
-        digest: What the whole file will have.
-        part: What is here of it.
-        keep: Puts a whole and synced file where the store keeps it.
-        lock: Held for this upload, and let go by it.
-        total: Length of the whole file in bytes.
-        over: Called once when it is closed.
-
-    Attributes:
-        path: Where it lies until it is kept; it must not be changed.
-        offset: How much of it is here.
-    """
+    """One file on its way into a store; made by `BlobStore.append`."""
 
     def __init__(
         self,
@@ -107,9 +94,6 @@ class Upload:
 
     def finish(self) -> bool:
         """Put the file in its place, if it is whole.
-
-        Returns:
-            False if bytes still lack; they can be sent later.
 
         Raises:
             ArtifactError: If the content does not have the announced digest; what was sent is thrown away.

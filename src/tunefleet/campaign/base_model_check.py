@@ -23,10 +23,10 @@ from tunefleet.integrations.publishing import hub
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.documents.campaign_document import CampaignSpec
 
+# What the task leaves, if the model gets another tokenizer.
 MODEL: Final = "final_model"
-"""What the task leaves, if the model gets another tokenizer."""
+# Another one verifies every model anew: raised when more is looked at.
 _VERSION: Final = 1
-"""Another one verifies every model anew: raised when more is looked at."""
 _REPO: Final = re.compile(r"[\w.-]+/[\w.-]+")
 _ENDING: Final = "-with-tokenizer"
 _MARK: Final = "tunefleet.json"
@@ -34,9 +34,6 @@ _MARK: Final = "tunefleet.json"
 
 async def verified(context: StepContext) -> Outcome:
     """Return what is known of the base model; a task finds it out, unless one has done so for any campaign before.
-
-    Args:
-        context: Of the step.
 
     Returns:
         `task_id` and what the task says of the model; with another tokenizer `artifact_id` and `digest` of the model
@@ -68,12 +65,7 @@ async def verified(context: StepContext) -> Outcome:
 
 
 def base_in(spec: CampaignSpec, data: Outcome) -> Base:
-    """Return the campaign's own base: as it is, or with its other tokenizer.
-
-    Args:
-        spec: Of the campaign.
-        data: Outcome of the step `data`, which has verified it.
-    """
+    """Return the campaign's own base: as it is, or with its other tokenizer."""
     model: Mapping[str, Any] = data.get("model") or {}
     digest = model.get("digest") or spec.inputs.get("model_repo")
     return Base(repo=spec.model_repo, digest=digest, url=model.get("url"))

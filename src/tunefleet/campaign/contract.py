@@ -16,10 +16,10 @@ from tunefleet.orchestrator.context import Clock
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.documents.campaign_document import CampaignSpec, TaskType
 
+# JSON: what a step intends, or has done.
 Outcome = Mapping[str, Any]
-"""JSON: what a step intends, or has done."""
+# Writes a line into the log of the campaign.
 Log = Callable[[str], Awaitable[None]]
-"""Writes a line into the log of the campaign."""
 
 
 class StepFailed(TunefleetError):
@@ -29,13 +29,7 @@ class StepFailed(TunefleetError):
 
 
 class NeedsYou(StepFailed):
-    """A step goes on only when a person acts; it is tried again all the same.
-
-    Args:
-        message: What is wrong.
-        hint: What the person looks at first, and what the command does.
-        verb: What they type, as in `tunefleet.lifecycle.cycle.needs_you`.
-    """
+    """A step goes on only when a person acts; it is tried again all the same."""
 
     def __init__(self, message: str, *, hint: str | None = None, verb: str = "retry") -> None:
         super().__init__(message, hint=hint)
@@ -62,12 +56,7 @@ class Misconfigured(CycleFailed):
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A step waits for something; that is no failure.
-
-    Args:
-        until: When to look again, in Unix time.
-        why: What it waits for.
-    """
+    """A step waits for something; that is no failure."""
 
     until: float
     why: str
@@ -78,14 +67,9 @@ class Base:
     """The model that a cycle begins with.
 
     Args:
-        repo: As the campaign names it; for a promoted model its name, or the repository where it was published.
-        task_id: The task of our server that has left it, unless `digest` says which files it is.
         version: Of the promoted model in the registry; null for the campaign's own base.
         digest: Of the artifact that stands in the place of `repo`: the promoted model, or a folder that travelled with
             the campaign's file.
-        url: Where the promoted model was published.
-        revision: Commit of the repository, where one was measured that is somebody else's.
-        foreign: Whether somebody else has made it, a whole model: code that it brings is never run.
     """
 
     repo: str
@@ -99,16 +83,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """Rows that a task is trained on.
-
-    Args:
-        task_id: The task of our server that has made them.
-        artifact_id: The file there: JSON lines.
-        digest: Of that artifact.
-        rows: How many there are.
-        url: Where a provider fetches them that takes them from an object store.
-        object_key: Their name in that store.
-    """
+    """Rows that a task is trained on."""
 
     task_id: str
     artifact_id: str
@@ -123,14 +98,6 @@ class Order:
     """A task at a provider.
 
     Args:
-        key: Ours, and unique for ever: the same order has the same key, however often it is placed.
-        name: For people.
-        base: What is trained.
-        data: What it is trained on.
-        hours: How long it may take.
-        task_type: Which kind of rows.
-        spec: Of the campaign.
-        uploads: Further files of the chunk, by their role, where the task type has some.
         since: From when on it may have been placed, in Unix time; null if nobody knows.
     """
 
@@ -150,15 +117,8 @@ class Candidate:
     """A model that a provider has made.
 
     Args:
-        ref: Repository of the hub, or id of a task of our server.
         form: An adapter on the order's base, or a whole model; null if the provider does not say it, then its
             repository does.
-        name: For people.
-        test_loss: What the provider says; recorded, never trusted.
-        synth_loss: The same, on its synthetic rows.
-        score: The provider's own.
-        on_fleet: Whether `ref` is a task of our server.
-        revision: Commit of the repository in which it was found.
         fault: Why it could not be passed on, so that it is not measured; null if it can.
     """
 
@@ -183,12 +143,8 @@ class Progress:
     """Where a task at a provider stands.
 
     Args:
-        state: Whether it is over, and how.
-        detail: In the provider's words.
-        candidates: What it has made; only of one that succeeded.
         cost_s: How long it took that is paid for, in seconds; null if that is not known.
         again_s: In how many seconds to look again; by default `CHECK_INTERVAL`.
-        activity: How far it is, where that is known.
     """
 
     state: Literal["running", "succeeded", "failed"]
@@ -227,23 +183,13 @@ class Provider(Protocol):
         """Let go of connections."""
 
 
+# What an entry point of the group `tunefleet.providers` names.
 MakeProvider = Callable[[CampaignSettings, AsyncClient], Provider]
-"""What an entry point of the group `tunefleet.providers` names."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What a step works with.
-
-    Args:
-        state: Of the cycle, as it was when the step began.
-        book: What is durable.
-        client: Of our server, with the rights of the campaign's owner.
-        provider: Who trains.
-        settings: Keys and addresses.
-        clock: The time.
-        log: Writes into the campaign's log.
-    """
+    """What a step works with."""
 
     state: CycleState
     book: Book

@@ -14,8 +14,8 @@ from tunefleet.campaign.position import Chunk
 from tunefleet.spec.documents.campaign_data import CampaignDatasetSpec
 from tunefleet.spec.documents.campaign_document import CampaignSpec
 
+# The task that puts all sources together.
 ROWS: Final = "rows"
-"""The task that puts all sources together."""
 TRAIN: Final = "train.jsonl"
 TEST: Final = "test.jsonl"
 CHAT: Final = "conversations"
@@ -38,7 +38,6 @@ def rows_document(spec: CampaignSpec, fetched: Mapping[int, str]) -> tuple[dict[
     Its name has the digest of everything that changes the result, so that it is made once.
 
     Args:
-        spec: Of the campaign.
         fetched: Number of a dataset in an S3 store → digest of what was fetched from there.
     """
     inputs: dict[str, dict[str, str]] = {}
@@ -126,13 +125,7 @@ def _together(spec: CampaignSpec) -> list[dict[str, Any]]:
 
 
 def chunk_document(name: str, train_artifact: str, chunk: Chunk) -> dict[str, Any]:
-    """Return the document that cuts a chunk.
-
-    Args:
-        name: Of the workflow.
-        train_artifact: Id of the file with all training rows; the held-out ones are in another.
-        chunk: Which rows, in which order.
-    """
+    """Return the document that cuts a chunk."""
     body = {
         "taskType": "data",
         "sources": [{"artifact": train_artifact}],

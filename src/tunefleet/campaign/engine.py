@@ -35,14 +35,14 @@ from tunefleet.settings import CampaignSettings, TrackingSettings, load
 
 log = logging.getLogger(__name__)
 
+# What a further try of the same step would meet again.
 _HOPELESS: Final = (CycleFailed, InputError, SpecError, ForbiddenError)
-"""What a further try of the same step would meet again."""
+# Steps at which a cycle may be given up. Behind them there are models that were paid for: what cannot be evaluated,
+# chosen, merged or published is left to a person, and its chunk is not ordered again.
 _BEFORE_MODELS: Final = frozenset({StepName.DATA, StepName.UPLOAD, StepName.SUBMIT, StepName.WAIT})
-"""Steps at which a cycle may be given up. Behind them there are models that were paid for: what cannot be evaluated,
-chosen, merged or published is left to a person, and its chunk is not ordered again."""
 
+# Token of a campaign → a client of our own server.
 MakeClient = Callable[[str], AsyncClient]
-"""Token of a campaign → a client of our own server."""
 FindProvider = Callable[[str], MakeProvider]
 
 
@@ -51,17 +51,7 @@ class _NoProvider(TunefleetError):
 
 
 class Engine:
-    """Runs campaigns; each call works on one of them, and none waits for another.
-
-    Args:
-        book: What is durable.
-        settings: Keys and addresses.
-        make_client: Connects to our own server as a campaign.
-        clock: The time.
-        find_provider: Name → what makes the provider.
-        steps: The steps of a cycle.
-        renew_s: How often a lease is renewed, and a stop noticed.
-    """
+    """Runs campaigns; each call works on one of them, and none waits for another."""
 
     def __init__(
         self,
@@ -84,14 +74,7 @@ class Engine:
         self._told: set[str] = set()
 
     async def advance(self, campaign_id: str) -> bool:
-        """Take a campaign, and run its steps until one waits, fails or ends the cycle.
-
-        Args:
-            campaign_id: The campaign.
-
-        Returns:
-            Whether there was something to do, and nobody else did it.
-        """
+        """Take a campaign, and run its steps until one waits, fails or ends the cycle."""
         state = await self._book.take(campaign_id, f"engine-{secrets.token_hex(8)}")
         if state is None:
             return False
@@ -113,17 +96,7 @@ class Engine:
         return True
 
     async def end_order(self, state: CycleState) -> bool:
-        """Cancel the task of an abandoned cycle at its provider, if it has one that may still run, and remove its rows.
-
-        Args:
-            state: Of the cycle, at `UPLOAD`, at `SUBMIT` (it may have been placed), or at `WAIT`.
-
-        Returns:
-            True: there is nothing left to do.
-
-        Raises:
-            TunefleetError: If the provider cannot be asked now: it is asked again later.
-        """
+        """Cancel the task of an abandoned cycle at its provider, if one may still run, and remove its rows."""
         try:
             await self._end_order(state)
         except TunefleetError as error:

@@ -18,9 +18,6 @@ class Gain:
     Args:
         value: In units of the metric; above 0 is better.
         low: Lower end of its interval; null if there is none.
-        high: Upper end.
-        passed: Whether that is enough.
-        why: In words.
     """
 
     value: float
@@ -35,8 +32,6 @@ class Verdict:
     """Whether a candidate is promoted.
 
     Args:
-        passed: Whether it is.
-        reason: In words.
         against: Model that it was held against → by how much it is better.
     """
 
@@ -55,9 +50,7 @@ def decide(
     """Decide whether a candidate is promoted: it must be better than every model that it is held against.
 
     Args:
-        wanted: What is asked of it.
         differences: Name of a model → the candidate's metric minus the model's, paired row by row.
-        higher_is_better: Whether more of the metric is better.
     """
     gains = {name: _gain(wanted, each, higher_is_better=higher_is_better) for name, each in differences.items()}
     refused = [f"{gain.why} the {name}" for name, gain in gains.items() if not gain.passed]
@@ -83,12 +76,7 @@ def _gain(wanted: CampaignGateSpec, found: Difference | None, *, higher_is_bette
 
 
 def best(losses: Sequence[float | None], scores: Sequence[float | None] | None = None) -> int | None:
-    """Return which candidate is the best; null if none has a held-out loss that is finite and not negative.
-
-    Args:
-        losses: Held-out, of each candidate.
-        scores: What else decides, more being better; of equal ones, and without scores, the lowest loss does.
-    """
+    """Return which candidate is the best; null if none has a held-out loss that is finite and not negative."""
     usable = [
         (_cost(scores, index), loss, index)
         for index, loss in enumerate(losses)

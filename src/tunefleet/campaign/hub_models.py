@@ -14,15 +14,7 @@ HUB: Final = "hf://"
 
 
 def repo_of(base: Base, who: str) -> str:
-    """Return what the hub calls a model.
-
-    Args:
-        base: The model.
-        who: Fetches it.
-
-    Raises:
-        CycleFailed: If it is not there.
-    """
+    """Return what the hub calls a model."""
     if base.url is not None and base.url.startswith(HUB):
         return base.url.removeprefix(HUB)
     if base.version is None and base.digest is None and ":" not in base.repo:
@@ -34,15 +26,7 @@ def repo_of(base: Base, who: str) -> str:
 
 
 async def told_apart(candidate: Candidate, keys: PublishSettings) -> Candidate:
-    """Return a candidate with its form, which its repository tells where the provider does not.
-
-    Args:
-        candidate: What a provider has made.
-        keys: With the hub's token.
-
-    Raises:
-        UnreachableError: If the hub does not answer.
-    """
+    """Return a candidate with its form, which its repository tells where the provider does not."""
     if candidate.form is not None:
         return candidate
     found = await asyncio.to_thread(look, candidate.ref, keys)

@@ -23,21 +23,15 @@ from tunefleet.settings import CampaignSettings, TrackingSettings, load
 
 log = logging.getLogger(__name__)
 
+# What is due is looked for when something changes; this often even if nothing does.
 LOOK_S: Final = 30.0
-"""What is due is looked for when something changes; this often even if nothing does."""
 FAULT_PAUSE_S: Final = 5.0
 IDLE_PAUSE_S: Final = 1.0
 """After a campaign that seemed to want something, and did not."""
 
 
 class CampaignKeeper:
-    """Runs what is due of the campaigns of a server.
-
-    Args:
-        core: The server.
-        url: Under which this process reaches it.
-        trust: Of its own certificate, if it serves HTTPS.
-    """
+    """Runs what is due of the campaigns of a server."""
 
     def __init__(self, core: Core, url: str, trust: ssl.SSLContext | None = None) -> None:
         self._core = core

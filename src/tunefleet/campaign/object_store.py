@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 PREFIX: Final = "tunefleet-campaigns"
 DATASET: Final = "dataset"
 """The role of the one file of most orders."""
+# The longest that a link can be good; it is signed just before the order is placed.
 LINK_S: Final = 7 * 86_400
-"""The longest that a link can be good; it is signed just before the order is placed."""
 _TYPE: Final = "application/json"
 _SHARES: Final = {"training_data": ("train_data", 0.9), "test_data": ("test_data", 0.05)}
 """Role → name in the object's key, and share of the rows; what is left is for `_REST`."""
@@ -44,11 +44,7 @@ _REST: Final = ("synthetic_data", "synth_data")
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """The files of an order.
-
-    Args:
-        objects: Role → name in the store.
-    """
+    """The files of an order."""
 
     objects: Mapping[str, str]
 
@@ -59,13 +55,7 @@ class Uploaded:
 
 
 def named(spec: CampaignSpec, order_key: str, digest: str) -> Uploaded:
-    """Return the names of an order's files.
-
-    Args:
-        spec: Of the campaign.
-        order_key: Of the order.
-        digest: Of the chunk.
-    """
+    """Return the names of an order's files."""
     stem = f"{PREFIX}/{order_key}/{digest[:16]}"
     if spec.task_type != "InstructTextWithFixedDatasets":
         return Uploaded({DATASET: f"{stem}_dataset.json"})
@@ -74,24 +64,13 @@ def named(spec: CampaignSpec, order_key: str, digest: str) -> Uploaded:
 
 
 class Shelf:
-    """The place of a campaign in the store.
-
-    Args:
-        store: Where objects are.
-        context: Of the step that needs them.
-    """
+    """The place of a campaign in the store."""
 
     def __init__(self, store: ObjectStore, context: StepContext) -> None:
         self._store, self._context = store, context
 
     async def ensure(self, order_key: str) -> Uploaded:
-        """Upload the chunk of the cycle for an order, unless that is done.
-
-        Raises:
-            CycleFailed: If the chunk has too few rows for the files of its kind.
-            MachineError: If the store refuses.
-            UnreachableError: If it does not answer.
-        """
+        """Upload the chunk of the cycle for an order, unless that is done."""
         context, chunk = self._context, self._context.outcome(StepName.DATA)["chunk"]
         wanted = named(context.spec, order_key, chunk["digest"])
         if await asyncio.to_thread(self._there, wanted):
@@ -117,14 +96,7 @@ class Shelf:
         return await asyncio.to_thread(lambda: {role: self._store.link(key, LINK_S) for role, key in objects})
 
     async def sweep(self, keep: str) -> int:
-        """Remove what orders of this campaign have left.
-
-        Args:
-            keep: Key of the order whose files stay.
-
-        Returns:
-            How many files were removed.
-        """
+        """Remove what orders of this campaign have left."""
         root = f"{PREFIX}/{self._context.state.campaign_id}/"
         kept = f"{PREFIX}/{keep}/"
 
@@ -181,10 +153,6 @@ async def clear(context: StepContext, *, last: bool = False) -> None:
 
     What stays is removed by the campaign's next upload. That of a cycle that runs beside this one is left alone.
 
-    Args:
-        context: Of a step.
-        last: There may be none.
-
     Raises:
         UnreachableError: If the store does not answer, and there may be no later chance.
     """
@@ -218,10 +186,6 @@ def columns(spec: CampaignSpec) -> tuple[str, ...]:
 def shares(roles: Sequence[str], rows: int) -> list[tuple[str, int]]:
     """Return how many rows each file gets, in order.
 
-    Args:
-        roles: Of the files.
-        rows: How many there are.
-
     Raises:
         CycleFailed: If a file would have none.
     """
@@ -237,16 +201,7 @@ def shares(roles: Sequence[str], rows: int) -> list[tuple[str, int]]:
 
 
 def write_array(lines: Iterator[bytes], path: Path, kept: Sequence[str]) -> int:
-    """Write JSON lines as one JSON array, row by row.
-
-    Args:
-        lines: One row each.
-        path: The file that is made.
-        kept: The columns that stay.
-
-    Returns:
-        The file's length in bytes.
-    """
+    """Write JSON lines as one JSON array, row by row."""
     with path.open("wb") as file:
         file.write(b"[")
         for number, line in enumerate(lines):
@@ -264,17 +219,7 @@ def _lines(path: Path) -> Iterator[Iterator[bytes]]:
 
 
 def open_store(settings: CampaignSettings, who: str, bucket: str | None = None) -> ObjectStore:
-    """Return the store that the settings name; it blocks.
-
-    Args:
-        settings: With address and keys.
-        who: Needs it, and what for: the first half of a sentence.
-        bucket: By default the one of the chunks.
-
-    Raises:
-        CycleFailed: If they name none.
-        MachineError: If boto3 is missing, or the address is none.
-    """
+    """Return the store that the settings name; it blocks."""
     bucket = bucket or settings.s3_bucket
     given = {
         "S3_COMPATIBLE_ENDPOINT": settings.s3_endpoint,

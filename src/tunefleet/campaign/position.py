@@ -9,16 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The rows of one cycle.
-
-    Args:
-        epoch: How often all rows were gone through before.
-        index: Which chunk of the epoch, from 0.
-        count: Chunks of an epoch.
-        start: The first row, in the order of the epoch.
-        stop: The first row that is no longer part of it.
-        seed: Of the order of the epoch.
-    """
+    """The rows of one cycle."""
 
     epoch: int
     index: int
@@ -38,12 +29,6 @@ def chunk_at(position: int, *, rows: int, most: int, seed: int) -> Chunk:
 
     An epoch is cut into the fewest chunks that have at most `most` rows; their sizes differ by one at most. Every row
     is in exactly one chunk of an epoch, and the order of an epoch depends on the seed and its number alone.
-
-    Args:
-        position: From 0, over all epochs.
-        rows: Of the training part.
-        most: Rows of a chunk at most.
-        seed: Of the campaign.
 
     Raises:
         ValueError: If there is no row.

@@ -26,12 +26,7 @@ _UNITS: Final[dict[str, Unit]] = {"data": "rows", "merge": "MiB", "lora_sft": "s
 
 @dataclass(slots=True)
 class Counter:
-    """Counts bytes, from any thread.
-
-    Args:
-        total: How many there are, as far as is known.
-        done: How many of them are done.
-    """
+    """Counts bytes, from any thread."""
 
     total: int | None = None
     done: int = 0
@@ -57,14 +52,7 @@ class Counter:
 async def counted(
     context: StepContext, what: str, total: int | None = None, of: str | None = None
 ) -> AsyncIterator[Counter]:
-    """Yield a counter of bytes, and tell what it says while the block runs.
-
-    Args:
-        context: Of the step.
-        what: What is done, in one word.
-        total: How many bytes there are.
-        of: What is moved, for people.
-    """
+    """Yield a counter of bytes, and tell what it says while the block runs."""
     counter = Counter(total)
 
     async def tell() -> None:

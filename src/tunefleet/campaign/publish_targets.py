@@ -25,15 +25,7 @@ _LONGEST: Final = 80
 def place(
     name: str, spec: CampaignSpec, settings: CampaignSettings, provider: str, *, there: bool | None = None
 ) -> str:
-    """Return where models go: where the campaign says, else where its provider can fetch them, else `none`.
-
-    Args:
-        name: Of the campaign.
-        spec: Of the campaign.
-        settings: With the account of the hub, if there is one.
-        provider: That trains it.
-        there: Whether the merge has put it on the hub; by default whether it will, if it is one.
-    """
+    """Return where models go: where the campaign says, else where its provider can fetch them, else `none`."""
     if "to" in spec.publish.model_fields_set or provider != GRADIENTS or settings.hf_username is None:
         return spec.publish.to
     if on_runpod(spec, settings) if there is None else there:
@@ -48,12 +40,7 @@ def on_runpod(spec: CampaignSpec, settings: CampaignSettings) -> bool:
 
 
 def place_of(context: StepContext, *, there: bool | None = None) -> str | None:
-    """Return where the model of this cycle goes, if it is promoted; null for nowhere.
-
-    Args:
-        context: Of a step.
-        there: As in `place`.
-    """
+    """Return where the model of this cycle goes, if it is promoted; null for nowhere."""
     to = place(context.state.name, context.spec, context.settings, context.provider.name, there=there)
     to = to.replace(_CYCLE, str(context.state.number))
     return None if to == NONE else to.rstrip("/") if to.startswith(HUB) else to
@@ -61,10 +48,6 @@ def place_of(context: StepContext, *, there: bool | None = None) -> str | None:
 
 async def check(context: StepContext, to: str) -> None:
     """Look whether a place may be written, and holds nothing that this campaign has not put there.
-
-    Args:
-        context: Of a step.
-        to: The place.
 
     Raises:
         ConflictError: If something else is there.
@@ -77,36 +60,19 @@ async def check(context: StepContext, to: str) -> None:
 
 
 async def opened(context: StepContext, to: str, *, force: bool = True) -> Target:
-    """Return a place to publish to, with the campaign's keys.
-
-    Args:
-        context: Of a step.
-        to: The place.
-        force: Whether what is there is written over.
-    """
+    """Return a place to publish to, with the campaign's keys."""
     wishes = Wishes(private=context.spec.publish.private and to.startswith(HUB), force=force)
     return await asyncio.to_thread(target, to, wishes, keys(context.settings))
 
 
 async def fetch(context: StepContext, artifact_id: str, folder: Path) -> Path:
-    """Fetch what a task of our server has left, and tell how far that is; returns where it lies.
-
-    Args:
-        context: Of a step.
-        artifact_id: What is fetched.
-        folder: Where to.
-    """
+    """Fetch what a task of our server has left, and tell how far that is; returns where it lies."""
     async with progress.counted(context, "downloading", of=artifact_id) as got:
         return await context.client.artifacts.fetch(artifact_id, folder, on_progress=got.follow)
 
 
 async def put(context: StepContext, to: str, folder: Path) -> str:
     """Publish a folder, over what is there, and tell how far that is; returns where it lies, for a person.
-
-    Args:
-        context: Of a step.
-        to: The place.
-        folder: What is published.
 
     Raises:
         ForbiddenError: If there is no key, or it may not write.
@@ -119,11 +85,7 @@ async def put(context: StepContext, to: str, folder: Path) -> str:
 
 
 def keys(settings: CampaignSettings) -> PublishSettings:
-    """Return the keys for places: those of the campaigns' store, where it is set up, and else Amazon's.
-
-    Args:
-        settings: Of campaigns.
-    """
+    """Return the keys for places: those of the campaigns' store, where it is set up, and else Amazon's."""
     found = load(PublishSettings)
     if settings.hf_token is not None:
         found = found.model_copy(update={"hf_token": settings.hf_token})

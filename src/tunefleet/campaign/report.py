@@ -17,11 +17,7 @@ from tunefleet.orchestrator.campaigns.tracking_outbox import Untold
 
 
 def run_of(untold: Untold) -> TrackedRun:
-    """Return the run of a cycle.
-
-    Args:
-        untold: The cycle, with the outcomes of its steps up to `record`.
-    """
+    """Return the run of a cycle."""
     state, done = untold.state, untold.state.outcomes
     candidate, ticket = done[StepName.SELECT]["candidate"], str(done[StepName.SUBMIT]["ticket"])
     suffix = f"-{untold.revision}" if untold.revision else ""

@@ -17,13 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Reporter:
-    """Tells trackers what waits in the outbox.
-
-    Args:
-        outbox: Of the server.
-        settings: Keys and addresses of trackers.
-        folder: Where trackers may keep files.
-    """
+    """Tells trackers what waits in the outbox."""
 
     def __init__(self, outbox: Outbox, settings: TrackingSettings, folder: Path) -> None:
         self._outbox = outbox
@@ -41,14 +35,7 @@ class Reporter:
         return await self._outbox.next_at()
 
     async def tell(self, untold: Untold) -> bool:
-        """Tell a tracker of a cycle, and store what came of it.
-
-        Args:
-            untold: Which tracker, of which cycle.
-
-        Returns:
-            True: it is settled, or told again later.
-        """
+        """Tell a tracker of a cycle, and store what came of it."""
         name, spec = untold.tracker, untold.state.spec
         if name not in catalog.chosen(spec, self._settings).names:
             await self._outbox.drop(untold)

@@ -15,12 +15,7 @@ from tunefleet.errors import is_disk_full
 
 @contextlib.asynccontextmanager
 async def room(context: StepContext, what: str) -> AsyncIterator[Path]:
-    """Yield an empty folder beside the server's data; models are large, so that it is made and removed in threads.
-
-    Args:
-        context: Of the step.
-        what: It is for, in one word.
-    """
+    """Yield an empty folder beside the server's data; models are large, so that it is made and removed in threads."""
     made = await asyncio.to_thread(_made, context.book.folder, what)
     try:
         yield made
@@ -29,21 +24,12 @@ async def room(context: StepContext, what: str) -> AsyncIterator[Path]:
 
 
 async def clear(folder: Path) -> None:
-    """Remove what a process that was killed has left.
-
-    Args:
-        folder: In which `room` makes its folders; nobody else may have one there by now.
-    """
+    """Remove what a process that was killed has left."""
     await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
 def said_full(error: OSError, folder: Path) -> StepFailed | None:
-    """Return a fault of the system as a sentence, if it says that a disk is full; null if it says something else.
-
-    Args:
-        error: The fault.
-        folder: Where steps keep their files.
-    """
+    """Return a fault of the system as a sentence, if it says that a disk is full; null if it says something else."""
     if not is_disk_full(error):
         return None
     where = error.filename if isinstance(error.filename, str) else folder

@@ -21,25 +21,20 @@ FIRST_LOOK_S: Final = 0.1
 LAST_LOOK_S: Final = 2.0
 _HOPELESS: Final = frozenset({TaskReason.BAD_INPUT.value, TaskReason.DIVERGED.value})
 """Trying such a task again gives the same."""
+# It was not the task's own fault.
 _PASSING: Final = frozenset({
     TaskReason.NETWORK.value, TaskReason.DISK_FULL.value, TaskReason.KILLED.value, TaskReason.DELIVERY_FAILED.value,
     TaskReason.WORKER_LOST.value, TaskReason.ABORTED.value, TaskReason.CANCELLED_BY_USER.value,
 })  # fmt: skip
-"""It was not the task's own fault."""
+# It may have been what else the machine did.
 _BUSY: Final = frozenset({
     TaskReason.OUT_OF_MEMORY.value, TaskReason.TIMEOUT.value, TaskReason.STALLED.value, TaskReason.CRASHED.value
 })  # fmt: skip
-"""It may have been what else the machine did."""
 _BAD: Final = frozenset({"failed", "cancelled", "skipped"})
 
 
 class TaskFailed(StepFailed):
-    """A task has failed.
-
-    Args:
-        passing: Whether it was what is around it that failed.
-        busy: Whether that may have been so: another try tells.
-    """
+    """A task has failed."""
 
     def __init__(self, message: str, *, hint: str, passing: bool, busy: bool = False) -> None:
         super().__init__(message, hint=hint)
@@ -48,12 +43,7 @@ class TaskFailed(StepFailed):
 
 
 def document(name: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document of one task.
-
-    Args:
-        name: Of the workflow, for people.
-        body: Its spec.
-    """
+    """Return the document of one task."""
     return {"apiVersion": "tunefleet/v1", "metadata": {"name": name}, "spec": dict(body)}
 
 
@@ -87,21 +77,12 @@ def runs_code(spec: CampaignSpec, base: Base) -> bool:
 
 
 def inputs_of(name: str, base: Base) -> dict[str, dict[str, str]]:
-    """Return what stands in the place of the model that a task names.
-
-    Args:
-        name: Of the task in its document.
-        base: The model.
-    """
+    """Return what stands in the place of the model that a task names."""
     return {} if base.digest is None else {name: {"model.source.identifier": base.digest}}
 
 
 class Desk:
-    """Runs tasks for a step.
-
-    Args:
-        context: Of the step.
-    """
+    """Runs tasks for a step."""
 
     def __init__(self, context: StepContext) -> None:
         self._context = context
@@ -115,8 +96,6 @@ class Desk:
         Submitted again, after a kill, it is the same workflow; one that has failed is run anew by the step's next try.
 
         Args:
-            what: Which of the step's documents, for its key.
-            body: The document.
             inputs: Task → pointer → digest of what travelled.
 
         Raises:
@@ -144,9 +123,6 @@ class Desk:
         """Run a document that any cycle may have run before: the tasks of a completed one are returned as they are.
 
         Args:
-            what: As in `run`; the document's name has the digest of everything that changes the result.
-            body: The document; another one must have another name.
-            inputs: As in `run`.
             leaves: Task → artifacts of it that are needed; if one was removed, it is run anew.
         """
         page = await self._client.workflows.list(name=body["metadata"]["name"], status="completed", limit=1)

@@ -17,21 +17,14 @@ from tunefleet.integrations.publishing.hub import is_public
 from tunefleet.settings import CampaignSettings, PublishSettings, load
 from tunefleet.spec.documents.campaign_document import GRADIENTS, CampaignSpec
 
+# How much longer than it takes a task may be under way: it waits for trainers first, and is judged last.
 MARGIN_S: Final = 86_400.0
-"""How much longer than it takes a task may be under way: it waits for trainers first, and is judged last."""
 _NAME: Final = "Gradients"
 _HOUR_S: Final = 3600.0
 
 
 def faults(name: str, spec: CampaignSpec, settings: CampaignSettings, provider: str) -> list[tuple[str, str]]:
-    """Return what keeps a campaign from being trained at its provider, each with the way out.
-
-    Args:
-        name: Of the campaign.
-        spec: Of the campaign.
-        settings: Keys and addresses.
-        provider: That trains it.
-    """
+    """Return what keeps a campaign from being trained at its provider, each with the way out."""
     if provider != GRADIENTS:
         return []
     found = []
@@ -80,13 +73,7 @@ def check(context: StepContext) -> None:
 async def check_base(context: StepContext, base: Base) -> None:
     """Look whether the hub has what an order begins with, and not another version in its place.
 
-    Args:
-        context: Of the step that is about to order.
-        base: The promoted model, or the campaign's own base.
-
     Raises:
-        CycleFailed: If it is no model of the hub.
-        NeedsYou: If it is not public, or another version is there.
         UnreachableError: If the hub does not answer.
     """
     if context.provider.name != GRADIENTS:

@@ -31,8 +31,8 @@ _KEPT = (
     "\n\t\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200c\u200d\u202f\u205f\u3000"
 )
 """Line and tab, the blanks of all scripts, and what joins letters and pictures."""
+# What JSON leaves as it is, and terminals obey.
 _ABOVE_ASCII = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""What JSON leaves as it is, and terminals obey."""
 _THEME = Theme(
     {
         "dim": "bright_black",
@@ -73,12 +73,7 @@ class _Screen(Console):
 
 
 def plain(text: str, keep: str = "") -> str:
-    """Return a text for a terminal: lines, tabs and blanks of all scripts stay, what commands it is spelt out.
-
-    Args:
-        text: What somebody else wrote.
-        keep: Further characters that stay.
-    """
+    """Return a text for a terminal: lines, tabs and blanks of all scripts stay, what commands it is spelt out."""
     return printable(text, _KEPT + keep)
 
 
@@ -152,8 +147,6 @@ def table(*heads: str | Text, right: Sequence[str] = (), wide: str | tuple[str, 
 
     Args:
         heads: Titles of the columns; one that is to stay as it is written, such as an id, is a `Text`.
-        right: Columns of numbers.
-        wide: The columns that are cut when the terminal is too narrow, the widest first.
     """
     may_shrink = (wide,) if isinstance(wide, str) else wide
     made = Table(box=None, pad_edge=False, header_style="head", padding=(0, 2, 0, 0))

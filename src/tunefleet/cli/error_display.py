@@ -15,12 +15,7 @@ from tunefleet.settings import ClientSettings, load
 
 
 def report(error: Exception, *, as_json: bool = False) -> ExitCode:
-    """Print an error to standard error and return the exit code for it.
-
-    Args:
-        error: What went wrong.
-        as_json: Print a JSON document instead of sentences.
-    """
+    """Print an error to standard error and return the exit code for it."""
     code = _code(error)
     if _debugging():
         traceback.print_exception(error, file=sys.stderr)

@@ -12,16 +12,7 @@ _FEDERATIONS = 1000
 
 
 def one_task(client: Client, id_: str) -> str:
-    """Return the id of the task that is meant; of a workflow of one task that one, spread over parts or not.
-
-    Args:
-        client: The server.
-        id_: Id of a task, which is returned as it is, or of a workflow.
-
-    Raises:
-        InputError: If it is a workflow of several tasks; its hint names them.
-        NotFoundError: If there is no such workflow.
-    """
+    """Return the id of the task that is meant; of a workflow of one task that one, spread over parts or not."""
     if not is_workflow(id_):
         return id_
     workflow = client.workflows.get(id_)
@@ -34,16 +25,7 @@ def one_task(client: Client, id_: str) -> str:
 
 
 def one_worker(client: Client, name: str) -> str:
-    """Return the id of the worker that is meant.
-
-    Args:
-        client: The server.
-        name: A worker's id, or its beginning.
-
-    Raises:
-        NotFoundError: If none begins so.
-        ConflictError: If several begin so; the hint names them.
-    """
+    """Return the id of the worker that is meant."""
     ids = [worker.id for worker in client.workers.list(limit=_WORKERS).items]
     found = [name] if name in ids else [each for each in ids if each.startswith(name)]
     if len(found) == 1:
@@ -54,15 +36,7 @@ def one_worker(client: Client, name: str) -> str:
 
 
 def one_federation(client: Client, name: str) -> str:
-    """Return the id or number of the federation that is meant.
-
-    Args:
-        client: The server.
-        name: A federation's number, its id, or a beginning of its id, with `fed-` or without.
-
-    Raises:
-        ConflictError: If several begin so; the hint names them.
-    """
+    """Return the id or number of the federation that is meant."""
     if name.isdecimal():
         return name
     ids = [federation.id for federation in client.federations.list(limit=_FEDERATIONS).items]

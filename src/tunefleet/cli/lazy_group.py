@@ -24,14 +24,7 @@ _EXAMPLES = "__examples__"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One command of the table.
-
-    Args:
-        name: What the user types.
-        target: `module:attribute` below `tunefleet.cli`; a function, or a `typer.Typer` with commands of its own.
-        help: One line; a test holds it against the function's docstring.
-        panel: Heading in the help of the group.
-    """
+    """One command of the table."""
 
     name: str
     target: str

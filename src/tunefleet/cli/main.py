@@ -160,10 +160,10 @@ app = typer.Typer(
 )
 
 
+# Commands that run, or look after, what is set up by a file `.env`; `campaign` reads it as the scheduler did.
 _READ_DOTENV: Final = frozenset({
     "up", "worker", "agent", "campaign", "db", "backup", "restore", "verify-store", "doctor", "uninstall",
 })  # fmt: skip
-"""Commands that run, or look after, what is set up by a file `.env`; `campaign` reads it as the scheduler did."""
 
 
 @app.callback()

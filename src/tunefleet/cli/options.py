@@ -105,11 +105,7 @@ Set = Annotated[
 
 
 def parse_sets(pairs: Iterable[str] | None) -> dict[str, Any]:
-    """Read `--set a.b=value` pairs; a value is what YAML makes of it, and `1e-4` is a number.
-
-    Raises:
-        InputError: If a pair has no `=` or no name.
-    """
+    """Read `--set a.b=value` pairs; a value is what YAML makes of it, and `1e-4` is a number."""
     from tunefleet.spec import parse_value
 
     found = {}
@@ -123,11 +119,7 @@ def parse_sets(pairs: Iterable[str] | None) -> dict[str, Any]:
 
 
 def parse_pairs(pairs: Iterable[str]) -> dict[str, Any]:
-    """Read `learning_rate=1e-5` pairs that change a running training; a value is what YAML makes of it.
-
-    Raises:
-        InputError: If a pair has no `=`, no name or no value.
-    """
+    """Read `learning_rate=1e-5` pairs that change a running training; a value is what YAML makes of it."""
     from tunefleet.spec import parse_value
 
     found: dict[str, Any] = {}
@@ -140,11 +132,7 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_duration(text: str) -> float:
-    """Read a duration such as `90`, `30m`, `12h`, `7d` as seconds.
-
-    Raises:
-        InputError: If it is none.
-    """
+    """Read a duration such as `90`, `30m`, `12h`, `7d` as seconds."""
     match = _DURATION.match(text.strip())
     if match is None:
         raise InputError(f"{text!r} is not a duration.", hint="Write it like 90s, 30m, 12h, 7d or 2w.")
@@ -152,17 +140,7 @@ def parse_duration(text: str) -> float:
 
 
 def confirm(question: str, *, yes: bool, option: str = "--yes") -> None:
-    """Ask before something is lost; without a terminal the option is required.
-
-    Args:
-        question: What is asked.
-        yes: Whether it was answered already.
-        option: By which the command takes an answer.
-
-    Raises:
-        InputError: If nobody can be asked.
-        typer.Abort: If the answer is no.
-    """
+    """Ask before something is lost; without a terminal the option is required."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -186,7 +164,6 @@ def connect(*, patience_s: float = _PATIENCE_S, refused_s: float | None = _REFUS
     """Open a client for the server that was chosen, or that this user last started or logged in to.
 
     Args:
-        patience_s: How long a call is tried again while the server does not answer.
         refused_s: How long, at most, if it is on this machine and nobody listens there; as long if `None`.
     """
     with Client(chosen_url.get(), patience_s=patience_s, refused_s=refused_s) as client:

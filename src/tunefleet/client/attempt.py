@@ -26,8 +26,6 @@ class AttemptClient:
     """Delivers journal, log and artifacts of one attempt.
 
     Args:
-        url: The server.
-        token: Token of the attempt.
         patience_s: How long a call is tried again while the server does not answer.
         throttle: Holds what is sent and fetched to a speed.
         reach: What this process knows of the way to the server's object store.
@@ -86,9 +84,6 @@ class AttemptClient:
         """Upload a file or folder as an output of the task; a repeat costs nothing but the hashing.
 
         Args:
-            task_id: The task.
-            name: Name of the artifact.
-            kind: What it is.
             path: The file or folder.
             metadata: Anything JSON that is to stay with it.
             expected: Paths within the folder and the digest of each: these files go and no others.

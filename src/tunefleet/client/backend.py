@@ -55,7 +55,6 @@ class JobClient:
     """Reports one job.
 
     Args:
-        url: The backend.
         token: The job's token.
     """
 
@@ -169,9 +168,6 @@ class AgentClient:
     """Polls a backend for jobs.
 
     Args:
-        url: The backend.
-        key: API key.
-        agent_id: Who asks.
         headers: What else says who asks: hostname, platform.
     """
 

@@ -32,11 +32,9 @@ class Call(Generic[T]):
     """One HTTP request below `/api/v1`.
 
     Args:
-        method: HTTP method.
         path: Path below `/api/v1`, made by `path`.
         parse: Reads the body of a good answer.
         params: Query; `None` values are left out.
-        body: JSON body.
         content: Makes a raw body anew for each try.
         headers: Headers beside those of the client.
         repeatable: Whether sending it twice does no more than sending it once; only then it is tried again.

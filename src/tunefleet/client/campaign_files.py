@@ -21,7 +21,6 @@ def named_files(spec: CampaignSpec, folder: Path) -> Iterator[tuple[str, Path, s
     """Yield what a campaign names that lies on this machine: key, path, and what it is.
 
     Args:
-        spec: Of the campaign.
         folder: Paths are taken from there: the folder of its file.
 
     Raises:
@@ -41,7 +40,6 @@ def file_errors(
     """Yield what is wrong with the files, folders and hub ids that a campaign names: key, what is wrong, what to do.
 
     Args:
-        spec: Of the campaign.
         folder: As in `named_files`.
         built_in: Number of a dataset that ships with the package → its file.
     """

@@ -98,7 +98,6 @@ def answers(url: str, *, timeout_s: float = 3.0) -> bool:
     """Whether a server answers at a URL; needs no key.
 
     Args:
-        url: Its base URL.
         timeout_s: Seconds to wait.
     """
     from tunefleet.client import trust
@@ -114,7 +113,6 @@ def text_at(url: str, *, timeout_s: float = 30.0) -> str:
     """Return the text that a server of ours has at an address which needs no key.
 
     Args:
-        url: Where.
         timeout_s: Seconds to wait.
 
     Raises:
@@ -160,9 +158,6 @@ _ANSWER_S: Final = 5.0
 
 def ahead_s(url: str) -> float | None:
     """Return the seconds by which this machine is ahead of a server; the date of an answer is good to a second.
-
-    Args:
-        url: Of the server.
 
     Returns:
         Below zero if it is behind; null if the server does not answer or says no date.

@@ -39,8 +39,8 @@ _PIECE_BYTES: Final = 256 << 10
 _LINKS_AT_ONCE: Final = 16
 _FRUITLESS_TRIES: Final = 5
 """So often a part may break in a row."""
+# So much a try counts that did not even find the host.
 _NO_WAY: Final = 3
-"""So much a try counts that did not even find the host."""
 _LONGEST_PAUSE_S: Final = 5.0
 _STALE_SHARE: Final = 0.8
 """After this share of its time a link is not used any more: its part has to arrive, too."""
@@ -51,7 +51,6 @@ class DirectSender:
 
     Args:
         run: Sends a call to the server.
-        timeout: Of the network.
         reach: What is known of the way to the store.
         throttle: Holds what is sent to a speed.
     """
@@ -79,8 +78,6 @@ class DirectSender:
         """Send a file, and wait until the server keeps it.
 
         Args:
-            file: The file.
-            offer: Of the server.
             on_bytes: Told how many more bytes are there.
 
         Returns:

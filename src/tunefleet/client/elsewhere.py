@@ -48,7 +48,6 @@ def fetch(
         link: Where it is.
         sink: Takes its bytes.
         headers: Of the request that led there; those that say which bytes are wanted go along.
-        timeout: Of the network.
         network: Stands for the network in tests.
 
     Raises:

@@ -42,7 +42,6 @@ def wait_for_task(
     """Wait until a task is final; a server that restarts meanwhile is waited for.
 
     Args:
-        task_id: The task.
         timeout_s: Give up after so long; wait for ever if `None`.
         on_update: Told what each look found.
 
@@ -66,7 +65,6 @@ def wait_for_workflow(
     """Wait until every task of a workflow is final; a server that restarts meanwhile is waited for.
 
     Args:
-        workflow_id: The workflow.
         timeout_s: Give up after so long; wait for ever if `None`.
         on_update: Told what each look found.
 
@@ -127,8 +125,6 @@ def wait_for_command(
     """Wait until nothing more will become of a command; a server that restarts meanwhile is waited for.
 
     Args:
-        task_id: The task.
-        command_id: The command.
         timeout_s: Give up after so long; wait for ever if `None`.
         on_update: Told what each look found.
 
@@ -164,7 +160,6 @@ def pause_and_wait(task_id: str, *, timeout_s: float | None = None) -> Flow[Task
     """Pause a task and wait until it is paused: its process is gone.
 
     Args:
-        task_id: The task.
         timeout_s: Give up after so long; wait for ever if `None`.
 
     Raises:
@@ -350,7 +345,6 @@ def fetch_output(
     """Download an artifact of a task.
 
     Args:
-        task_id: The task.
         name: Name or kind of the artifact, such as `adapter`; the newest one of that name.
         dest: The folder to put its files into.
         overwrite: Replace files that are there and differ.

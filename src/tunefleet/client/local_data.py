@@ -27,8 +27,8 @@ from tunefleet.spec.options.prompts import InferenceData, PromptData
 from tunefleet.spec.options.rows import RowsSpec
 from tunefleet.spec.tasks.task_types import BaseTaskSpec
 
+# Rows of a file that are read.
 ROWS: Final = 1000
-"""Rows of a file that are read."""
 _LIMITS: Final = Limits(bytes=64 << 20, seconds=5.0)
 _PIECE: Final = 1 << 20
 
@@ -37,7 +37,6 @@ def check_file(spec: BaseTaskSpec, pointer: str, file: Path) -> None:
     """Check the first rows of a data file that a task names.
 
     Args:
-        spec: The task.
         pointer: Dotted path below `spec` of the key that names the file.
         file: Where it is. A folder or archive is left to the worker.
 

@@ -50,7 +50,6 @@ def override(document: str, overrides: Mapping[str, Any], *, filename: str | Non
     Args:
         document: Its text; it may lack what the changes bring.
         overrides: Dotted path below `spec` → value; without any the document stays as it is, to the byte.
-        filename: For messages.
 
     Returns:
         The document as it is to be submitted, and what it says.

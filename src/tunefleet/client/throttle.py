@@ -10,8 +10,8 @@ from typing import Final
 
 from tunefleet.client.call import Sink
 
+# A piece takes no longer than this, so that a slow line is a steady one and no receiver gives up.
 _PIECE_S: Final = 0.25
-"""A piece takes no longer than this, so that a slow line is a steady one and no receiver gives up."""
 _MIN_PIECE_BYTES: Final = 512
 
 
@@ -28,7 +28,6 @@ class Throttle:
 
     Args:
         bytes_per_s: How much passes in a second.
-        ticks: The clock.
     """
 
     def __init__(self, bytes_per_s: float, *, ticks: Ticks | None = None) -> None:

@@ -92,7 +92,6 @@ class LightExecutor(Executor):
         """Do the task, unless nobody wants its result any more. Override it where the work can be ended early.
 
         Args:
-            offer: The attempt.
             stop: Set by a cancel.
 
         Raises:
@@ -121,11 +120,7 @@ class JobExecutor(Executor):
         return None if self.environment is None else envs.reason(self.environment)
 
     def environment_for(self, spec: Mapping[str, Any]) -> str | None:
-        """Return the name of the environment that a job runs in; `None` for the one that Tunefleet runs in.
-
-        Args:
-            spec: Of the task.
-        """
+        """Return the name of the environment that a job runs in; `None` for the one that Tunefleet runs in."""
         del spec  # of this kind all run in the same
         return self.environment
 
@@ -133,7 +128,6 @@ class JobExecutor(Executor):
         """Return what the job's processes are to run.
 
         Args:
-            offer: The attempt.
             launch: Id of the launch that is about to start.
             inputs: For each pointer into the spec, the local path that stands for it.
             gpus: UUIDs of the GPUs that it was given.
@@ -159,11 +153,7 @@ class JobExecutor(Executor):
         )
 
     def program_of(self, spec: Mapping[str, Any]) -> str:
-        """Return the program that a job runs.
-
-        Args:
-            spec: Of the task.
-        """
+        """Return the program that a job runs."""
         del spec  # of this kind all run the same
         return self.program
 
@@ -171,7 +161,6 @@ class JobExecutor(Executor):
         """Return how many processes the job has.
 
         Args:
-            spec: Of the task.
             gpus: How many GPUs it was given.
         """
         del spec, gpus  # one process has all of them

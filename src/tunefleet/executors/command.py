@@ -25,11 +25,7 @@ class CommandExecutor(JobExecutor):
 
 
 def left_in(folder: JobFolder) -> list[Output]:
-    """Return the outputs that a program has listed as `outputs` of its result: name → `kind` and `relative_path`.
-
-    Args:
-        folder: The job folder.
-    """
+    """Return the outputs that a program has listed as `outputs` of its result: name → `kind` and `relative_path`."""
     listed: Any = (read_json(folder.responses_json) or {}).get("outputs")
     if not isinstance(listed, dict):
         return []

@@ -22,7 +22,6 @@ class Registry:
     """The kinds that a worker knows.
 
     Args:
-        executors: One for each kind.
         broken: Kind → why its executor could not be loaded.
     """
 
@@ -37,12 +36,7 @@ class Registry:
     def offers(
         self, *, allow_code: bool = True, environment: Mapping[str, str] | None = None
     ) -> tuple[ExecutorOffer, ...]:
-        """Return what the server is to know: each kind, and why it cannot run here if it cannot.
-
-        Args:
-            allow_code: Whether code that tasks bring is run here.
-            environment: The variables that jobs get; by default those of this process.
-        """
+        """Return what the server is to know: each kind, and why it cannot run here if it cannot."""
         variables = inherited_environment() if environment is None else environment
         no_s3 = missing("boto3", extra="s3", what="The packages that write to a bucket")
         known = [
@@ -69,9 +63,6 @@ def installed(points: Iterable[EntryPoint] | None = None) -> Registry:
 
     Another package's executor takes the place of ours of the same kind: somebody has installed it for that. Of two
     others none is taken.
-
-    Args:
-        points: Entry points to load; the installed ones by default.
     """
     executors: dict[str, Executor] = {}
     origins: dict[str, str] = {}

@@ -15,8 +15,8 @@ from tunefleet.workloads.external_trainers import registry
 NEEDED: Final = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
 
+# The program of a training that `spec.trainer` gives to somebody else's code.
 OTHERS: Final = "tunefleet.workloads.external_trainers:main"
-"""The program of a training that `spec.trainer` gives to somebody else's code."""
 
 
 def _ours(spec: Mapping[str, Any]) -> bool:

@@ -73,7 +73,6 @@ class AdapterConfig:
 
         Args:
             module: Name of the module, without PEFT's prefix.
-            rank: Rank of its adapter.
         """
         name = matching(self.alpha_pattern, module)
         alpha = self.alpha if name is None else self.alpha_pattern[name]
@@ -186,13 +185,11 @@ class AdapterFile:
     Several threads may read from one at once. Use it as a context manager.
 
     Args:
-        path: The file.
         dtypes: The types that may occur in it, with their size in bytes.
 
     Attributes:
         tensors: Every tensor's type, shape and place.
         metadata: The header's free words.
-        size_bytes: Of the file.
 
     Raises:
         AdapterRefused: If it is no safetensors file, or its header lies.
@@ -237,7 +234,6 @@ class AdapterFile:
         """Read values as they lie in the file.
 
         Args:
-            tensor: The tensor.
             start: First value, counted along the flattened tensor.
             out: As many values as are wanted, of the stored type and without gaps; they are overwritten.
 
@@ -276,7 +272,6 @@ class AdapterFile:
         """Read some columns of a matrix as float32.
 
         Args:
-            tensor: A matrix.
             start: First column.
             out: All rows, and as many columns as are wanted; rows without gaps. They are overwritten.
 

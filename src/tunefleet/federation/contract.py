@@ -61,7 +61,6 @@ class Checked:
         rank: As the config says.
         dtypes: The types of its tensors, ordered.
         parameters: How many values it has.
-        size_bytes: Of the file.
     """
 
     digest: str
@@ -106,7 +105,6 @@ def check(
     """Hold an update against the contract, and look at every value of it once.
 
     Args:
-        contract: Of the federation.
         config: The update's.
         file: The update's tensors.
         mixed_ranks: Whether rank and alpha may differ from the contract's.
@@ -167,7 +165,6 @@ def check_asked(spec: FederationSpec, config: AdapterConfig) -> None:
     """Refuse an adapter that is not what the federation's spec asks for; the first update is held against it.
 
     Args:
-        spec: Of the federation.
         config: The update's.
 
     Raises:
@@ -197,7 +194,6 @@ def check_config(spec: FederationSpec, contract: Contract | None, config: Adapte
     """Refuse an adapter by what its config says alone: before anything is trained, there are no tensors to look at.
 
     Args:
-        spec: Of the federation.
         contract: What its first update made of it; null before that.
         config: The adapter's.
 

@@ -31,7 +31,6 @@ class Feedback:
 
         Args:
             left: What `write_int8` has returned for it, with this residual as `feedback`.
-            update: Its id.
             replaces: Id of the update whose place it has taken.
         """
         own = _less(left, self.residual)

@@ -17,13 +17,13 @@ STORED: Final[Mapping[str, np.dtype[Any]]] = {
     "I8": np.dtype("i1"),
 }
 """How the values of a type lie in a file; NumPy has no bfloat16, so those are the upper halves of float32."""
+# The largest number that each type can hold.
 LARGEST: Final[Mapping[str, float]] = {
     "F32": float(np.finfo(np.float32).max),
     "F16": float(np.finfo(np.float16).max),
     # The largest bfloat16, and half of its last place: what is not less would be rounded to infinity.
     "BF16": float(np.uint32(0x7F7F7FFF).view(np.float32)),
 }
-"""The largest number that each type can hold."""
 
 
 def widen(stored: npt.NDArray[Any], dtype: str, out: Array) -> None:
@@ -31,7 +31,6 @@ def widen(stored: npt.NDArray[Any], dtype: str, out: Array) -> None:
 
     Args:
         stored: Values as they lie in the file.
-        dtype: Their type.
         out: As many float32; they are overwritten.
     """
     if dtype == "BF16":
@@ -45,7 +44,6 @@ def narrow(values: Array, dtype: str) -> npt.NDArray[Any]:
 
     Args:
         values: Finite numbers that the type can hold.
-        dtype: The type.
     """
     if dtype == "F32":
         return np.ascontiguousarray(values, dtype="<f4")

@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from tunefleet.errors import AdapterRefused, printable
 
+# Types that are averaged, with their size in bytes.
 FLOATS: Final[Mapping[str, int]] = {"F32": 4, "F16": 2, "BF16": 2}
-"""Types that are averaged, with their size in bytes."""
+# Types of an upload in 8 bits.
 QUANTIZED: Final[Mapping[str, int]] = {**FLOATS, "I8": 1}
-"""Types of an upload in 8 bits."""
 _LENGTH: Final = struct.Struct("<Q")
 _MAX_BYTES: Final = 16 << 20
 _MAX_TENSORS: Final = 60_000
@@ -48,7 +48,6 @@ class TensorInfo:
 
     Args:
         dtype: As safetensors writes it, such as `BF16`.
-        shape: Its axes.
         start: First byte of its values, counted from the file's beginning.
         end: The byte behind its values.
     """
@@ -77,7 +76,6 @@ def header_bytes(prefix: bytes, file_size: int) -> int:
 
     Args:
         prefix: The first `PREFIX_BYTES` bytes, or all of a shorter file.
-        file_size: Size of the file in bytes.
 
     Raises:
         AdapterRefused: If it is no safetensors file, or its header cannot be that long.
@@ -123,7 +121,6 @@ def strict_json(text: bytes, what: str) -> dict[str, Any]:
     """Read an object of JSON that somebody else wrote.
 
     Args:
-        text: The JSON.
         what: What it is, for the refusal: the beginning of a sentence.
 
     Raises:

@@ -24,10 +24,10 @@ from tunefleet.federation.floats import Array
 from tunefleet.federation.header import QUANTIZED, TensorInfo
 from tunefleet.federation.safetensors_writer import METADATA, AdapterWriter
 
+# The word in the header that says how the values are packed.
 UPLOAD_DTYPE: Final = "tunefleet.upload_dtype"
-"""The word in the header that says how the values are packed."""
+# Values that share a scale.
 GROUP: Final = 256
-"""Values that share a scale."""
 _MOST: Final = 127
 _VALUES: Final = ".int8"
 _SCALE: Final = ".scale"
@@ -113,7 +113,6 @@ def unpack(path: Path, into: Path, *, dtype: str = "F32") -> None:
     """Turn an upload in 8 bits into a plain one, block by block.
 
     Args:
-        path: The upload.
         into: The plain file; an older one is replaced.
         dtype: `F32`, `BF16` or `F16` of the plain file.
 

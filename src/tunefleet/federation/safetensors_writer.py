@@ -14,8 +14,8 @@ from tunefleet.errors import AdapterRefused
 from tunefleet.federation.floats import Array, holds, narrow
 from tunefleet.federation.header import write_header
 
+# What Hugging Face's loaders look for.
 METADATA: Final[Mapping[str, str]] = {"format": "pt"}
-"""What Hugging Face's loaders look for."""
 
 
 class AdapterWriter:
@@ -28,7 +28,6 @@ class AdapterWriter:
 
     Attributes:
         tensors: Where each tensor's values stand.
-        size_bytes: Of the file.
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class AdapterWriter:
         """Write values in the tensor's type.
 
         Args:
-            name: The tensor.
             start: First value, counted along the flattened tensor.
             values: What comes there, without gaps.
 
@@ -85,7 +83,6 @@ class AdapterWriter:
         """Write values that have the tensor's type already.
 
         Args:
-            name: The tensor.
             start: First value, counted along the flattened tensor.
             stored: What comes there, as it lies in the file, without gaps.
         """
@@ -96,7 +93,6 @@ class AdapterWriter:
         """Write some columns of a matrix.
 
         Args:
-            name: The matrix.
             start: First column.
             values: All rows of these columns.
 

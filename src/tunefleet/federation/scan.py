@@ -17,10 +17,10 @@ from tunefleet.federation.header import FLOATS, TensorInfo, write_header
 from tunefleet.federation.layers import Layer
 from tunefleet.federation.safetensors_writer import METADATA
 
+# Values that are looked at together: a megabyte of float32.
 _BLOCK: Final = 1 << 18
-"""Values that are looked at together: a megabyte of float32."""
+# Sums of squares below this may have lost some that float32 does not have.
 _SMALLEST_SQUARE: Final = 1e-30
-"""Sums of squares below this may have lost some that float32 does not have."""
 
 
 def values_digest(file: AdapterFile, known: str | None = None) -> str:
@@ -29,7 +29,6 @@ def values_digest(file: AdapterFile, known: str | None = None) -> str:
     It is the sha256 of the file as safetensors would write it for PEFT: of one that was written so, its own.
 
     Args:
-        file: The adapter.
         known: The sha256 of the file, if somebody has reckoned it already.
     """
     names = sorted(file.tensors, key=lambda name: (-FLOATS[file.tensors[name].dtype], name))
@@ -94,11 +93,6 @@ def product_norm(file: AdapterFile, layer: Layer, room: Room) -> float:
 
     ‖B A‖² = tr((Bᵀ B)(A Aᵀ)), two matrices of rank × rank. Blocks of them are reckoned in float32 and added up in
     float64; where a square does not fit, or is too small to be seen, all of it is done in float64.
-
-    Args:
-        file: The adapter.
-        layer: The layer.
-        room: To work in.
 
     Raises:
         AdapterRefused: As `tensor_digest`.

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tunefleet.errors import AdapterRefused, printable
 
+# Keys that a published config has; they say what the tensors mean, or which modules have some.
 CARRIED: Final = (
     "peft_type",
     "task_type",
@@ -31,12 +32,11 @@ CARRIED: Final = (
     "alpha_pattern",
     "init_lora_weights",
 )
-"""Keys that a published config has; they say what the tensors mean, or which modules have some."""
+# Keys that say nothing about the values: they steer how an adapter begins, or accompany another key.
 _IGNORED: Final = frozenset(
     {"auto_mapping", "runtime_config", "qalora_group_size", "loftq_config", "eva_config", "corda_config"}
     | {"lora_ga_config", "megatron_core"}
 )
-"""Keys that say nothing about the values: they steer how an adapter begins, or accompany another key."""
 _REFUSED: Final[Mapping[str, str]] = {
     "use_dora": "DoRA: its magnitudes are not part of the product B · A",
     "use_qalora": "QA-LoRA: its A works on pooled inputs",
@@ -105,7 +105,6 @@ def check_pattern(key: str, names: Mapping[str, Any]) -> None:
 
     Args:
         key: `rank_pattern` or `alpha_pattern`.
-        names: Its names.
 
     Raises:
         AdapterRefused: With the pattern, or if there are too many.

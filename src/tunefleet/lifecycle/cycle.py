@@ -92,7 +92,6 @@ def needs_you(name: str, verb: str, why: str) -> str:
     """Return the text for a campaign that goes on only when a person acts: the command to type, then the reason.
 
     Args:
-        name: Of the campaign.
         verb: Of `tunefleet campaign`, with its options, such as `retry --from upload`; `start` reads the campaign's
             file again, which is corrected first.
         why: The reason, in sentences.

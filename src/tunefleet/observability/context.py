@@ -10,8 +10,8 @@ from typing import Final
 
 from tunefleet.observability.traceparent import Place
 
+# The ids that lines may have.
 NAMES: Final = ("request_id", "trace_id", "task_id", "attempt", "worker_id", "job_id")
-"""The ids that lines may have."""
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _ids: ContextVar[Mapping[str, str]] = ContextVar("tunefleet_log_ids", default=_NONE)
 _later: ContextVar[Callable[[], Mapping[str, str]] | None] = ContextVar("tunefleet_log_ids_later", default=None)
@@ -27,11 +27,7 @@ def ids() -> Mapping[str, str]:
 
 @contextmanager
 def about(**known: str | int | None) -> Iterator[None]:
-    """Let the lines that are written in the body have ids; those that are null are left as they are.
-
-    Args:
-        known: Some of `NAMES`.
-    """
+    """Let the lines that are written in the body have ids; those that are null are left as they are."""
     mark = _ids.set({**_ids.get(), **{name: str(value) for name, value in known.items() if value is not None}})
     try:
         yield
@@ -41,11 +37,7 @@ def about(**known: str | int | None) -> Iterator[None]:
 
 @contextmanager
 def about_later(look: Callable[[], Mapping[str, str]]) -> Iterator[None]:
-    """Let the lines of the body have ids that are known only when a line is written.
-
-    Args:
-        look: Returns them.
-    """
+    """Let the lines of the body have ids that are known only when a line is written."""
     mark = _later.set(look)
     try:
         yield
@@ -55,11 +47,7 @@ def about_later(look: Callable[[], Mapping[str, str]]) -> Iterator[None]:
 
 @contextmanager
 def within(parent: Place | None) -> Iterator[None]:
-    """Let what the body stores belong to the trace of whoever asked for it.
-
-    Args:
-        parent: The asker's span; null if there is none.
-    """
+    """Let what the body stores belong to the trace of whoever asked for it."""
     mark = _parent.set(parent)
     try:
         yield

@@ -19,12 +19,7 @@ TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class TextLines(logging.Formatter):
-    """A line for people.
-
-    Args:
-        form: As `logging.Formatter` takes it.
-        datefmt: Likewise.
-    """
+    """A line for people."""
 
     def __init__(self, form: str = TEXT, datefmt: str | None = None) -> None:
         super().__init__(form, datefmt=datefmt)

@@ -11,8 +11,8 @@ _SIGNED: Final = re.compile(
 )
 _OURS: Final = re.compile(rb"\b(?:tf_[\w-]{40}|(?:att|camp)-[0-9a-f]{12}\.[0-9a-f]{32})(?![\w-])")
 
+# Keys of the hub and of RunPod, which a program elsewhere may quote.
 _THEIRS: Final = re.compile(rb"\b(?:hf|rpa)_[A-Za-z0-9]{16,256}(?![\w-])")
-"""Keys of the hub and of RunPod, which a program elsewhere may quote."""
 
 
 def scrub_bytes(data: bytes) -> bytes:

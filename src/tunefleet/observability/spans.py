@@ -30,14 +30,8 @@ class Told:
     """A span that has ended.
 
     Args:
-        name: What was done.
-        place: Its own ids.
         parent: The span that it belongs to; null for the head of a trace.
-        start: When it began, in unix time.
-        end: When it ended.
-        about: Attributes.
         error: Why it failed, in one sentence; null if it did not.
-        links: Spans of other traces that it has to do with.
     """
 
     name: str
@@ -66,8 +60,6 @@ def open_spans(endpoint: str | None, service: str, version: str, instance: str |
     Args:
         endpoint: Base URL of a collector that speaks OTLP over HTTP, such as `http://localhost:4318`.
         service: `service.name`, such as `tunefleet-server`.
-        version: `service.version`.
-        instance: `service.instance.id`.
 
     Raises:
         MachineError: If the packages for it are not installed.

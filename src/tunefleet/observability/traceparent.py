@@ -19,13 +19,7 @@ _SAMPLED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A span: its trace, its id, and whether anybody keeps it.
-
-    Args:
-        trace_id: 32 hexadecimal digits.
-        span_id: 16 hexadecimal digits.
-        sampled: Whether spans below it are to be sent.
-    """
+    """A span: its trace, its id, and whether anybody keeps it."""
 
     trace_id: str
     span_id: str
@@ -37,11 +31,7 @@ class Place:
         return f"00-{self.trace_id}-{self.span_id}-{int(self.sampled):02x}"
 
     def span(self, name: str) -> Place:
-        """Return the span of this trace that stands for something.
-
-        Args:
-            name: What it stands for; the same name is the same span.
-        """
+        """Return the span of this trace that stands for something."""
         return Place(self.trace_id, _digest(f"{self.trace_id}/{name}", 16), self.sampled)
 
 

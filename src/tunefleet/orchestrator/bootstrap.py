@@ -34,11 +34,6 @@ _SECRET: Final = "server_secret"
 def open_core(settings: ServerSettings, *, clock: Clock | None = None, adopt_files: bool = False) -> Core:
     """Open a data folder; it is made if there is none.
 
-    Args:
-        settings: Of the server.
-        clock: Default: the machine's.
-        adopt_files: Take files and folder as the database's, whosever they were, and keep what no row knows.
-
     Raises:
         StoreError: If another process uses the folder or the database, something in it cannot be used, or database,
             files and folder do not belong together.

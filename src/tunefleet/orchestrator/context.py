@@ -38,12 +38,7 @@ _LOOKERS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Where the time comes from.
-
-    Args:
-        wall: Unix time, for what people read.
-        monotonic: A clock that never jumps, for durations.
-    """
+    """Where the time comes from."""
 
     wall: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
@@ -68,14 +63,7 @@ class KeyCache:
 
 @dataclass(slots=True)
 class SweepMark:
-    """Up to where the sweep has come.
-
-    Args:
-        ready_at: Unix time up to which ended backoffs were noticed.
-        flushed_at: When `last_seen_at` and the like were stored, on the monotonic clock.
-        forgot_loads_at: When old loads of workers were forgotten, in unix time.
-        forgot_usage_at: The same for old rows of use and of the audit log.
-    """
+    """Up to where the sweep has come."""
 
     ready_at: float = 0.0
     flushed_at: float | None = None
@@ -89,7 +77,6 @@ class Verified:
 
     Args:
         at: Digest → when it was found whole, on the monotonic clock.
-        cursor: The digest that the background has read last.
     """
 
     at: dict[str, float] = field(default_factory=dict)
@@ -98,13 +85,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class JoinWait:
-    """Why the files of a spread task's parts are not one file yet.
-
-    Args:
-        failures: How often it was tried.
-        until: When it is tried again, on the monotonic clock.
-        why: What they do meanwhile, in words.
-    """
+    """Why the files of a spread task's parts are not one file yet."""
 
     failures: int
     until: float
@@ -155,12 +136,7 @@ class Core:
     _locks: Sequence[FolderLock] = ()
 
     def state(self, kind: type[S], make: Callable[[], S] | None = None) -> S:
-        """Return what a domain remembers of this server, which only the domain looks into.
-
-        Args:
-            kind: Its class, one for each domain.
-            make: Makes it when it is first asked for; by default the class without arguments.
-        """
+        """Return what a domain remembers of this server, which only the domain looks into."""
         if kind not in self._states:
             self._states[kind] = (make or kind)()
         found: S = self._states[kind]

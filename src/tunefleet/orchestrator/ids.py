@@ -13,8 +13,8 @@ from typing import Final
 
 from tunefleet.errors import ConflictError
 
+# So many of those that an id may mean are named.
 MEANT_AT_MOST: Final = 5
-"""So many of those that an id may mean are named."""
 _MAC_DIGITS: Final = 32
 _SUB_BITS: Final = 7
 """Ids in one millisecond, as a power of two; more borrow from the next. 41 bits of milliseconds last until 2039."""
@@ -35,13 +35,7 @@ def new_ordered_id(prefix: str) -> str:
 
 
 def several(what: str, start: str, found: Sequence[tuple[str, str]]) -> ConflictError:
-    """Return the error of an id whose beginning several have; its hint names them.
-
-    Args:
-        what: What they are, such as `tasks`.
-        start: The beginning.
-        found: Their ids and names, one more than are named if there are more.
-    """
+    """Return the error of an id whose beginning several have; its hint names them."""
     named = ", ".join(f"{id_} ({name})" for id_, name in found[:MEANT_AT_MOST])
     more = ", …" if len(found) > MEANT_AT_MOST else ""
     return ConflictError(f"Several {what} begin with {start}.", hint=f"Give more of the id: {named}{more}.")
@@ -79,12 +73,5 @@ def _mac(server_secret: bytes, attempt_id: str) -> str:
 
 
 def seal(server_secret: bytes, purpose: str, *about: str) -> str:
-    """Return the HMAC-SHA256 of something, in hex.
-
-    Args:
-        server_secret: The server's.
-        purpose: What the seal is for: no other purpose has the same, and no id of an attempt begins with it, since the
-            secret signs these bare.
-        about: What it seals; no line break in any of it.
-    """
+    """Return the HMAC-SHA256 of something, in hex."""
     return hmac.new(server_secret, "\n".join((purpose, *about)).encode(), hashlib.sha256).hexdigest()

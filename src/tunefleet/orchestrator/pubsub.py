@@ -11,11 +11,11 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+# How many topics have a version of their own. There is a topic for each task ever run: old ones are forgotten.
+#
+# Each time everybody looks in vain once, so that it must be many more than there are workers and tasks under way.
+#
 MAX_TOPICS: Final = 1 << 16
-"""How many topics have a version of their own. There is a topic for each task ever run: old ones are forgotten.
-
-Each time everybody looks in vain once, so that it must be many more than there are workers and tasks under way.
-"""
 
 
 class Signals:
@@ -60,13 +60,8 @@ class Signals:
         """Wait until a topic has a newer version, or the time is over.
 
         Args:
-            topic: What to wait for.
-            timeout_s: How long.
             since: The version that the caller knows; default: the one when the call starts, so that a change between
                 the caller's look at the store and this call is missed until the next one.
-
-        Returns:
-            The version now.
         """
         loop = asyncio.get_running_loop()
         with self._lock:
@@ -86,7 +81,6 @@ class Signals:
 
         Args:
             since: Topic → the version that the caller knows.
-            timeout_s: How long.
         """
         loop = asyncio.get_running_loop()
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import orjson
 
@@ -19,6 +19,7 @@ from tunefleet.db.rows import (
     TaskRow,
     WorkflowRow,
 )
+from tunefleet.errors import InputError
 from tunefleet.orchestrator import redaction
 from tunefleet.orchestrator.tasks.checkpoints import Known
 from tunefleet.orchestrator.tasks.relations import Related
@@ -40,8 +41,8 @@ from tunefleet.schemas.api import (
 )
 from tunefleet.schemas.fleet import TaskGlance
 
+# Times beyond it, in the year 2242, are wrong clocks.
 LAST_SECOND: Final = 1 << 33
-"""Times beyond it, in the year 2242, are wrong clocks."""
 
 
 def moment(at: float) -> datetime:
@@ -83,11 +84,7 @@ def progress_view(launches: Sequence[LaunchRow]) -> ProgressView | None:
 
 
 def read_progress(record: Mapping[str, Any]) -> ProgressView:
-    """Show a progress record.
-
-    Raises:
-        ValueError: If it is none.
-    """
+    """Show a progress record."""
     at = record.get("at")
     known = {name: record[name] for name in ProgressView.model_fields if name in record and name != "at"}
     if not isinstance(at, int | float):
@@ -277,3 +274,35 @@ def artifact_detail(row: ArtifactRow, files: Sequence[tuple[str, str, int]]) -> 
     """Show an artifact with its files."""
     entries = tuple(FileEntry(path=path, digest=digest, size_bytes=size) for path, digest, size in files)
     return ArtifactDetail(**dict(artifact_view(row)), files=entries)
+
+
+MAX_LIMIT: Final = 1000
+_MAX_DIGITS: Final = 18
+
+
+class _Numbered(Protocol):
+    @property
+    def seq(self) -> int: ...
+
+
+R = TypeVar("R", bound=_Numbered)
+
+
+def before(cursor: str | None) -> int | None:
+    """Read a cursor."""
+    if cursor is None:
+        return None
+    if not cursor.isascii() or not cursor.isdecimal() or len(cursor) > _MAX_DIGITS:
+        raise InputError(f"{cursor[:40]!r} is not a cursor.", hint="Use `next_cursor` of the page before.")
+    return int(cursor)
+
+
+def bounded(limit: int) -> int:
+    """Return how many rows to give."""
+    return max(1, min(limit, MAX_LIMIT))
+
+
+def split(rows: Sequence[R], limit: int) -> tuple[Sequence[R], str | None]:
+    """Return the rows of a page and the cursor of the next."""
+    page = rows[:limit]
+    return page, str(page[-1].seq) if len(rows) > limit else None

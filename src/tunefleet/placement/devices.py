@@ -7,8 +7,8 @@ from typing import Final
 
 from tunefleet.placement.model import Device, Requirement, WorkerState
 
+# A task that asks for all of a device's memory gets it although the driver keeps a little for itself.
 _SPARE: Final = 0.9
-"""A task that asks for all of a device's memory gets it although the driver keeps a little for itself."""
 
 
 _MAX_KNOWN: Final = 100_000
@@ -45,13 +45,7 @@ def _plain(name: str) -> str:
 
 
 def wanted_count(need: Requirement, fitting: Sequence[int], worker: WorkerState) -> int:
-    """Return how many devices a task takes on this worker.
-
-    Args:
-        need: What it needs.
-        fitting: What `suited` returned.
-        worker: The worker.
-    """
+    """Return how many devices a task takes on this worker."""
     if need.gpu_optional and not worker.gpus:
         return 0
     return max(need.gpu_count, len(fitting)) if need.gpu_all else need.gpu_count

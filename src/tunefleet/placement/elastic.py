@@ -20,12 +20,7 @@ class Rules:
     """When workers rest and come back.
 
     Args:
-        idle_s: How long a worker must have had nothing to do before it rests.
         enable_queue: How many tasks must wait before workers are called back; one is enough with 0.
-        disable_queue: With more waiting tasks nobody is sent to rest.
-        cooldown_s: How long a worker that was called back stays before it may rest again.
-        min_active: How many never rest; one at least.
-        enable_many: Whether several are called back at a time, as many as the queue needs.
     """
 
     idle_s: float
@@ -41,11 +36,7 @@ class Member:
     """A worker that answers, and is neither cordoned nor drained, nor takes tasks by itself.
 
     Args:
-        state: The worker.
-        rests: Whether it rests now.
         idle_s: For how long it has had nothing to do; 0 if it has.
-        unchanged_s: Time since it was last sent to rest or called back.
-        needed: Whether a waiting task can go nowhere else, because its checkpoint is there.
     """
 
     state: WorkerState
@@ -87,14 +78,7 @@ class _Pool:
 
 
 def decide(rules: Rules, members: Sequence[Member], waiting: Iterable[Waiting], *, may_rest: bool = True) -> Changes:
-    """Decide once.
-
-    Args:
-        rules: The thresholds.
-        members: Who may rest or be called back.
-        waiting: What waits for its turn, one entry for each need.
-        may_rest: Whether somebody may be sent to rest now; else it is only looked who is needed.
-    """
+    """Decide once."""
     able = (
         (each, frozenset(member.state.id for member in members if lacks(each.need, member.state) is None))
         for each in waiting

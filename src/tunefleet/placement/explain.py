@@ -18,12 +18,6 @@ def explain(
 ) -> str | None:
     """Say in one sentence why a task waits.
 
-    Args:
-        requirement: What it needs.
-        workers: All registered workers.
-        avoid: Workers that did not take it lately.
-        task_id: Which task: a worker that gathers what is free for it is no hindrance.
-
     Returns:
         The sentence; null if nothing stands in its way but its turn.
     """

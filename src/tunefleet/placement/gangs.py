@@ -15,11 +15,6 @@ from tunefleet.placement.model import Requirement, WorkerState
 def choose(need: Requirement, workers: Sequence[WorkerState], first: str | None = None) -> list[WorkerState]:
     """Choose the workers of a gang among those that fit now.
 
-    Args:
-        need: What each of them must have, and how many there are at least and at most.
-        workers: Those that fit, the best first.
-        first: The one that must lead it; null for any.
-
     Returns:
         The workers, the leading one first; none if they are too few.
     """
@@ -35,11 +30,6 @@ def choose(need: Requirement, workers: Sequence[WorkerState], first: str | None 
 
 def keep(need: Requirement, workers: Iterable[WorkerState], fits: Callable[[WorkerState], bool]) -> list[WorkerState]:
     """Choose the workers that gather what becomes free for a gang: those that fit now, and who has the least to wait.
-
-    Args:
-        need: What each must have, and how many are needed.
-        workers: Those that lack nothing for good.
-        fits: Whether one has all that is needed free now.
 
     Returns:
         As many as are needed; none if there are too few, which then keep nothing from anybody.

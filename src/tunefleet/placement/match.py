@@ -9,8 +9,8 @@ from typing import Final, Literal
 from tunefleet.placement import devices
 from tunefleet.placement.model import Requirement, WorkerState
 
+# A task that asks for nearly all memory of a machine gets it although the system keeps a part for itself.
 _SPARE: Final = 0.75
-"""A task that asks for nearly all memory of a machine gets it although the system keeps a part for itself."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 _Short = Literal["slots", "cores", "memory", "disk", "gpus"]
@@ -22,7 +22,6 @@ class Reject:
 
     Args:
         reason: All that it lacks, as a clause: "has 8 GiB memory, 32 GiB are needed, and lacks the tag lab".
-        lasting: Whether waiting does not help: only another worker, or this one changed, could run the task.
     """
 
     reason: str
@@ -78,8 +77,8 @@ def missing(need: Requirement, worker: WorkerState) -> tuple[int, int, int] | No
     return gpus, max(0, memory), max(0, cores)
 
 
+# A worker with a tag that begins so takes no task that does not ask for it.
 _ONLY: Final = "only:"
-"""A worker with a tag that begins so takes no task that does not ask for it."""
 _MAX_NEEDS: Final = 2_000
 _MAX_ALIKE: Final = 20_000
 _lacking: dict[Requirement, dict[int, str | None]] = {}

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
+# Task kinds that run inside the worker, without a process of their own.
 LIGHT_KINDS: Final = frozenset({"api", "echo"})
-"""Task kinds that run inside the worker, without a process of their own."""
 
 _LISTS: Final = ("tags", "secrets", "environments", "features", "datasets", "gpu_places")
 
@@ -19,29 +19,10 @@ class Requirement:
     """What a task needs of a worker; tasks that need the same share one.
 
     Args:
-        kind: The task kind.
-        slot_class: `job` or `light`.
-        cpu: Logical cores.
-        memory_bytes: Main memory.
-        disk_bytes: Free space on the worker's disk.
-        gpu_count: How many GPUs, each with the type and the memory.
-        gpu_optional: A worker that has no GPU will do; on one that has some it takes `gpu_count` all the same.
-        gpu_all: It takes all GPUs that suit, at least `gpu_count`, and waits until all of them are free.
-        gpu_places: Only these devices, by their place among the worker's; any if it is empty.
         gpu_first: The place of the device that comes first, and must be among them; null if that does not matter.
         gpu_type: Part of the product name, in any case, a hyphen like a space; null for any.
-        gpu_memory_bytes: Memory of each device.
-        gpu_cause: The key of the spec that needs a GPU, where `resources` asks for none.
-        tags: Tags that the worker must have; its id counts as one.
-        secrets: Names of secrets that the worker must have.
-        environments: Names of environments (`tunefleet env`) that must be ready there.
         features: What it asks for beside its kind, such as a converter.
-        code: Whether the task brings code of its own.
-        model: A worker that has this model in its cache is preferred.
-        datasets: The same for these datasets.
         project: Whose it is, where some workers or secrets serve one project only; null if that does not matter.
-        nodes: On how many workers it runs at the same time; each must have all of the above.
-        nodes_max: It takes more if they are free, up to so many.
     """
 
     kind: str
@@ -110,9 +91,6 @@ class Device:
     """A GPU of a worker.
 
     Args:
-        name: Its product name.
-        memory_bytes: All of its memory.
-        uuid: Which one it is.
         free_bytes: What of the memory nobody uses now; null if the worker does not say.
         used_by: Who else uses it, so that no task of ours begins there; null if nobody does.
     """
@@ -129,38 +107,18 @@ class WorkerState:
     """A worker, and what of it is free.
 
     Args:
-        id: The worker.
-        present: Whether it answers now; an absent one may come back.
         executors: Task kind → null, or why the worker cannot run it.
-        slots: Slot class → how many the worker has.
         free: Slot class → how many more tasks it takes now.
         takes: Slot class → how many it takes in all, now that some may be closed; its slots if not given.
-        cpu: Logical cores.
-        cpu_taken: How many of them the jobs that it runs have asked for.
-        memory_bytes: Main memory.
-        memory_taken: What of it the jobs that it runs have asked for.
         memory_free_bytes: What of it nobody uses, as the worker said last; null if that is not known.
         disk_free_bytes: Free space of its disk; null if that is not known.
-        gpus: Its devices.
-        taken: Which of them, by their place, open attempts use.
-        tags: Its tags.
-        secrets: Names of the secrets that it has, `NAME@PROJECT` where it keeps one for a project.
         environments: Names of the environments that are ready there; null if it does not say.
         features: Kind → what some of its tasks ask for → null, or why it is not there; kinds of which it does not say
             are left out.
-        allow_code: Whether it runs code that a task brings.
-        cached: Models and datasets in its cache.
-        cost_per_hour: What it costs, in whatever currency.
-        cordoned: Kinds that it was offered in vain too often.
-        pulls: It takes tasks by itself, and is never given one.
         alike: Workers with the same number have the same executors, slots, hardware, tags, secrets, environments and
             features, so that what one lacks for good the others lack too; null if nobody has counted.
         closed: Why it gets nothing new, as a clause after its name; null if it may.
-        merges: Kinds of which it computes several equal tasks in one run.
-        kept_for: The task that came first and for which it gathers what is free.
         project: The only project that it serves; null if it serves all.
-        host: The machine; empty if that is not known.
-        release: Which releases of Tunefleet and torch it runs: the nodes of one training have the same.
     """
 
     id: str
@@ -197,16 +155,7 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A waiting task.
-
-    Args:
-        task_id: The task.
-        requirement: What it needs.
-        rank: Its place in the queue; lower goes first.
-        avoid: Workers that did not take it lately.
-        prefers: The worker that has its job folder, and its checkpoints with it, or the files of an earlier stage.
-        only: It goes nowhere else now.
-    """
+    """A waiting task."""
 
     task_id: str
     requirement: Requirement

@@ -12,11 +12,11 @@ from tunefleet.placement.match import able, fits, may_get, missing
 from tunefleet.placement.model import Candidate, Requirement, WorkerState
 from tunefleet.placement.policy import Key, Policy, Ranking
 
+# For how many needs a worker is kept free in one pass; those behind them come first when these are placed.
 MAX_KEPT: Final = 16
-"""For how many needs a worker is kept free in one pass; those behind them come first when these are placed."""
 
+# How the policy likes a worker, and which.
 _Entry = tuple[Key, str]
-"""How the policy likes a worker, and which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,6 @@ class Decisions:
     """The outcome of one pass.
 
     Args:
-        assignments: Who goes where.
-        waiting: The candidates that were not assigned; `explain` says why.
         kept: Worker → the waiting task for which it gathers what becomes free.
     """
 
@@ -50,13 +48,7 @@ class Decisions:
 
 
 def plan(candidates: Sequence[Candidate], workers: Sequence[WorkerState], policy: Policy | None = None) -> Decisions:
-    """Assign candidates to workers.
-
-    Args:
-        candidates: In any order; they are taken by rank.
-        workers: What is free when the pass starts; the plan counts down on copies.
-        policy: Which of the workers that fit is taken.
-    """
+    """Assign candidates to workers."""
     in_order = sorted(candidates, key=lambda candidate: candidate.rank)
     return Board(workers, policy or Policy()).assign(in_order)
 
@@ -71,10 +63,6 @@ class Board:
     of it free, has one worker kept for it: those behind it get what that worker has left beyond the task's share, and
     what becomes free of the share is gathered. So it waits at most until the tasks that run there have ended. A task
     that runs on several workers has as many kept, each with a slot; it gets all of them in one pass, or none.
-
-    Args:
-        workers: What is free as the pass starts.
-        policy: Which of the workers that fit is taken.
     """
 
     def __init__(self, workers: Sequence[WorkerState], policy: Policy) -> None:
@@ -99,11 +87,7 @@ class Board:
         return bool(self._heap(need))
 
     def assign(self, candidates: Iterable[Candidate]) -> Decisions:
-        """Decide about waiting tasks, one after the other.
-
-        Args:
-            candidates: By rank. The next one is asked for when the one before it has been decided.
-        """
+        """Decide about waiting tasks, one after the other."""
         assignments: list[Assignment] = []
         waiting: list[str] = []
         for candidate in candidates:

@@ -39,10 +39,7 @@ class Policy:
     """How workers that fit are chosen from.
 
     Args:
-        selection: The rule.
         lambdas: Category of kinds → what throughput weighs, from 0 to 1; the rest is what cost weighs.
-        jitter: How far a score is moved, by a number that need and worker decide, so that equal workers are spread.
-        reuse: Whether workers are preferred that have the model and the datasets.
     """
 
     selection: Selection = "best_fit"
@@ -52,13 +49,7 @@ class Policy:
 
 
 class Ranking:
-    """The order of workers for one need; the same for a whole pass.
-
-    Args:
-        policy: The rule.
-        need: What is needed.
-        pool: The workers that fit as the pass starts; throughput and cost are measured against theirs.
-    """
+    """The order of workers for one need; the same for a whole pass."""
 
     def __init__(self, policy: Policy, need: Requirement, pool: Iterable[WorkerState]) -> None:
         self._need = need
@@ -116,12 +107,7 @@ def vram(worker: WorkerState) -> float:
 
 
 def _span(values: list[float], *, spread: bool = True) -> tuple[float, float]:
-    """Return the least value and what the others are measured by.
-
-    Args:
-        values: May be empty.
-        spread: Whether equal values are measured by their size, so that what fills up in the pass falls behind.
-    """
+    """Return the least value and what the others are measured by."""
     least, most = min(values, default=0.0), max(values, default=0.0)
     return least, (most - least) or (most if spread else 0.0)
 

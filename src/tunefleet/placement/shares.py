@@ -14,10 +14,10 @@ from typing import Final
 
 from tunefleet.placement.model import Candidate, Requirement
 
+# What a task counts as long as nothing is known of how long it runs.
 QUANTUM_S: Final = 300.0
-"""What a task counts as long as nothing is known of how long it runs."""
+# What a task without a GPU counts, where one with a GPU counts 1.
 BARE_SHARE: Final = 0.1
-"""What a task without a GPU counts, where one with a GPU counts 1."""
 
 
 @dataclass(slots=True)
@@ -25,10 +25,8 @@ class Share:
     """How a project stands.
 
     Args:
-        weight: Its part of the fleet.
         used_s: What it has used lately, in share seconds.
         places: How many more tasks it may have running; null for any number.
-        gpus: Whether it may use GPUs: false if its GPU hours are used up.
     """
 
     weight: float = 1.0
@@ -44,11 +42,7 @@ class Share:
 
 @dataclass(slots=True)
 class Decayed:
-    """What projects have used, with older use counting less and less.
-
-    Args:
-        half_life_s: After this time a use counts half.
-    """
+    """What projects have used, with older use counting less and less."""
 
     half_life_s: float
     _used: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -88,7 +82,6 @@ def take_turns(
     Args:
         lanes: Project → its candidates, in the order of its queue; what its quotas forbid is left out already.
         shares: Project → how it stands; it is counted up here.
-        placed: Whether a candidate was placed that was handed out; asked when the next one is wanted.
     """
     heads: dict[str, Candidate] = {}
     for project, lane in lanes.items():

@@ -20,20 +20,12 @@ from tunefleet.runtime.warm.engine_registry import peer_uid
 
 
 def address(folder: Path) -> Path:
-    """Return where a job listens: job folders may lie too deep for the name of a socket.
-
-    Args:
-        folder: The job folder.
-    """
+    """Return where a job listens: job folders may lie too deep for the name of a socket."""
     return socket_folder() / f"chat-{hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]}.sock"
 
 
 class Call:
     """One question to a job, and what it answers.
-
-    Args:
-        folder: The job folder.
-        question: What is asked.
 
     Raises:
         OSError: If it does not listen, or another user does.

@@ -22,10 +22,7 @@ class Forecast:
     """What a training will write.
 
     Args:
-        weights_bytes: Weights that are saved: the adapter's for LoRA, the model's otherwise.
-        trainable_parameters: Parameters that the optimizer has state for.
         checkpoints: How many checkpoints are kept; None keeps all `saves`.
-        saves: How many checkpoints the training will make.
         optimizer_bytes: State per trainable parameter; Adam keeps two numbers in float32.
     """
 
@@ -53,11 +50,6 @@ class DiskTooSmallError(MachineError):
 
 def require_space(folder: Path, forecast: Forecast, *, present_bytes: int = 0) -> None:
     """Refuse a training that would fill the disk.
-
-    Args:
-        folder: Where it will write; it or a parent of it exists.
-        forecast: How much.
-        present_bytes: How much of that lies there already.
 
     Raises:
         DiskTooSmallError: If the free space does not suffice; the message says how much is needed and free.

@@ -32,6 +32,7 @@ _OF_ONE_PROCESS_EXACT = frozenset({
 
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
+# What jobs get, unless the environment of their worker or agent says otherwise.
 BRIEF_SPIN = {
     # OpenMP threads that spin while they wait take the core from the one they wait for, wherever something else runs
     # too; threads that sleep at once wake up late. A brief spin is nearly as fast as a long one on an idle machine, and
@@ -39,8 +40,8 @@ BRIEF_SPIN = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "GOMP_SPINCOUNT": "3000",
 }
-"""What jobs get, unless the environment of their worker or agent says otherwise."""
 
+# What the fork server has on top of the jobs' environment while it imports.
 SERVER_ENV = {
     # One thread: a pool that was used before a fork leaves the child waiting for threads that it does not have.
     "OMP_NUM_THREADS": "1",
@@ -52,16 +53,10 @@ SERVER_ENV = {
     # Asks the driver through NVML whether there are GPUs, which opens no CUDA context.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
-"""What the fork server has on top of the jobs' environment while it imports."""
 
 
 def job_environment(base: Mapping[str, str], job: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment of a job's trainer.
-
-    Args:
-        base: The supervisor's environment for jobs; holds no secret.
-        job: `job.json`.
-    """
+    """Return the environment of a job's trainer."""
     return {**base, **(job.get("env") or {}), **_devices(job), **_interpreter(base, job)}
 
 
@@ -69,9 +64,6 @@ def at_import(base: Mapping[str, str]) -> dict[str, str]:
     """Return the part of an environment that may matter to what is imported: without what names one process of ours.
 
     Jobs whose environments agree in it can be forked from one server.
-
-    Args:
-        base: The supervisor's environment for jobs.
     """
     return {
         name: value

@@ -65,8 +65,6 @@ class JobEnd(Message):
     """How a launch ended.
 
     Args:
-        error: One sentence for the user, if it failed.
-        detail: The last traceback, if there is one.
         returncode: As the keeper saw it; null if nobody did.
     """
 
@@ -79,13 +77,7 @@ class JobEnd(Message):
 
 
 def classify(folder: JobFolder, launch: str, current_boot: str | None) -> JobEnd:
-    """Say how a launch ended whose processes are gone.
-
-    Args:
-        folder: The job folder.
-        launch: Which launch.
-        current_boot: The machine's boot id, to tell a restart of the machine from a killed process.
-    """
+    """Say how a launch ended whose processes are gone."""
     process = read_process(folder)
     # What an earlier launch left is removed when one begins; one that never began left nothing.
     status = read_status(folder) if process is not None and process.launch == launch else None
@@ -221,10 +213,6 @@ def add(folder: JobFolder, launch: str, name: str, message: str, *, phase: str |
     A journal has one writer: the trainer, and when it is gone, whoever saw its end. A full disk is no error here.
 
     Args:
-        folder: The job folder.
-        launch: Which launch.
-        name: Dotted name of the event.
-        message: One sentence.
         phase: What the job does from now on; None leaves that as it is.
     """
     if not (folder.journal_dir / f"{launch}.jsonl").exists():

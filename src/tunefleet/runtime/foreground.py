@@ -43,10 +43,7 @@ class RunEnd:
     """How a run ended.
 
     Args:
-        returncode: The command's, as `subprocess` gives it.
         status: What the training last said; None if nothing reported.
-        attached: Whether any training reported.
-        imported: Whether anything imported the module that Trainers come from.
     """
 
     returncode: int
@@ -61,15 +58,7 @@ class RunEnd:
 
 
 class ForegroundRun:
-    """One launch of a command as a job.
-
-    Args:
-        folder: The job folder.
-        job: Its `job.json`; `spec.command` is what to run, `spec.cwd` where.
-        environment: Of the command, without what we add.
-        streams: Descriptors that show its standard output and standard error.
-        say: Told what the user should know, a sentence each.
-    """
+    """One launch of a command as a job."""
 
     def __init__(
         self,

@@ -16,12 +16,7 @@ from tunefleet.spec import TaskSpec, load_task_spec
 
 
 def described(gpus: Sequence[GpuFigures], in_use: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:
-    """Return devices as a server or backend is told of them.
-
-    Args:
-        gpus: Which.
-        in_use: UUID → who else uses it.
-    """
+    """Return devices as a server or backend is told of them."""
     return tuple(
         Gpu(
             index=gpu.index,
@@ -46,11 +41,7 @@ def choose(
     """Return the UUIDs of the GPUs for a task; empty on a machine without, or if the task wants none.
 
     Args:
-        spec: The task's spec, JSON.
-        gpus: The devices that may be used here.
-        ledger: `gpus.ledger_dir`.
         sentry: Knows who else uses them; None if nobody is heeded.
-        given: What a server has counted as the task's, by UUID: taken if all of it is free, and as many in any case.
 
     Raises:
         GpuBusyError: If the task may use GPUs here, but not enough that fit are free.

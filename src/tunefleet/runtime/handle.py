@@ -15,7 +15,6 @@ from tunefleet.errors import ConflictError, NotFoundError, TunefleetError, Unrea
 from tunefleet.runtime import locks
 from tunefleet.runtime.control import ControlClient, find_endpoint, withdraw_endpoint
 from tunefleet.runtime.exit_classification import JobEnd, classify, read_process, read_status
-from tunefleet.runtime.launch.orphans import end_leftovers
 from tunefleet.schemas.control import CommandState, ControlCommand, ControlReply
 from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
 from tunefleet.trainer_control import process_identity
@@ -29,13 +28,7 @@ _AFTER_KILL_S = 10.0
 
 
 class JobHandle:
-    """A launch, alive or not; everything it knows lies in the job folder, so any process may hold one.
-
-    Args:
-        job: What runs.
-        folder: Where.
-        endpoints_dir: Where live jobs are found.
-    """
+    """A launch, alive or not; everything it knows lies in the job folder, so any process may hold one."""
 
     def __init__(self, job: Job, folder: JobFolder, endpoints_dir: Path) -> None:
         self.job = job
@@ -80,7 +73,6 @@ class JobHandle:
 
         Raises:
             ConflictError: If it does not take commands: not training yet, or not any more.
-            InputError: If there is no such command.
             UnreachableError: If it does not answer.
         """
         endpoint = find_endpoint(self._endpoints_dir, self.job.job_id)
@@ -111,9 +103,6 @@ class JobHandle:
         """End the job: abort at the end of the step, SIGTERM after the grace, SIGKILL after that.
 
         Returns at once; `poll` tells the end. A trainer that cannot be asked yet gets the SIGTERM at once.
-
-        Args:
-            grace_s: How long the trainer has to end by itself.
         """
         with self._lock:
             if self._cancelling is not None or self.poll() is not None:
@@ -205,3 +194,21 @@ class JobHandle:
             logger.debug("job(%s) is ended by a signal: %s", self.job.job_id, error)
             return False
         return True
+
+
+def end_leftovers(folder: JobFolder) -> bool:
+    """Kill what holds a job's lock although trainer and keeper are gone; tell whether they are."""
+    process = read_process(folder)
+    if process is None or not process.keeper_pid:
+        return False
+    if (read_json(folder.job_json) or {}).get("launch") != process.launch:
+        return False  # the keeper of the next launch may just hold the lock and not have said so yet
+    known = ((process.pid, process.process_started_at), (process.keeper_pid, process.keeper_started_at))
+    same_boot = process.boot_id == process_identity.boot_id()
+    if same_boot and any(at is not None and process_identity.process_started_at(pid) == at for pid, at in known):
+        return False
+    for pid in locks.holders(folder.lock):
+        logger.warning("%s: process %d has outlived its trainer and is killed", folder.root.name, pid)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    return True

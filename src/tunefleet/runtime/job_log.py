@@ -16,8 +16,8 @@ import re
 import time
 from pathlib import Path
 
+# The beginning that is never dropped.
 BEGINNING_BYTES = 8 << 20
-"""The beginning that is never dropped."""
 LIMIT_BYTES = 256 << 20
 SMALLEST_LIMIT_BYTES = 4 * BEGINNING_BYTES
 _NOTE = (
@@ -36,13 +36,6 @@ _CUTTING_S = 2.0
 
 def shorten(log: Path, limit_bytes: int) -> bool:
     """Cut the log if it is over its limit; one process at a time may do so.
-
-    Args:
-        log: `train.log`; it may be missing.
-        limit_bytes: For it and `train.log.1` together.
-
-    Returns:
-        Whether it was cut.
 
     Raises:
         OSError: If it cannot be cut. That the newest part cannot be copied, on a full disk, keeps nothing from being
@@ -90,8 +83,6 @@ def read(log: Path, position: int, most: int) -> tuple[int, bytes]:
     """Read what is at a position, or behind what is dropped there.
 
     Args:
-        log: `train.log`; it may be missing.
-        position: Where to begin.
         most: How many bytes at most; fewer may be returned though there are more.
 
     Returns:
@@ -118,13 +109,7 @@ def read(log: Path, position: int, most: int) -> tuple[int, bytes]:
 
 
 def tail(log: Path, since: int, most: int) -> bytes:
-    """Return the newest bytes, also of what was put into `train.log.1` lately.
-
-    Args:
-        log: `train.log`; it may be missing.
-        since: Nothing from before this position.
-        most: How many bytes at most.
-    """
+    """Return the newest bytes, also of what was put into `train.log.1` lately."""
     begin = max(since, end(log) - most)
     at, data = read(log, begin, most)
     if at > begin:

@@ -16,7 +16,6 @@ def take(path: Path, *, patience_s: float = 0.0) -> int | None:
     """Lock a file and return the descriptor, which children inherit; None if somebody else holds it.
 
     Args:
-        path: The file; it is made if need be.
         patience_s: How long to try; a prober holds the lock for microseconds.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

@@ -65,13 +65,7 @@ class _State:
 
 
 class JournalShipper:
-    """Delivers one job folder in the background.
-
-    Args:
-        folder: The job folder.
-        sink: Where to; called by one thread at a time.
-        interval_s: Pause between looks at the files.
-    """
+    """Delivers one job folder in the background."""
 
     def __init__(self, folder: JobFolder, sink: Sink, *, interval_s: float = 0.2) -> None:
         self._folder = folder
@@ -146,7 +140,6 @@ class JournalShipper:
         What arrived is noted even if the rest fails.
 
         Args:
-            over: Asked before each piece.
             patience_s: How long to wait for another thread that delivers; -1 for ever.
         """
         if not self._delivering.acquire(timeout=patience_s):

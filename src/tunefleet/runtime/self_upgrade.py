@@ -36,15 +36,8 @@ def upgrade(wanted: object, *, who: str, ask: Callable[[str], str], ca_file: Pat
 
     Args:
         wanted: The version, such as `1.2.3`; whatever the server offers if None.
-        who: What runs here, for the message: `worker` or `agent`.
-        ask: Returns the text at an address.
-        ca_file: Certificates that are trusted beside the system's.
-
-    Returns:
-        The end of what pip printed.
 
     Raises:
-        InputError: If it is no version.
         ConflictError: If the environment is not to be changed by us, or the server has another version.
         MachineError: If pip fails.
         UnreachableError: If the server does not answer.

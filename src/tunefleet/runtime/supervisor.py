@@ -21,8 +21,7 @@ from pydantic import ValidationError
 from tunefleet.errors import ConflictError, InputError, MachineError
 from tunefleet.runtime import job_log, locks
 from tunefleet.runtime.environment import job_environment, needs_cold_start
-from tunefleet.runtime.handle import JobHandle
-from tunefleet.runtime.launch.orphans import end_leftovers
+from tunefleet.runtime.handle import JobHandle, end_leftovers
 from tunefleet.runtime.warm import engine_registry
 from tunefleet.runtime.warm.client import WarmStarter, read_reply
 from tunefleet.schemas.job_folder import Job, JobFolder
@@ -42,17 +41,7 @@ def new_launch_id() -> str:
 
 
 class Supervisor:
-    """Runs the jobs of one results folder.
-
-    Args:
-        results_dir: Holds one job folder a job.
-        endpoints_dir: Where live jobs make themselves findable.
-        warm: Keep a fork server with the training libraries imported. It is started at once, so that it is ready when
-            the first job comes.
-        warm_idle_s: How long it is kept without a job.
-        base_env: The jobs' environment; without secrets.
-        log_bytes: Limit for the log of each job.
-    """
+    """Runs the jobs of one results folder."""
 
     def __init__(
         self,
@@ -86,9 +75,6 @@ class Supervisor:
 
         Blocks for some ten milliseconds if the fork server is ready, for as long as its imports still take if it is
         just starting, and for an interpreter's start otherwise.
-
-        Args:
-            job: What to run; `launch` is new for each call.
 
         Raises:
             ConflictError: If the job lives already, or this launch has ended before.

@@ -28,14 +28,7 @@ _EVALUATED: Final = "eval_runtime"
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Something that a trainer did.
-
-    Args:
-        name: `first step`, `evaluate` or `save`.
-        start: When it began, in unix time.
-        end: When it ended.
-        about: Attributes.
-    """
+    """Something that a trainer did."""
 
     name: str
     start: float
@@ -47,9 +40,7 @@ class AttemptTrace:
     """One attempt's part of the trace.
 
     Args:
-        offer: The attempt; it names the span that ours lie below, if its task belongs to a trace.
         spans: Where spans go; null if nowhere: then the trace is handed on, and nothing is told.
-        worker_id: Who tells.
     """
 
     def __init__(self, offer: Offer, spans: Spans | None, worker_id: str) -> None:
@@ -73,7 +64,6 @@ class AttemptTrace:
         """Tell how long the body took; one that raises an error of ours has failed.
 
         Args:
-            name: What it does.
             key: Tells one from another of the same name, such as a launch.
         """
         began = time.time()
@@ -85,39 +75,18 @@ class AttemptTrace:
         self.tell(name, began, key=key)
 
     def tell(self, name: str, start: float, *, key: str = "", error: str | None = None) -> None:
-        """Tell something that ends now.
-
-        Args:
-            name: What was done.
-            start: When it began, in unix time.
-            key: As for `timed`.
-            error: Why it failed.
-        """
+        """Tell something that ends now."""
         if self._place is not None:
             own = self._place.span(f"{name} {key}")
             self._say(Told(name, own, self._place, start, time.time(), self._about, error))
 
     def whole(self, name: str, start: float, parent: str | None, error: str | None) -> None:
-        """Tell the span that the others lie below, where nobody else tells it.
-
-        Args:
-            name: What was done.
-            start: When it began, in unix time.
-            parent: The `traceparent` of who asked for it.
-            error: Why it failed.
-        """
+        """Tell the span that the others lie below, where nobody else tells it."""
         if self._place is not None:
             self._say(Told(name, self._place, traceparent.read(parent), start, time.time(), self._about, error))
 
     def launched(self, launch: str, journal: Path, outcome: str, error: str | None) -> None:
-        """Tell a launch that has ended, and what its trainer did.
-
-        Args:
-            launch: Its id.
-            journal: The trainer's journal; one that is not there tells nothing.
-            outcome: How it ended.
-            error: Why it failed, if it did.
-        """
+        """Tell a launch that has ended, and what its trainer did."""
         if self._place is None or self._spans is None:
             return
         began, did = read(journal)
@@ -138,11 +107,7 @@ class AttemptTrace:
 
 
 def read(journal: Path) -> tuple[float | None, list[Done]]:
-    """Return when a launch began and what its trainer did, as far as the journal says it.
-
-    Args:
-        journal: `journal/<launch>.jsonl`; records that cannot be read are passed over, as everywhere.
-    """
+    """Return when a launch began and what its trainer did, as far as the journal says it."""
     found = _Reading()
     try:
         with journal.open("rb") as lines:

@@ -23,8 +23,8 @@ class Page(Message, Generic[T]):
     next_cursor: str | None = None
 
 
+# What stands before the code of an error (`TunefleetError.code`) in a problem's `type`.
 PROBLEM_PREFIX = "urn:tunefleet:error:"
-"""What stands before the code of an error (`TunefleetError.code`) in a problem's `type`."""
 
 
 class Problem(Message):
@@ -74,7 +74,6 @@ class ValidateReply(Message):
 
     Args:
         ok: Whether it is good.
-        tasks: The names of its tasks.
         faults: What is wrong with it.
         forecasts: Of a dry run: where each task would go, and why.
         warnings: What may not be meant as it is written, a sentence each.
@@ -140,6 +139,30 @@ class TaskView(Message):
     workflow_name: str | None = None
     glance: TaskGlance | None = None
     """Of a running task, where that was asked for."""
+
+
+class NodeView(Message):
+    """One worker of a try that ran on several."""
+
+    worker_id: str
+    state: Literal["offered", "accepted", "finished", "void"]
+    reason: str | None = None
+    error: str | None = None
+
+
+class AttemptView(Message):
+    """One try of a task."""
+
+    number: int
+    worker_id: str
+    state: Literal["offered", "accepted", "finished", "void"]
+    reason: str | None = None
+    error: str | None = None
+    offered_at: datetime
+    accepted_at: datetime | None = None
+    finished_at: datetime | None = None
+    nodes: tuple[NodeView, ...] = ()
+    """All of its workers, in the order of their rank, if it runs on several; the first reports."""
 
 
 class TaskDetail(TaskView):
@@ -444,7 +467,6 @@ class CheckpointView(Message):
     """A whole checkpoint of a task.
 
     Args:
-        step: Its step.
         name: `checkpoint-<step>`.
         size_bytes: Of its files together.
         stall_s: How long the training stood still for it.
@@ -486,27 +508,3 @@ class PruneReply(Message):
     blobs: int = 0
     freed_bytes: int = 0
     dry_run: bool = False
-
-
-class NodeView(Message):
-    """One worker of a try that ran on several."""
-
-    worker_id: str
-    state: Literal["offered", "accepted", "finished", "void"]
-    reason: str | None = None
-    error: str | None = None
-
-
-class AttemptView(Message):
-    """One try of a task."""
-
-    number: int
-    worker_id: str
-    state: Literal["offered", "accepted", "finished", "void"]
-    reason: str | None = None
-    error: str | None = None
-    offered_at: datetime
-    accepted_at: datetime | None = None
-    finished_at: datetime | None = None
-    nodes: tuple[NodeView, ...] = ()
-    """All of its workers, in the order of their rank, if it runs on several; the first reports."""

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+# A whole number as another process says it: one that every store can hold.
 Whole = Annotated[int, Field(ge=-(2**62), le=2**62)]
-"""A whole number as another process says it: one that every store can hold."""
+# A number as another process says it: finite, and of a size with which one can go on counting.
 Figure = Annotated[float, Field(ge=-1e15, le=1e15)]
-"""A number as another process says it: finite, and of a size with which one can go on counting."""
 
 
 def _name(value: str) -> str:
@@ -19,9 +19,9 @@ def _name(value: str) -> str:
     return value
 
 
+# What people or processes call something: it can stand in a path, an address, a terminal and a page. Whatever is no
+# text for a line (control characters, marks that turn the direction of writing, halves of characters) is refused.
 Name = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_name)]
-"""What people or processes call something: it can stand in a path, an address, a terminal and a page. Whatever is no
-text for a line (control characters, marks that turn the direction of writing, halves of characters) is refused."""
 
 
 def is_shown(character: str) -> bool:
@@ -35,8 +35,8 @@ def _line(value: str) -> str:
     return value
 
 
+# What a process says of itself, or a path of another machine: it can stand in a terminal and a page.
 Line = Annotated[str, Field(max_length=4096), AfterValidator(_line)]
-"""What a process says of itself, or a path of another machine: it can stand in a terminal and a page."""
 
 
 def _parts(value: str) -> str:
@@ -45,8 +45,8 @@ def _parts(value: str) -> str:
     return value
 
 
+# What a task or a person calls a file or folder: a name, or several with slashes between them.
 PathName = Annotated[Line, AfterValidator(_parts)]
-"""What a task or a person calls a file or folder: a name, or several with slashes between them."""
 
 
 class Message(BaseModel):

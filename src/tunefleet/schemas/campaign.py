@@ -75,12 +75,10 @@ class CycleView(Message):
     """A cycle of a campaign.
 
     Args:
-        number: From 0.
         position: Which chunk it trains on, counted over all epochs.
         step: The next one, or the one under way.
         tries: How often that failed in a row.
         retry_at: When it is tried again, or looked at again.
-        waiting: What it waits for.
         activity: How far the step is, once it has said so.
         error: What went wrong last.
         retried: How often somebody let it go back.
@@ -205,11 +203,8 @@ class LineageView(Message):
         chunk: Which rows, with their digest.
         task: At the provider.
         candidates: What it made, as measured.
-        chosen: The best of them.
-        merged: The merged model.
         gate: Why it was promoted, or not.
         published: Where it went.
-        version: In the registry.
     """
 
     cycle: int

@@ -9,10 +9,10 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, fie
 
 from tunefleet.schemas.base import Body, Message
 
+# Names the model as it was, in a request.
 BASE: Final = "base"
-"""Names the model as it was, in a request."""
+# Names the model with what was trained.
 TUNED: Final = "tuned"
-"""Names the model with what was trained."""
 
 Finish = Literal["stop", "length", "abort"]
 
@@ -139,11 +139,9 @@ class ChatRequest(_Openly):
         model: `base`, `tuned`, or the name of an adapter; by default the tuned one, if there is one.
         temperature: How freely is drawn; 0 always takes the likeliest token.
         max_tokens: Longest answer, in tokens.
-        max_completion_tokens: The same.
         stop: Texts that end the answer.
         stream: Answer piece by piece (server-sent events), or at once.
         response_format: Hold the answer to a JSON Schema.
-        n: One answer.
         user: Whatever the client wants to remember; so are `metadata`, `store` and the like.
         tools: None: a chat calls no tools, and gives no `logprobs`.
     """
@@ -227,7 +225,6 @@ class ChatView(Message):
     """Where a chat stands.
 
     Args:
-        task_id: Its task.
         status: The task's.
         ready: The model is loaded, and its worker listens.
         models: What a request may name.
@@ -270,7 +267,6 @@ class ChatTurns(Message):
     """What a worker is to do.
 
     Args:
-        turns: To be answered.
         gone: Turns that nobody waits for any more.
         end: The session is to end.
     """

@@ -37,10 +37,10 @@ class ControlCommand(StrEnum):
     SET = "set"
 
 
+# What a training takes.
 TRAINING_COMMANDS: Final = frozenset(ControlCommand)
-"""What a training takes."""
+# What a program takes that has no training and goes through items.
 BETWEEN_ITEMS: Final = frozenset({ControlCommand.PAUSE, ControlCommand.ABORT, ControlCommand.SAVE_CHECKPOINT})
-"""What a program takes that has no training and goes through items."""
 
 
 class SetData(Message):

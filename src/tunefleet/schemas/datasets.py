@@ -16,7 +16,6 @@ class RowPiece(Message):
 
     Args:
         part: Who speaks, or `text`, `chosen`, `rejected`.
-        text: What.
         counts: Whether the loss counts it, as far as characters can tell: a model's template adds tokens of its own.
     """
 
@@ -67,7 +66,6 @@ class DatasetUse(Message):
     """How a training is written that reads these rows.
 
     Args:
-        kind: The task kind.
         data: The keys of its `data`, besides the one that names the file.
     """
 
@@ -79,7 +77,6 @@ class DatasetLook(Message):
     """What a file of rows is.
 
     Args:
-        file: Its name.
         size_bytes: Of the whole file.
         rows: How many rows were looked at.
         unseen: What was not looked at and why, in a sentence; null if all was.

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from tunefleet.schemas.base import Message, ProcessBody
 
+# So many links are given at once.
 MOST_LINKS: Final = 64
-"""So many links are given at once."""
 
 
 class DirectOffer(Message):

@@ -72,7 +72,6 @@ class JoinReply(Message):
     """The machine's key is good from now on.
 
     Args:
-        key_id: The key.
         owner: Whom it belongs to.
         worker_id: The name that the worker must have; null: any.
         tags: The tags that it must have; null: any.

@@ -22,10 +22,10 @@ UpdateState = Literal["waiting", "counted", "superseded", "aggregated", "rejecte
 ADAPTER_FILE: Final = "adapter_model.safetensors"
 CONFIG_FILE: Final = "adapter_config.json"
 
+# Lowercase hex sha256.
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-"""Lowercase hex sha256."""
+# What a worker calls itself; a whole number is kept as its text.
 WorkerName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-"""What a worker calls itself; a whole number is kept as its text."""
 Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
 Attempt = Annotated[int, Field(ge=1, lt=2**31)]
 Loss = Annotated[float, Field(allow_inf_nan=False)]
@@ -57,11 +57,9 @@ class AdapterTaken(Camel):
     """The answer to an upload.
 
     Args:
-        adapter_id: Of the update.
         should_aggregate: Whether it was the last one that its round waited for.
         warning: Why it does not count, or not yet, and how to mend that.
         round: The round that it counts in, or may count in.
-        version: The newest version.
     """
 
     success: Literal[True] = True
@@ -100,7 +98,6 @@ class CheckpointReply(Camel):
         path: The archive's path below this server's address.
         download_url: The same, absolute, signed and good for a while.
         version: Of the global adapter, from 1.
-        sha256: Of the archive.
         round: That made it; null after a rollback.
     """
 
@@ -128,11 +125,9 @@ class JobCreate(GuideRequest):
     """Body of `POST /api/training/jobs`.
 
     Args:
-        model_type: The base model.
         config: LoRA's: `lora_rank`, `lora_alpha`, `target_modules`.
         fed_config: `aggregation_algorithm`, `sync_interval`, `min_workers`, `max_workers`, and what our own spec has.
         dataset: Name or digest of pushed data that is dealt out in chunks.
-        chunk_size: Rows of a chunk.
     """
 
     name: Name
@@ -256,10 +251,8 @@ class UpdateTaken(Message):
     """The answer to an update.
 
     Args:
-        id: Of the update.
         counted: Whether it counts in `round`; else `warning` says why not.
         round: The round that it counts in, or may count in.
-        version: The newest version.
         state: What became of it so far; one that waits counts in the next round.
         replaces: The update of the same worker whose place it has taken: that one counts no more.
     """

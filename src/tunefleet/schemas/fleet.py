@@ -82,8 +82,6 @@ class TaskForecast(Message):
     """Where a task of a document would go, if it were submitted now and nothing else were waiting.
 
     Args:
-        name: Its name in the document.
-        kind: The task kind.
         worker_id: The worker that would get it; null if none could take it now.
         why: Why not, in one sentence.
         after: Names of the tasks, and ids of tasks submitted before, that it waits for.

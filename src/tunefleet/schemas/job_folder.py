@@ -139,11 +139,9 @@ class GangJob(Message):
     """Which node of a training on several workers a job is.
 
     Args:
-        id: Of the gang.
         rank: Number of the node, from 0.
         nodes: How many there are.
         host: Where the first waits for the others.
-        port: On which port.
         address: This machine's own, for the connections among the nodes.
         join_s: How long they wait for each other.
     """
@@ -206,9 +204,7 @@ class Participant(Message):
 
     Args:
         url: The server, as the worker knows it.
-        id: The federation.
         worker: Its name there.
-        token: Of the federation.
         attempt: Number of the task's attempt; None if the server does not tell.
     """
 

@@ -58,11 +58,7 @@ class CampaignActivity(Message):
     """What the running cycle of a campaign does now.
 
     Args:
-        campaign_id: Of the campaign.
-        name: Of the campaign.
-        cycle: Number of the cycle.
         step: The one under way.
-        waiting: What it waits for.
         activity: How far the step is, once it has said so.
         line: Id of the newest line of the campaign's log; 0 for none.
     """

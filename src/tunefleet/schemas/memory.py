@@ -17,7 +17,6 @@ class MemoryVariant(Message):
         total_bytes: The sum of the parts.
         weights_bytes: The model, and the adapter.
         gradients_bytes: Of what is trained.
-        optimizer_bytes: Its state.
         activations_bytes: What is kept for the way back.
         logits_bytes: Of one batch, with their gradient.
     """
@@ -40,7 +39,6 @@ class MemoryForecast(Message):
         unknown: Why it cannot be told, in a sentence.
         compute: The type of the arithmetic that the figures are for.
         trained: Weights that are trained, as written.
-        weights: Weights of the model.
         worker_id: The worker whose memory it is held against; null if none would take it.
         device: Whether that memory is a GPU's.
         available_bytes: How large it is.

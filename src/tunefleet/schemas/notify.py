@@ -83,7 +83,6 @@ class NotificationView(Message):
 
     Args:
         id: The same at each try: who gets it twice knows it by that.
-        event_id: The event that it tells of.
         channel_id: The channel that it goes to, or `FEDERATION/WORKER`; null if the document of its task names the
             address.
         channel: That channel's name; null if there is none, or it was removed.
@@ -114,10 +113,8 @@ class ToldTask(Message):
 
     Args:
         status: What it is now.
-        reason: Why.
         runtime_s: How long its last attempt ran, in seconds.
         loss: The last one that it logged, if it trained.
-        step: Of that loss.
     """
 
     id: str
@@ -145,7 +142,6 @@ class ToldVersion(Message):
     """The version of a federation's adapter that a callback tells of.
 
     Args:
-        id: Of the federation.
         number: The same as a whole number.
         worker: Who is told.
         round: That made it; null after a rollback.
@@ -170,8 +166,6 @@ class ToldCampaign(Message):
     """The campaign that a notification is about.
 
     Args:
-        cycle: Of the campaign.
-        step: Of that cycle.
         version: Of the model that was promoted.
     """
 
@@ -188,10 +182,7 @@ class Told(Message):
 
     Args:
         id: Of the notification; the same when it comes twice.
-        event: What happened.
-        at: When.
         title: In a few words.
-        text: In sentences.
         worker_id: The worker that it is about, where it is about none of the tasks.
         federation: What it published, where it is about that.
         campaign: The campaign, where it is about one.

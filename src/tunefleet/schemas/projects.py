@@ -9,8 +9,8 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from tunefleet.schemas.base import Body, Message
 
+# Small letters, digits, dots, dashes and underlines; at most 63.
 ProjectName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
-"""Small letters, digits, dots, dashes and underlines; at most 63."""
 Weight = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 MaxRunning = Annotated[int, Field(ge=0, le=1_000_000)]
 GpuHours = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
@@ -137,10 +137,7 @@ class AuditEntry(Message):
         at: When it was answered.
         key_id: The key; null for who had none.
         actor: Whom the key belongs to.
-        role: Of the key.
-        project: Of the key.
         address: Whence it came.
-        method: The HTTP method.
         route: The route's template.
         target: What was named in the path, as `name=value`; empty if nothing was.
         status: The HTTP status of the answer.

@@ -7,10 +7,10 @@ from typing import Literal
 
 from tunefleet.schemas.base import Message
 
+# What takes room. `results`: what tasks have made, but for their `checkpoints`. `data`: what users and campaigns have
+# pushed. `federations`: versions, updates and chunks. `arriving`: uploads on their way. `unused`: files that nothing
+# refers to. `working`: what the server unpacks while it works.
 Kept = Literal["results", "checkpoints", "data", "federations", "arriving", "unused", "database", "working"]
-"""What takes room. `results`: what tasks have made, but for their `checkpoints`. `data`: what users and campaigns have
-pushed. `federations`: versions, updates and chunks. `arriving`: uploads on their way. `unused`: files that nothing
-refers to. `working`: what the server unpacks while it works."""
 
 
 class HealthView(Message):
@@ -28,7 +28,6 @@ class ServerView(Message):
     """What a server is made of.
 
     Args:
-        schema_revision: Of its tables.
         database: What keeps them, with its version.
         artifacts: What keeps files: `folder`, `shared folder`, `s3`, `gcs` or `azure`.
         elastic_scaling: Whether idle workers may rest.
@@ -60,11 +59,9 @@ class StorageView(Message):
     Args:
         counted_at: When; an answer may be a few seconds old.
         uses: All kinds, empty ones too.
-        total_bytes: Their sum.
         log_bytes: What is in `database` of logs, as they came.
         journal_records: How many metrics, checkpoints, predictions and events of trainings are in `database`.
         disk_free_bytes: Where the server's folder lies.
-        disk_total_bytes: Of the same.
     """
 
     counted_at: datetime

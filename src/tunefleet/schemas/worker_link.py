@@ -14,10 +14,10 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapV
 
 from tunefleet.schemas.base import Figure, Line, Message, Name, Whole
 
+# Unix time of the last second that a date can say.
 MAX_TIME_S = 253_402_300_799.0
-"""Unix time of the last second that a date can say."""
+# Thirty years: what has begun before there were such jobs is no date of one.
 MAX_SILENCE_S = 1e9
-"""Thirty years: what has begun before there were such jobs is no date of one."""
 
 logger = logging.getLogger(__name__)
 _TOLD_FAULTS: Final = 3
@@ -143,7 +143,6 @@ class Finish(Message):
     """How an attempt ended.
 
     Args:
-        token: The attempt.
         outcome: How it ended, in the worker's eyes; the server decides about a retry.
         reason: A `lifecycle.task.TaskReason` value.
         error: One sentence for the user, if it failed.
@@ -289,7 +288,6 @@ class FederatedPart(Message):
     """How a part of a federated training takes part.
 
     Args:
-        id: The federation.
         worker: Its name there; the same for every attempt.
         token: Of the federation: good for its uploads and versions, and for nothing else.
         attempt: Number of the attempt: what an earlier one of the part uploads is refused once this one takes part.
@@ -365,9 +363,6 @@ class Offer(Message):
 
 def readable(data: Any) -> Offer:
     """Read an offer of a server that may be of another version.
-
-    Args:
-        data: JSON data.
 
     Returns:
         The offer; one that cannot be read but for its tokens has `unreadable` set, so that its worker can say so.

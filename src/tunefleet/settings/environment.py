@@ -16,20 +16,20 @@ from tunefleet.unsupported import UNSUPPORTED
 DOTENV: Final = ".env"
 _DOTENV_IS_READ: Final = "TUNEFLEET_DOTENV"
 """`false` in the environment: no `.env` is read, neither by this process nor by those that it starts."""
+# `${secret:NAME}` in a spec is the variable with this before the name, or a file `NAME` in `TUNEFLEET_SECRETS_DIR`.
 SECRET_PREFIX: Final = "TUNEFLEET_SECRET_"
-"""`${secret:NAME}` in a spec is the variable with this before the name, or a file `NAME` in `TUNEFLEET_SECRETS_DIR`."""
 
+# Where a job finds the values of its secrets, for a moment.
 SECRETS_DIR: Final = "TUNEFLEET_SECRETS_DIR"
-"""Where a job finds the values of its secrets, for a moment."""
 _KEYS: Final = ("TUNEFLEET_KEY", "TUNEFLEET_WORKER_KEY", "ORCHESTRATOR_TOKEN", "AGENT_KEY", "NEBULA_API_TOKEN")
 _ADDRESSES: Final = ("REDIS_URL", "TUNEFLEET_DATABASE_URL", "TUNEFLEET_SMTP_URL")
 """Variables of our own processes that no child is given unasked."""
+# Ends of the names of variables such as `HF_TOKEN`, `WANDB_API_KEY` or `PGPASSWORD`.
 _CREDENTIALS: Final = re.compile(
     r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSFILE|CREDENTIALS?|_PAT|_DSN|_AUTH|AUTH_SOCK)$", re.I
 )
-"""Ends of the names of variables such as `HF_TOKEN`, `WANDB_API_KEY` or `PGPASSWORD`."""
+# An address with a password in it.
 _SIGNED: Final = re.compile(r"\w+://[^/\s@]*:[^/\s@]*@")
-"""An address with a password in it."""
 _CLOUDS: Final = ("AWS_", "AZURE_STORAGE_", "GOOGLE_APPLICATION_")
 
 
@@ -77,7 +77,6 @@ def variables_for(who: str, prefixes: Sequence[str]) -> dict[str, str]:
 
     Args:
         who: What messages call the library.
-        prefixes: Of its variables.
 
     Raises:
         MachineError: If `.env` adds variables to a credential of the environment.
@@ -164,11 +163,7 @@ def replace_environment(environment: Mapping[str, str]) -> None:
 
 
 def unsupported(process: Literal["server", "worker"]) -> list[str]:
-    """Return a sentence for each variable that is set and has no effect here.
-
-    Args:
-        process: Which one starts.
-    """
+    """Return a sentence for each variable that is set and has no effect here."""
     given = {name for name, value in {**dotenv(), **os.environ}.items() if value}
     return [
         f"{name} is not supported and has no effect: {instead}."

@@ -26,7 +26,6 @@ def load(cls: type[S], **overrides: Any) -> S:
     """Build the settings of a process from its environment and explicit overrides.
 
     Args:
-        cls: Which process.
         overrides: Values from the command line, by field name; `None` means "not given".
 
     Raises:

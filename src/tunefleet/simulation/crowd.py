@@ -21,19 +21,15 @@ from tunefleet.transport.http_async import AsyncHttpLink, AsyncJournals, Traffic
 from tunefleet.transport.redis.keys import Keys
 from tunefleet.transport.redis.worker import RedisLink
 
+# Workers that register or leave at the same time.
 _AT_ONCE: Final = 50
-"""Workers that register or leave at the same time."""
 _LAG_S: Final = 0.05
 _KEPT: Final = 20_000
 """Durations that are kept of a kind; of more a fair sample is."""
 
 
 class Durations:
-    """A fair sample of durations.
-
-    Args:
-        chance: Decides which are kept.
-    """
+    """A fair sample of durations."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -50,11 +46,7 @@ class Durations:
 
 
 class Crowd:
-    """A share of a plan's workers, and the ledger that they write in.
-
-    Args:
-        share: Which of them, and where the server is.
-    """
+    """A share of a plan's workers, and the ledger that they write in."""
 
     def __init__(self, share: CrowdPlan) -> None:
         self._share = share

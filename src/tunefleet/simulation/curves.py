@@ -17,6 +17,7 @@ def _mib(size_bytes: int | None) -> float | None:
     return None if size_bytes is None else size_bytes / _MIB
 
 
+# What is drawn and fitted, and where it stands in a report.
 COSTS: Final[dict[str, Read]] = {
     "decisions_per_s": lambda one: one.decisions_per_s,
     "exchange_p95_ms": lambda one: one.exchange.p95_ms,
@@ -29,17 +30,13 @@ COSTS: Final[dict[str, Read]] = {
     "redis_mib": lambda one: None if one.redis is None else _mib(one.redis.input_bytes + one.redis.output_bytes),
     "renewals_per_s": lambda one: one.renewals_per_s,
 }
-"""What is drawn and fitted, and where it stands in a report."""
 
 
 class Curve(Message):
     """One cost over the loads.
 
     Args:
-        loads: The loads, in workers or in tasks.
-        values: What was measured at each.
         per_1000: Slope of the straight line through them, for 1,000 more.
-        at_0: Where that line begins.
         exponent: The cost grows with the load to this power: 1 is in proportion, 0 not at all. None where a value is 0.
     """
 
@@ -60,12 +57,7 @@ class Series(Message):
 
 
 def series(loads: Sequence[Report], by: Literal["workers", "tasks"] = "workers") -> Series:
-    """Fit the costs of several loads.
-
-    Args:
-        loads: What was measured, smallest first.
-        by: What they differ in.
-    """
+    """Fit the costs of several loads."""
     curves = tuple(curve for name in COSTS if (curve := _curve(name, loads, by)))
     return Series(by=by, loads=tuple(loads), curves=curves)
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 from tunefleet.simulation.plan import LIGHT, Plan
 from tunefleet.simulation.profile import capabilities
 
+# Tasks of one document, at most.
 BATCH: Final = 200
-"""Tasks of one document, at most."""
+# Of so many workers the first are looked at to learn which GPUs there are.
 _DRAWN: Final = 200
-"""Of so many workers the first are looked at to learn which GPUs there are."""
 _MODEL: Final = {"source": {"identifier": "builtin:gsm8k-llama-2m"}}
 _DATA: Final = {"path": "builtin:gsm8k", "prompt_column": "question", "response_column": "answer"}
 

@@ -38,14 +38,7 @@ class Mind(Protocol):
 
 
 class Hands:
-    """Keeps an exchange open.
-
-    Args:
-        link: Carries the exchanges.
-        mind: Decides.
-        chance: Spreads the workers that come back to a server.
-        on_fatal: Told of an error that no repetition mends; nothing is said any more.
-    """
+    """Keeps an exchange open."""
 
     def __init__(
         self, link: AsyncWorkerLink, mind: Mind, chance: random.Random, on_fatal: Callable[[TunefleetError], None]

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.worker_link import Finish, FinishOutcome, JournalBatch, Offer
 
+# Seconds between two deliveries of a journal, as a real shipper batches them.
 EVERY_S = 1.0
-"""Seconds between two deliveries of a journal, as a real shipper batches them."""
 
 
 class Trace(NamedTuple):
@@ -30,13 +30,7 @@ class Trace(NamedTuple):
 
 @dataclass(slots=True)
 class Held:
-    """An attempt.
-
-    Args:
-        offer: As it came.
-        runs_s: How long it runs.
-        offered_at: When it came, on the monotonic clock.
-    """
+    """An attempt."""
 
     offer: Offer
     runs_s: float

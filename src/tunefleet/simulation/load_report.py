@@ -41,13 +41,8 @@ class CrowdEnd(Message):
     """The last word of a process of workers.
 
     Args:
-        traces: Each attempt that it held.
-        exchanges: All that were answered.
-        renewals: Those of them that were held to their end for nothing, or only told a load.
         spoken_s: How long those took that said something of a task, and so were answered at once; a fair sample if
             there are many.
-        lags_s: How late the event loop was.
-        cpu_share: Of one core.
     """
 
     type: Literal["end"] = "end"
@@ -89,12 +84,8 @@ class ServerCost(Message):
     """What a load has cost the server.
 
     Args:
-        rss_start_bytes: Memory before the workers came.
-        cpu_share: Of one core, on average while tasks ran.
-        cpu_per_task_ms: Of the processor, for each task that ended.
         written_bytes: What its process has written to its disk; None if the system does not tell, or the folder lies in
             memory.
-        database_bytes: Of the database, with its log, at the end.
     """
 
     rss_start_bytes: int | None = None
@@ -118,12 +109,7 @@ class RedisCost(Message):
 
 
 class Generator(Message):
-    """Whether what loads the server was fast enough itself.
-
-    Args:
-        lag: How late its event loops were.
-        cpu_share: Of one core, of the busiest process.
-    """
+    """Whether what loads the server was fast enough itself."""
 
     processes: int
     lag: Spread
@@ -136,15 +122,9 @@ class Report(Message):
     """One load.
 
     Args:
-        ended: `done`; `time` if `--for` was over; `interrupted`; `stalled` if nothing happened any more.
-        lost: Tasks that should be completed and are not, by the server's own list.
-        doubled: Tasks of which more than one end was counted.
         for_nothing: Tasks that a worker has run to their end after the server had taken it for lost: it was silent for
             too long, or the server too busy to hear it.
-        left: Tasks that had not ended when the load was ended early.
-        retried: Further attempts, of all tasks together.
         decisions_per_s: Offers a second, from the first to the last.
-        warnings: What limits what the figures say.
     """
 
     run_id: str

@@ -25,10 +25,10 @@ Ended = Literal["done", "time", "interrupted", "stalled"]
 _LOOK_S: Final = 0.05
 _SUBMITS: Final = 4
 """Documents on their way at the same time."""
+# After so long without anything new the server's own list is asked whether all is over.
 _SETTLED_S: Final = 3.0
-"""After so long without anything new the server's own list is asked whether all is over."""
+# So long nothing may happen, beside the time that a task runs; then it is over.
 _STILL_S: Final = 60.0
-"""So long nothing may happen, beside the time that a task runs; then it is over."""
 
 
 class Progress(NamedTuple):
@@ -53,14 +53,7 @@ class Load:
     """Drives one load.
 
     Args:
-        plan: What is simulated.
-        meeting: Where the server is.
-        admin_key: Submits, and looks.
-        machine: Where the server can be looked at.
-        renewals: Whether workers renew while it runs; said in the report.
-        tidy: Whether what was made is removed at the end; not worth it on a server of one's own.
         processes: Of workers; as many as are needed if None.
-        told: Called with how far it is, now and then.
     """
 
     def __init__(

@@ -36,19 +36,8 @@ class Plan(Message):
     """One load.
 
     Args:
-        run_id: Names the run; its tag keeps tasks of others away from these workers, and these tasks from others'.
-        workers: How many simulated workers.
-        tasks: How many tasks.
         rate_per_s: How many are submitted a second; as fast as it goes if None.
-        task_s: How long a task runs; each by up to a fifth shorter or longer, by the seed.
         metrics_per_s: How many journal records a running task writes a second.
-        slots: Tasks that a worker runs at a time.
-        kinds: Kinds of the tasks, in turn.
-        gpus: Machines that the workers are, drawn by the seed.
-        seed: Decides what is drawn.
-        load_every_s: How often a worker tells its load.
-        fill_first: Submit everything before the first worker comes.
-        come_within_s: How long all workers together may take to register.
         for_s: End after so many seconds of running, whatever is left; when all is done if None.
     """
 
@@ -74,16 +63,7 @@ class Plan(Message):
 
 
 class Meeting(Message):
-    """Where workers and server meet.
-
-    Args:
-        url: The server.
-        key: Opens it for workers.
-        link: How they meet.
-        redis_url: Of the Redis, for that link.
-        topic: Names its streams.
-        redis_prefix: Stands before its keys.
-    """
+    """Where workers and server meet."""
 
     url: str
     key: str = Field(repr=False)
@@ -103,11 +83,7 @@ class CrowdPlan(Message):
 
 
 def read_rate(text: str) -> float:
-    """Read a rate such as `50/s`, `600/min` or `20`.
-
-    Raises:
-        InputError: If it is none.
-    """
+    """Read a rate such as `50/s`, `600/min` or `20`."""
     found = _RATE.fullmatch(text.strip())
     rate = float(found[1]) / _PER_S[found[2]] if found else 0.0
     if rate <= 0:
@@ -132,11 +108,7 @@ def read_kinds(text: str) -> tuple[str, ...]:
 
 
 def read_gpus(text: str) -> tuple[Card, ...]:
-    """Read a list of machines, such as `none,RTX 4090:24,A100:80:8`: name, GiB of each GPU, how many of them.
-
-    Raises:
-        InputError: If it is none.
-    """
+    """Read a list of machines, such as `none,RTX 4090:24,A100:80:8`: name, GiB of each GPU, how many of them."""
     cards = []
     for part in (part.strip() for part in text.split(",") if part.strip()):
         found = _CARD.fullmatch(part)

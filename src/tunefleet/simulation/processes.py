@@ -16,21 +16,19 @@ from tunefleet.settings import inherited_environment
 from tunefleet.simulation.load_report import CrowdEnd, CrowdTick
 from tunefleet.simulation.plan import CrowdPlan, Meeting, Plan
 
+# The last word of a process tells of every attempt.
 _LINE_BYTES: Final = 1 << 30
-"""The last word of a process tells of every attempt."""
 _LEAVE_S: Final = 60.0
 _LEAVE_EACH_S: Final = 0.05
 """The last words of each worker are an exchange and a commit, of a server that is busy perhaps."""
+# Workers of one process. A worker's end of the Redis link has three threads.
 _SHARES: Final = {"http": 1_000, "redis": 250}
-"""Workers of one process. A worker's end of the Redis link has three threads."""
 
 
 class Crowds:
     """All workers of a plan; an asynchronous context manager that leaves no process behind.
 
     Args:
-        plan: What is simulated.
-        meeting: Where the server is.
         processes: How many share the workers; as many as they need, and cores are there, if None.
     """
 

@@ -17,13 +17,7 @@ def worker_id(plan: Plan, number: int) -> str:
 
 
 def capabilities(plan: Plan, number: int, link: str = "http") -> Capabilities:
-    """Describe a worker; the same number and seed describe the same one.
-
-    Args:
-        plan: What is simulated.
-        number: Which of its workers.
-        link: How it meets the server.
-    """
+    """Describe a worker; the same number and seed describe the same one."""
     card = random.Random(f"{plan.seed}-{number}").choice(plan.gpus)
     memory_bytes = (32 * _GIB) * max(1, card.gpus) * (2 if card.gib > 40 else 1)
     light = plan.slots if LIGHT in plan.kinds else 0

@@ -36,15 +36,7 @@ def program() -> str:
 
 @contextmanager
 def redis_server(folder: Path, port: int) -> Iterator[str]:
-    """Run a redis-server; yields its URL.
-
-    Args:
-        folder: Its working folder.
-        port: Where it listens, on this machine alone.
-
-    Raises:
-        MachineError: If there is none, or it does not start.
-    """
+    """Run a redis-server; yields its URL."""
     command = [program(), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
     log = folder / "redis.log"
     with log.open("wb") as out:

@@ -22,13 +22,7 @@ _MEMORY_FILE_SYSTEMS: Final = frozenset({"tmpfs", "ramfs"})
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where the server can be looked at; what is None cannot be.
-
-    Args:
-        server_pid: Its process.
-        data: Its data folder.
-        redis_url: The Redis that it uses.
-    """
+    """Where the server can be looked at; what is None cannot be."""
 
     server_pid: int | None = None
     data: Path | None = None
@@ -36,12 +30,7 @@ class Machine:
 
 
 class Sampler:
-    """Looks at the server twice a second.
-
-    Args:
-        machine: Where it can be looked at.
-        ended: How many tasks have ended.
-    """
+    """Looks at the server twice a second."""
 
     def __init__(self, machine: Machine, ended: Callable[[], int]) -> None:
         self._machine, self._ended = machine, ended
@@ -69,11 +58,7 @@ class Sampler:
         self.samples.append(await asyncio.to_thread(self._look))
 
     def server(self, ended: int) -> ServerCost:
-        """Sum up what the server took.
-
-        Args:
-            ended: Tasks that ended.
-        """
+        """Sum up what the server took."""
         last = self.samples[-1]
         ran_s = max(1e-9, time.monotonic() - self._busy_at)
         spent_s = None if (now := self._cpu_now()) is None else now - (self._busy_from or 0.0)

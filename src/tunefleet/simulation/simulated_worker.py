@@ -31,21 +31,15 @@ from tunefleet.simulation.held import EVERY_S, Held, Trace
 from tunefleet.simulation.plan import Plan
 from tunefleet.transport.base import AsyncWorkerLink
 
+# An exchange that was held for this part of its time, or longer, had nothing to tell.
 _HELD_OUT: Final = 0.9
-"""An exchange that was held for this part of its time, or longer, had nothing to tell."""
 
 
 class Ledger(Protocol):
     """Where workers write down what they see."""
 
     def exchanged(self, took_s: float, *, spoke: bool, renewed: bool) -> None:
-        """Count an exchange; one that spoke is answered at once, so that its time says something.
-
-        Args:
-            took_s: How long it took.
-            spoke: Whether it said something of a task.
-            renewed: Whether it was held to its end for nothing, or only told the load.
-        """
+        """Count an exchange; one that spoke is answered at once, so that its time says something."""
 
     def offered(self) -> None:
         """Count an offer."""
@@ -78,17 +72,7 @@ class _Outbox:
 
 
 class SimulatedWorker:
-    """Registers, exchanges, holds tasks for their time, and leaves.
-
-    Args:
-        plan: What is simulated.
-        number: Which of its workers.
-        link: How it meets the server; closed by `leave`.
-        ledger: Told what happens.
-        ship: Delivers journals; needed if the plan has any.
-        link_name: What the link is called.
-        on_fatal: Told of an error that no repetition mends; the worker has stopped.
-    """
+    """Registers, exchanges, holds tasks for their time, and leaves."""
 
     def __init__(
         self, plan: Plan, number: int, link: AsyncWorkerLink, ledger: Ledger, *, ship: Ship | None = None,

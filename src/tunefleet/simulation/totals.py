@@ -24,15 +24,6 @@ class Found:
     """All that is known of a load.
 
     Args:
-        plan: What was simulated.
-        link: How workers and server met.
-        renewals: Whether workers renewed.
-        ended: Why it ended.
-        took_s: From the first worker's readiness to the end.
-        tasks: As the server lists them.
-        ends: The last words of the processes of workers.
-        called_at: Workflow → when it was submitted.
-        answered_at: Workflow → when the answer came.
         given_up: Task and number of an attempt whose worker was taken for lost → when that was, on the monotonic clock.
             What such an attempt has run to its end after that counts for nothing, by the rules. Of `questions` alone.
     """

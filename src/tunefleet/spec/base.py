@@ -172,8 +172,8 @@ PositiveFloat = Annotated[float, Field(gt=0), NotBool]
 NaturalFloat = Annotated[float, Field(ge=0), NotBool]
 Share = Annotated[float, Field(ge=0, lt=1), NotBool]
 """A part of one, one itself excluded."""
+# A name or a path: one line that is not empty.
 Text = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_plain)]
-"""A name or a path: one line that is not empty."""
 
 
 def unseen(at: str = "") -> PydanticCustomError:
@@ -192,8 +192,8 @@ def _label(value: str) -> str:
     return value
 
 
+# What people call something: one line that terminals and pages show as it is.
 Label = Annotated[Text, AfterValidator(_label)]
-"""What people call something: one line that terminals and pages show as it is."""
 
 
 def _inside(value: str) -> str:
@@ -205,8 +205,8 @@ def _inside(value: str) -> str:
     return value
 
 
+# A path below some folder.
 RelativePath = Annotated[Text, AfterValidator(_inside)]
-"""A path below some folder."""
 
 
 def _part(value: str) -> str:
@@ -215,8 +215,8 @@ def _part(value: str) -> str:
     return value
 
 
+# The name of one file or folder, which a path is made of.
 FileName = Annotated[Text, AfterValidator(_part)]
-"""The name of one file or folder, which a path is made of."""
 
 
 def _url(value: str) -> str:
@@ -238,10 +238,10 @@ def is_url(value: str) -> bool:
     return True
 
 
+# `s3://BUCKET/PREFIX`, with S3's rules for the names of buckets; bucket and prefix are groups.
 BUCKET_URL: Final = re.compile(
     r"s3://((?!-)(?=[a-z0-9.-]{3,63}(?:/|$))[a-z0-9-]+(?<!-)(?:\.(?!-)[a-z0-9-]+(?<!-))*)(?:/(.*))?"
 )
-"""`s3://BUCKET/PREFIX`, with S3's rules for the names of buckets; bucket and prefix are groups."""
 
 
 def is_written_as_path(value: str) -> bool:
@@ -268,8 +268,8 @@ def _revision(value: str) -> str:
     return value
 
 
+# A branch, tag or commit of a repository of the hub.
 Revision = Annotated[Text, AfterValidator(_revision)]
-"""A branch, tag or commit of a repository of the hub."""
 
 
 def is_hub_name(value: str) -> bool:
@@ -277,10 +277,10 @@ def is_hub_name(value: str) -> bool:
     return _HUB_NAME.fullmatch(value) is not None
 
 
+# An http or https address.
 Url = Annotated[Text, AfterValidator(_url)]
-"""An http or https address."""
+# Seconds to wait for something, a week at most.
 Timeout = Annotated[float, Field(gt=0, le=7 * 86_400), NotBool]
-"""Seconds to wait for something, a week at most."""
 
 
 def _headers(value: dict[str, str]) -> dict[str, str]:
@@ -296,8 +296,8 @@ def _headers(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
+# Headers of an HTTP request; a secret among them is written `${secret:NAME}`.
 Headers = Annotated[dict[str, str], AfterValidator(_headers)]
-"""Headers of an HTTP request; a secret among them is written `${secret:NAME}`."""
 
 
 def one_of(block: type[Block], *others: type) -> BeforeValidator:
@@ -365,12 +365,12 @@ def camel_case(data: Any, block: type[BaseModel]) -> Any:
     return {names.get(key, key): value for key, value in data.items()}
 
 
+# A mapping whose keys are another library's.
 FreeMapping = Annotated[dict[str, Any], WithJsonSchema({"type": "object"})]
-"""A mapping whose keys are another library's."""
 
 
+# It is resolved on the worker, and never travels.
 BUILTIN_PREFIX: Final = "builtin:"
-"""It is resolved on the worker, and never travels."""
 BUILTIN_MODELS: Final = ("builtin:gsm8k-llama-2m",)
 BUILTIN_DATASETS: Final = ("builtin:extraction", "builtin:gsm8k", "builtin:gsm8k-preferences")
 

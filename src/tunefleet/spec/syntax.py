@@ -14,12 +14,7 @@ _BREAKS = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 
 
 def syntax_fault(error: yaml.YAMLError | UnicodeEncodeError, text: str) -> Fault:
-    """Word what PyYAML found wrong with a text.
-
-    Args:
-        error: What it raised.
-        text: The document.
-    """
+    """Word what PyYAML found wrong with a text."""
     if isinstance(error, UnicodeEncodeError):
         return Fault("", "the text is not valid Unicode", *_place(text, error.start), hint="save it as UTF-8")
     if isinstance(error, yaml.reader.ReaderError):

@@ -114,7 +114,6 @@ def read_text(text: str, *, filename: str | None = None) -> Source:
     """Read one YAML or JSON document.
 
     Args:
-        text: The document.
         filename: Its name, for messages.
 
     Raises:

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from tunefleet.errors import Fault
 
+# Of a document: nobody reads more, and looking for the nearest key takes time.
 MAX_FAULTS: Final = 200
-"""Of a document: nobody reads more, and looking for the nearest key takes time."""
 _MAX_VALUE_CHARACTERS: Final = 60
 
 

@@ -23,8 +23,8 @@ from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.job_folder import MergeChild
 from tunefleet.testing.job_runner import Runner, offer_of
 
+# What is asked for, in this order; a job is ended by the worker if it does not heed an abort.
 _ASKED = (ControlCommand.SAVE_CHECKPOINT, ControlCommand.PAUSE)
-"""What is asked for, in this order; a job is ended by the worker if it does not heed an abort."""
 _OWN = frozenset({"usage", "task_id"})
 _TEXT: tuple[str, ...] = (".json", ".jsonl", ".txt", ".csv", ".log", ".md")
 

@@ -36,7 +36,6 @@ class Runner:
     """Runs the jobs of one executor, in one job folder.
 
     Args:
-        executor: Of the kind.
         folder: Holds the job folder; not heeded if `warm`.
         environment: Variables of the jobs beside those of this process.
         timeout_s: How long a launch may take.
@@ -87,7 +86,6 @@ class Runner:
         """Kill the job's process once something is so; returns whether it was still running.
 
         Args:
-            handle: The launch.
             when: Told the job's folder, again and again.
         """
         deadline = time.monotonic() + self._timeout_s
@@ -106,7 +104,6 @@ class Runner:
         """Give the job commands as soon as it takes any; returns whether it took all of them.
 
         Args:
-            handle: The launch.
             commands: Each has its name as its id.
         """
         waiting = list(commands)

@@ -67,8 +67,8 @@ def _exit() -> None:
 
 logger = logging.getLogger(__name__)
 
+# Asks for the stacks of all threads, on standard error.
 SIGNAL: int = signal.SIGRTMAX - 7 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
-"""Asks for the stacks of all threads, on standard error."""
 
 
 def listen() -> bool:
@@ -104,11 +104,8 @@ def record_failure(folder: Path, rank: int, error: str, kind: str, traceback: st
     """Write down why a rank failed: of several failures the earliest is the cause, the others follow from it.
 
     Args:
-        folder: The job folder.
-        rank: Which process.
         error: One sentence for the user.
         kind: `schemas.job_folder.JobStatus.error_kind`.
-        traceback: The last traceback.
     """
     fields = {"rank": rank, "at": time.time(), "error": error, "kind": kind, "traceback": traceback}
     try:

@@ -76,9 +76,7 @@ def until(stop: threading.Event, every_s: float, work: Callable[[], None], troub
     A failure ends nothing: it is tried again, and told once until it has worked in between.
 
     Args:
-        stop: Ends it.
         every_s: Seconds before each time.
-        work: What to do.
         trouble: Half a sentence for the log, such as `The folder cannot be read`.
         log: Told of a failure.
     """

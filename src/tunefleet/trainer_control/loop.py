@@ -51,8 +51,6 @@ class Control:
     """Steers one loop; made by `control`.
 
     Args:
-        job_id: Its name.
-        folder: Its job folder.
         max_steps: How many steps it will take, if that is known.
         http: Whether to open a port; without, commands are files.
         attached: Whether the folder is that of the job which has started this process.
@@ -137,7 +135,6 @@ class Control:
         Args:
             step: Which one, counted from 1.
             logs: Values to record; numbers, or scalars that can be read without waiting for a device.
-            epoch: As a fraction.
 
         Raises:
             SystemExit: If the job is aborted.
@@ -273,7 +270,6 @@ class Asked:
 
     Args:
         save: Save a checkpoint now, and say so with `saved`.
-        evaluate: Evaluate now.
         stop: Leave the loop; after the save, if that is asked for as well.
         values: What `set` has changed since the last step: `learning_rate`, `logging_steps` and so on.
     """
@@ -292,11 +288,7 @@ NOTHING = Asked()
 
 
 class Steering:
-    """What was asked of one loop, and what became of it.
-
-    Args:
-        folder: Its job folder.
-    """
+    """What was asked of one loop, and what became of it."""
 
     def __init__(self, folder: Path) -> None:
         self.pausing = False

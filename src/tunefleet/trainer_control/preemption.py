@@ -22,10 +22,10 @@ from .session import JobSession
 
 logger = logging.getLogger("tunefleet.control")
 
+# Signals that are so close to the first are one: a launcher passes on what its whole group was sent.
 _SAME_S: Final = 2.0
-"""Signals that are so close to the first are one: a launcher passes on what its whole group was sent."""
+# Begins the id of the pause that a signal asks for.
 PREFIX: Final = "sigterm-"
-"""Begins the id of the pause that a signal asks for."""
 
 
 class SigtermPause:

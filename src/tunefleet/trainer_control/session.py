@@ -36,10 +36,7 @@ class JobSession:
     """What a job process reports with.
 
     Args:
-        folder: The job folder.
-        job: Its `job.json`.
         journal: The journal of this launch.
-        status: The status file.
         resume: The checkpoint that the launch resumes from; None starts from nothing.
         trainings: Numbers the trainings of the process; each has a series of its own.
         rank: Number of the process among those of the training. Only rank 0 reports; the sessions of the others take

@@ -46,7 +46,6 @@ class BareJob:
     """The endpoint of one training, from its construction to the end of the process.
 
     Args:
-        job_id: The id that it got.
         board: Where commands wait.
         status: The status file; in the job folder if a journal was asked for, with a copy in the endpoint folder.
         folder: The job folder, if a journal was asked for; else the endpoint folder.

@@ -60,12 +60,7 @@ def address_towards(url: str) -> str | None:
 
 
 class ThreadedLink(AsyncWorkerLink):
-    """Lets threads wait.
-
-    Args:
-        link: Does the work.
-        threads: Where its calls wait; two for each link, since two exchanges may be on the wire.
-    """
+    """Lets threads wait."""
 
     def __init__(self, link: WorkerLink, threads: Executor) -> None:
         self._link = link

@@ -19,8 +19,8 @@ from tunefleet.errors import UnreachableError
 
 Header = tuple[bytes, bytes]
 
+# Proves that a request comes from a server of the same database, and names the epoch whose leader it is for.
 PEER: Final = b"x-tunefleet-peer"
-"""Proves that a request comes from a server of the same database, and names the epoch whose leader it is for."""
 FORWARDED_FOR: Final = b"x-forwarded-for"
 _CONNECT_S: Final = 2.0
 _IDLE_S: Final = 30.0
@@ -52,11 +52,7 @@ class NotSentError(UnreachableError):
 
 
 class Answer:
-    """What the other server answers, while it does.
-
-    Args:
-        response: Whose body is not read yet.
-    """
+    """What the other server answers, while it does."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
@@ -108,12 +104,8 @@ class Peers:
         """Send a request on.
 
         Args:
-            method: Of the request.
-            url: Of the other server.
-            target: Path and query, as they came.
             headers: As they came, `Host` too: a page's origin is held against it. What belongs to the connection is
                 left out.
-            body: As it comes; null if there is none.
 
         Raises:
             NotSentError: If the other server cannot be reached.

@@ -17,20 +17,14 @@ from tunefleet.transport.base import WorkerLink
 
 M = TypeVar("M", bound=Message)
 
+# How much longer than the asked wait an answer may take: a busy server's commit, a slow network.
 SLACK_S: Final = 15.0
-"""How much longer than the asked wait an answer may take: a busy server's commit, a slow network."""
+# Statuses of a server, or of a proxy before it, that has a bad moment: worth another try.
 _BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses of a server, or of a proxy before it, that has a bad moment: worth another try."""
 
 
 class HttpLink(WorkerLink):
-    """Talks to `/api/v1/link` of a server.
-
-    Args:
-        url: The server's base URL.
-        key: A worker's API key.
-        transport: Stands for the network in tests.
-    """
+    """Talks to `/api/v1/link` of a server."""
 
     def __init__(self, url: str, key: str, *, transport: httpx.BaseTransport | None = None) -> None:
         self._url = normalise(url)
@@ -66,17 +60,7 @@ class HttpLink(WorkerLink):
 
 
 def reply_in(response: httpx.Response, reply: type[M], url: str) -> M:
-    """Read an answer of the link.
-
-    Args:
-        response: As it came, with its body.
-        reply: What it should be.
-        url: The server's, for messages.
-
-    Raises:
-        UnreachableError: If the server has a bad moment, or is none that fits.
-        TunefleetError: What the server says is wrong.
-    """
+    """Read an answer of the link."""
     if response.status_code in _BUSY:
         raise UnreachableError(f"The server at {url} is not ready ({response.status_code}).")
     if not response.is_success:

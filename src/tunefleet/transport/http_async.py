@@ -73,10 +73,7 @@ class AsyncHttpLink(AsyncWorkerLink):
     Each worker has connections of its own, as it has on a machine of its own.
 
     Args:
-        url: The server's base URL.
-        key: A worker's API key.
         traffic: Counts the bytes; of this link alone if it is not given.
-        transport: Stands for the network in tests.
     """
 
     def __init__(
@@ -104,12 +101,7 @@ class AsyncHttpLink(AsyncWorkerLink):
 
 
 class AsyncJournals:
-    """Ships journals of many attempts, each with its own token.
-
-    Args:
-        url: The server's base URL.
-        traffic: Counts the bytes.
-    """
+    """Ships journals of many attempts, each with its own token."""
 
     def __init__(self, url: str, traffic: Traffic) -> None:
         self._caller = _Caller(url, traffic, connections=_JOURNALS_AT_ONCE, transport=None)

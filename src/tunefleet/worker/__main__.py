@@ -39,11 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def log_to_stderr(level: str, form: LogFormat = "text") -> None:
-    """Send the log to standard error.
-
-    Raises:
-        MachineError: If there is no such level.
-    """
+    """Send the log to standard error."""
     if level.upper() not in logging.getLevelNamesMapping():
         raise MachineError(f"LOG_LEVEL={level!r} is no level.", hint="Use DEBUG, INFO, WARNING or ERROR.")
     handler = logging.StreamHandler()

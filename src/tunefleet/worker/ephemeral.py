@@ -24,7 +24,6 @@ class Once:
 
     Args:
         task_id: The only task that it runs; None for any.
-        patience_s: How long it waits for that one.
         idle_s: How long one for any task may have nothing to do before it leaves; None for ever.
         folder: Its results folder; None if the settings named one.
         name: Of the worker; None if the settings named one.

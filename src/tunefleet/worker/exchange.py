@@ -52,9 +52,6 @@ class Exchanger:
     """Runs the two hands.
 
     Args:
-        link: Carries the exchanges.
-        outbox: Whose changes call the second hand.
-        mind: Decides.
         on_fatal: Told of an error that no repetition can mend, such as a revoked key; the hands have stopped.
     """
 
@@ -78,11 +75,7 @@ class Exchanger:
         self._hands = [threading.Thread(target=self._hand, name=f"exchange-{side}", daemon=True) for side in "ab"]
 
     def start(self, hold_s: float) -> None:
-        """Begin; the worker must be registered.
-
-        Args:
-            hold_s: How long an exchange may be held open.
-        """
+        """Begin; the worker must be registered."""
         self._wait_s = hold_s
         for hand in self._hands:
             hand.start()
@@ -217,16 +210,7 @@ class Exchanger:
 def register_patiently(
     mind: Mind, stop: threading.Event, *, before_sleep: Callable[[RetryCallState], None] | None = None
 ) -> RegisterReply | None:
-    """Register with exponential backoff and jitter while the server does not answer.
-
-    Args:
-        mind: Registers.
-        stop: Ends the waiting.
-        before_sleep: Told of each failed try.
-
-    Returns:
-        The server's answer; `None` if it was stopped.
-    """
+    """Register with exponential backoff and jitter while the server does not answer."""
     first, longest = _BACKOFF_S
     try:
         for attempt in Retrying(

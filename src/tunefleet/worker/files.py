@@ -11,13 +11,7 @@ _DRAFT: Final = ".draft"
 
 
 def write_synced(path: Path, text: str, *, mode: int = 0o600) -> None:
-    """Write a file so that after a crash or a power cut it is the old one or the new one, never a torn one.
-
-    Args:
-        path: The file; its folder is made if it is missing.
-        text: The whole content.
-        mode: Permissions of the file.
-    """
+    """Write a file so that after a crash or a power cut it is the old one or the new one, never a torn one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}{_DRAFT}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)

@@ -23,30 +23,18 @@ from tunefleet.worker.files import write_synced
 
 logger = logging.getLogger(__name__)
 
+# From a digest and a folder to the path of what was fetched: a file, or the folder.
 Fetch = Callable[[str, Path], Path]
-"""From a digest and a folder to the path of what was fetched: a file, or the folder."""
 
 
 class InputStore:
-    """The inputs of one results folder; several workers' processes may share it.
-
-    Args:
-        root: The folder.
-    """
+    """The inputs of one results folder; several workers' processes may share it."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def materialise(self, ref: InputRef, fetch: Fetch) -> Path:
-        """Return the local path of an artifact, fetching it if it is not here.
-
-        Args:
-            ref: The artifact.
-            fetch: Downloads it, verified; may go on where an earlier call was cut.
-
-        Raises:
-            ArtifactError: If it does not match its digest, or is an archive that is not safe to unpack.
-        """
+        """Return the local path of an artifact, fetching it if it is not here."""
         make_private(self._root)
         with FileLock(self._root / f"{ref.digest}.lock"):
             known = self._known(ref.digest)

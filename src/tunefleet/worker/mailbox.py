@@ -61,11 +61,7 @@ class Mailbox:
         self._commands: deque[Command] = deque()
 
     def tell_acked(self, point: str | None = None) -> None:
-        """The accept is stored: the job may start.
-
-        Args:
-            point: Where its gang meets, if it has one.
-        """
+        """The accept is stored: the job may start."""
         self._point = point
         self._tell("_acked")
 
@@ -82,11 +78,7 @@ class Mailbox:
         self._tell("_dropped")
 
     def tell_stop(self, *, suspend: bool) -> None:
-        """The worker goes.
-
-        Args:
-            suspend: End the job too, so that the next worker launches it again from its newest checkpoint.
-        """
+        """The worker goes."""
         with self._news:
             self._suspend = self._suspend or suspend
         self._tell("_stopped")
@@ -181,15 +173,7 @@ class Mailbox:
         A refused token is not an end by itself: the next exchange says whether the attempt is void.
 
         Args:
-            act: What is to be done.
-            but: Errors that are an answer to the question.
-            unwanted: Whether another try is not worth waiting for.
             waits: Told before each further try why it is needed, and for how many seconds it has failed; may raise.
-
-        Raises:
-            Dropped: If it is void.
-            Stopped: If the worker goes meanwhile.
-            Cancelled: If it is unwanted, and another try would be needed.
         """
         fleeting = tuple(each for each in (UnreachableError, AuthError, ForbiddenError) if each not in but)
         retrying = Retrying(
@@ -206,8 +190,6 @@ class Mailbox:
         """Do something that may sit in a socket or a lock for minutes, and leave it alone once it is not wanted.
 
         Args:
-            act: What is to be done, in a thread of its own: one that is left alone is told to end, and what it has
-                fetched is there for the next attempt.
             check: Called several times a second; may raise.
 
         Raises:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -25,6 +26,7 @@ from tunefleet.errors import AuthError, MachineError, UnreachableError
 from tunefleet.executors import registry
 from tunefleet.executors.registry import Registry
 from tunefleet.observability import context
+from tunefleet.observability.logs import PrivateLogFile, formatter
 from tunefleet.observability.spans import Spans, open_spans
 from tunefleet.runtime import JournalShipper, Supervisor, envs, gpu_allocation
 from tunefleet.runtime.environment import BRIEF_SPIN, core_count
@@ -41,7 +43,7 @@ from tunefleet.transport.redis.keys import Keys
 from tunefleet.worker import transfers
 from tunefleet.worker.ephemeral import Once
 from tunefleet.worker.inputs import InputStore
-from tunefleet.worker.machine import changes, hub, logfile, probe
+from tunefleet.worker.machine import changes, hub, probe
 from tunefleet.worker.machine.changes import Noticed
 from tunefleet.worker.machine.heartbeat import Heartbeat
 from tunefleet.worker.machine.probe import EnergyMeter
@@ -59,12 +61,6 @@ def run(
     settings: WorkerSettings, *, drain: bool = False, once: Once | None = None, executors: Registry | None = None
 ) -> bool:
     """Run a worker until a signal ends it; call it from the main thread.
-
-    Args:
-        settings: Which server, folder and limits.
-        drain: Take nothing new; end when all that is held is delivered.
-        once: For one task, on a machine that a cluster has given for it: every signal lets it make way.
-        executors: The kinds that it runs; by default those that are installed.
 
     Returns:
         Whether it has made way, and would go on if there were nodes again.
@@ -85,7 +81,7 @@ def run(
             if opened is None:
                 return stopper.makes_way
             settings = opened
-            closing.enter_context(logfile.kept(settings, results_dir))
+            closing.enter_context(kept(settings, results_dir))
             spans = open_spans(settings.otlp_endpoint, "tunefleet-worker", tunefleet.__version__)
             if spans is not None:
                 closing.callback(spans.close)
@@ -123,10 +119,6 @@ def _opened(settings: WorkerSettings, state: StateFolder, pause: Callable[[float
 
 def _with_address(settings: WorkerSettings, pause: Callable[[float], bool]) -> WorkerSettings | None:
     """Return settings that name the server by HTTP: files, journals and logs go there, whatever carries the messages.
-
-    Args:
-        settings: Of the worker.
-        pause: Waits; returns whether to go on.
 
     Returns:
         The settings, with the address that the server says in Redis where nobody has named one; None if the worker is
@@ -367,3 +359,29 @@ def _signals(once: Once | None) -> Iterator[_Stopper]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def kept(settings: WorkerSettings, results_dir: Path) -> Iterator[None]:
+    """Write the log to a file too while the body runs.
+
+    Raises:
+        MachineError: If the file cannot be written.
+    """
+    path = settings.log_file.expanduser() if settings.log_file is not None else results_dir / "worker.log"
+    try:
+        handler = PrivateLogFile(
+            path, maxBytes=settings.log_max_bytes, backupCount=settings.log_backup_count, encoding="utf-8"
+        )
+    except OSError as error:
+        raise MachineError(
+            f"The log {path} cannot be written: {error.strerror or error}.", hint="Mend LOG_FILE or its folder."
+        ) from error
+    handler.setFormatter(formatter(settings.log_format))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()

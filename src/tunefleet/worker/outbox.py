@@ -21,8 +21,8 @@ from tunefleet.schemas.worker_link import (
 
 logger = logging.getLogger(__name__)
 
+# How much the finishes of one exchange may be: half of what a server takes in one body unless it is told otherwise.
 MAX_SAID_BYTES: Final = 4 << 20
-"""How much the finishes of one exchange may be: half of what a server takes in one body unless it is told otherwise."""
 _MAX_WORDS: Final = 64 << 10
 _MAX_NOTE: Final = 1000
 """Characters of what is said of a delivery."""
@@ -49,12 +49,7 @@ class Draft:
 
 
 class Outbox:
-    """Thread-safe. `version` grows with each thing that is worth an exchange of its own.
-
-    Args:
-        worker_id: Who speaks.
-        session: Which process of it.
-    """
+    """Thread-safe. `version` grows with each thing that is worth an exchange of its own."""
 
     def __init__(self, worker_id: str, session: str) -> None:
         self._worker_id = worker_id
@@ -91,12 +86,7 @@ class Outbox:
         return self._version
 
     def accept(self, token: str, point: str | None = None) -> None:
-        """Say that an offer is taken; it must be on disk by now unless it is light.
-
-        Args:
-            token: The attempt.
-            point: Where it waits for the other nodes of its gang, if it is the first.
-        """
+        """Say that an offer is taken; it must be on disk by now unless it is light."""
         with self._changed:
             if token not in self._finishes:
                 self._accepts[token] = point
@@ -156,7 +146,6 @@ class Outbox:
         """Say what an attempt fetches before its job begins, or that it fetches nothing any more.
 
         Args:
-            token: The attempt.
             what: In words; None if it fetches nothing any more.
             is_news: Whether it is something else than before, and not only how far it is: that is said once a second.
         """

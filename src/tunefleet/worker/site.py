@@ -29,18 +29,8 @@ class Site:
     """Collaborators and limits.
 
     Args:
-        results_dir: Holds one job folder for each task.
-        env: Variables that every job gets.
-        allow_code: Whether code that a document names may run here.
-        gpus: Chooses the GPUs of a task, by UUID: those that the server has given it, if they are free.
-        suspend_save_s: How long a job that ends with the worker may take to save a checkpoint first.
         sentry: Knows who else uses the GPUs; None if nobody is heeded.
-        secrets: The values that a spec may name.
-        makes_way: Whether a running job makes way for others on its GPU.
-        transfers: How files come here and leave.
         spans: Where the spans of traces go; None if nowhere.
-        worker_id: Who this is.
-        place: Where other workers reach it.
     """
 
     results_dir: Path

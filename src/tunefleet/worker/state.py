@@ -35,14 +35,7 @@ class AttemptRecord(Message):
     """An attempt that this worker holds.
 
     Args:
-        offer: What the server offered, with its token.
         launch: Id of the newest launch that was prepared; `None` before the first.
-        suspended: The job was ended on purpose together with the worker: its end says nothing about the task, and the
-            next worker on this folder launches it again from its newest checkpoint.
-        cancel_generation: Generation of the server's wish to cancel, once the worker has said that it obeys.
-        watched: How long it ran, and why the worker itself ended the newest launch, if it did.
-        commands: Commands that the job has taken and not brought to their end.
-        point: Where its gang meets (host:port), if it has one: the first node chooses, the others are told.
     """
 
     offer: Offer
@@ -60,11 +53,7 @@ class AttemptRecord(Message):
 
 
 class StateFolder:
-    """The state of one worker; holds the folder's lock from `open` to `close`.
-
-    Args:
-        results_dir: The results folder that it belongs to.
-    """
+    """The state of one worker; holds the folder's lock from `open` to `close`."""
 
     def __init__(self, results_dir: Path) -> None:
         self.results_dir = results_dir

@@ -28,14 +28,7 @@ class Transfers:
     """Limits and ways of one worker.
 
     Args:
-        server_url: The server, as this worker knows it.
-        folders: RESULTS_DIR, of which a document may name what tasks of its project have left; then those that all
-            documents may name.
-        url_allow: Hosts and networks in private ranges that a document may name.
         throttle: Holds all transfers together to a speed; null for none.
-        packing: How archives are compressed.
-        patience_s: How long a delivery to an address of a document is tried again.
-        cleanup: Whether what was delivered is deleted here.
     """
 
     server_url: str = ""
@@ -47,16 +40,7 @@ class Transfers:
     cleanup: bool = False
 
     def writable(self, path: Path, project: str | None, what: str) -> Path:
-        """Return a path, links resolved, that a document may write to.
-
-        Args:
-            path: Where it leads, existing or not.
-            project: Whose document it is.
-            what: The key that names it, for the message.
-
-        Raises:
-            InputError: If it lies outside of the folders, is hidden, or belongs to a task of another project.
-        """
+        """Return a path, links resolved, that a document may write to."""
         with _in_words(what):
             found = path.resolve()
             self._check(found, project, must_be_owned=False)
@@ -64,15 +48,6 @@ class Transfers:
 
     def readable(self, text: str, project: str | None, what: str, inner: str | None = None) -> Path | None:
         """Return a path, links resolved, that a document may read; nothing else on this disk is for documents.
-
-        Args:
-            text: As the document has it; a relative one is below RESULTS_DIR.
-            project: Whose document it is.
-            what: The key that names it, for the message.
-            inner: What of it is read, if not all.
-
-        Returns:
-            The path; None if it may be read, and nothing is there.
 
         Raises:
             InputError: If it lies neither in a shared folder nor in a task's folder of the same project, whether
@@ -97,13 +72,7 @@ class Transfers:
         return max(around, key=lambda folder: len(folder.parts), default=None)
 
     def _check(self, path: Path, project: str | None, *, must_be_owned: bool) -> None:
-        """Refuse what lies outside of the folders, is hidden, or lies in the folder of another project's task.
-
-        Args:
-            path: Links resolved.
-            project: Whose document names it.
-            must_be_owned: Whether a task must own it; what is shared may lie beside tasks, too.
-        """
+        """Refuse what lies outside of the folders, is hidden, or lies in the folder of another project's task."""
         folder = self._within(path)
         names = () if folder is None else path.relative_to(folder).parts
         # A worker keeps the uploads of all projects in `.inputs`, and its own state in others.

@@ -49,15 +49,7 @@ class RecentLog(logging.Handler):
 
 
 class Verbs:
-    """Carries out verbs, one at a time, in a thread of its own.
-
-    Args:
-        state: Where outcomes are remembered.
-        outbox: Told of them.
-        describe: What the worker is and has.
-        recent: The newest lines of its log.
-        stop: Ends the worker; its jobs live on.
-    """
+    """Carries out verbs, one at a time, in a thread of its own."""
 
     def __init__(
         self,

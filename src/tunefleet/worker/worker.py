@@ -48,17 +48,7 @@ _LEAVE_S: Final = 3.0
 
 
 class Worker:
-    """Runs on one results folder, whose lock the caller holds.
-
-    Args:
-        worker_id: Who it is.
-        site: Collaborators; its outbox speaks for this worker and session.
-        link: Carries the exchanges.
-        probe: Describes the machine, at each registration anew.
-        slots: How many tasks of each class at a time.
-        drain: Take nothing new; end when all that is held is delivered. The server may ask for that too.
-        on_verb: Told what the server wants of the worker itself.
-    """
+    """Runs on one results folder, whose lock the caller holds."""
 
     def __init__(
         self,
@@ -128,11 +118,7 @@ class Worker:
             leaving.join(_LEAVE_S)
 
     def stop(self, *, suspend: bool = False) -> None:
-        """End `run`; may be called from a signal handler's thread, and again.
-
-        Args:
-            suspend: End the running jobs too; the next worker on this folder goes on from their checkpoints.
-        """
+        """End `run`; may be called from a signal handler's thread, and again."""
         self._suspend = self._suspend or suspend
         self.over.set()
         for attempt in self._held():

@@ -38,9 +38,6 @@ _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate mem
 def main(folder: Path) -> int:
     """Run the job of a folder.
 
-    Args:
-        folder: The job folder; its `job.json` names the program.
-
     Returns:
         The exit code: 0 if the program ended properly, 2 if something that the user named cannot be used, else 1.
 
@@ -84,12 +81,7 @@ def main(folder: Path) -> int:
 
 
 def kind_of(error: BaseException, folder: Path) -> ErrorKind:
-    """Say what kind of failure an exception is: decides whether a retry makes sense.
-
-    Args:
-        error: What the program raised.
-        folder: The job folder; libraries hide a full disk behind errors of their own.
-    """
+    """Say what kind of failure an exception is: decides whether a retry makes sense."""
     if isinstance(error, CommandFailedError):
         return error.kind
     if isinstance(error, DiskTooSmallError) or _is_about_disk(error):

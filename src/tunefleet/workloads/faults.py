@@ -19,13 +19,7 @@ class DivergedError(TunefleetError):
 
 
 class CommandFailedError(Exception):
-    """A process that the job has started has failed.
-
-    Args:
-        message: One sentence for the user.
-        kind: Which kind of failure it was; see `schemas.job_folder.JobStatus.error_kind`.
-        traceback: The last one of that process, if it said one.
-    """
+    """A process that the job has started has failed."""
 
     def __init__(self, message: str, kind: ErrorKind = "bug", traceback: str | None = None) -> None:
         super().__init__(message)
@@ -34,13 +28,7 @@ class CommandFailedError(Exception):
 
 
 class RequestError(InputError):
-    """A request cannot be answered; the others can.
-
-    Args:
-        message: As `InputError` has it.
-        key: Of the request.
-        hint: As `InputError` has it.
-    """
+    """A request cannot be answered; the others can."""
 
     code = "request_invalid"
 

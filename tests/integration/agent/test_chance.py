@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from tests.integration.agent.conftest import AgentProcess, request, write_rows
-from tunefleet.agent.app import create_app
+from tunefleet.agent.routes import create_app
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from tunefleet.agent.app import create_app
+from tunefleet.agent.routes import create_app
 from tunefleet.settings import AgentSettings
 
 PAGE = "https://lab.example"

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from tunefleet.api import auth, problem_details, request_bodies, v1_bodies
+from tunefleet.api import auth, problem_details, request_bodies
 from tunefleet.api.routers import campaigns, federations, tasks, workflows
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.scheduling import explain
@@ -54,7 +54,7 @@ def parsing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     for module, name in (
         (request_bodies, "parse"),
         (request_bodies, "text"),
-        (v1_bodies, "document"),
+        (tasks, "document"),
         (workflows, "_is_document"),
         (service, "parse_workflow"),
         (explain, "parse_workflow"),

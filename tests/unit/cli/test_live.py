@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from tunefleet.cli.console import _THEME
-from tunefleet.cli.tasks import chart, task_view, watch_loop
+from tunefleet.cli.tasks import metrics, task_view, watch_loop
 from tunefleet.schemas.api import EventView, MetricPoint, ProgressView, TaskDetail
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -149,12 +149,12 @@ def test_the_end_of_a_log_is_shown_if_it_says_more_than_the_error(log: str, show
 
 
 def test_a_curve_needs_two_finite_points() -> None:
-    assert chart.curve([(1, 2.0)], title="loss", width=60, height=10).plain == ""
-    assert chart.curve([(1, 2.0), (2, math.nan)], title="loss", width=60, height=10).plain == ""
-    shown = chart.curve([(1, 4.0), (2, 3.0), (3, 2.0)], title="loss", width=60, height=10).plain.splitlines()
+    assert metrics.curve([(1, 2.0)], title="loss", width=60, height=10).plain == ""
+    assert metrics.curve([(1, 2.0), (2, math.nan)], title="loss", width=60, height=10).plain == ""
+    shown = metrics.curve([(1, 4.0), (2, 3.0), (3, 2.0)], title="loss", width=60, height=10).plain.splitlines()
     assert (shown[0].strip(), len(shown)) == ("loss", 10)
     assert shown[-1].split() == ["1", "2", "3"]
-    assert chart.numbers({"loss": "NaN"}, "loss") is None
+    assert metrics.numbers({"loss": "NaN"}, "loss") is None
 
 
 def test_exit_codes_of_what_was_followed() -> None:

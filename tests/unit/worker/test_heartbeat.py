@@ -11,7 +11,8 @@ import pytest
 from tunefleet.errors import MachineError
 from tunefleet.schemas.worker_link import ExchangeReply, Load
 from tunefleet.settings import WorkerSettings
-from tunefleet.worker.machine import logfile, probe
+from tunefleet.worker import main
+from tunefleet.worker.machine import probe
 from tunefleet.worker.machine.heartbeat import Heartbeat
 from tunefleet.worker.outbox import Outbox
 
@@ -69,7 +70,7 @@ def test_a_worker_tells_its_process_and_the_way_to_its_server(tmp_path: Path) ->
 def test_the_log_rotates_in_the_workers_folder(tmp_path: Path) -> None:
     settings = WorkerSettings(log_max_bytes=2000, log_backup_count=2)
     logger = logging.getLogger("tunefleet.test")
-    with logfile.kept(settings, tmp_path):
+    with main.kept(settings, tmp_path):
         for number in range(100):
             logger.warning("Line %d of many, as long as a line is.", number)
     names = sorted(path.name for path in tmp_path.iterdir())
@@ -82,5 +83,5 @@ def test_the_log_rotates_in_the_workers_folder(tmp_path: Path) -> None:
 
 def test_a_log_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     wrong = WorkerSettings(log_file=tmp_path / "nowhere" / "w.log")
-    with pytest.raises(MachineError, match="LOG_FILE"), logfile.kept(wrong, tmp_path):
+    with pytest.raises(MachineError, match="LOG_FILE"), main.kept(wrong, tmp_path):
         raise AssertionError("it cannot be written")

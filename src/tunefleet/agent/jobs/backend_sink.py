@@ -23,8 +23,8 @@ _LINES: Final = 100
 _POINTS: Final = 1000
 _FAULTS: Final = 6
 """So often a backend may fail at a record, about a quarter of a minute, before the next one is tried."""
+# What was put aside, in the job folder.
 ASIDE: Final = "aside.jsonl"
-"""What was put aside, in the job folder."""
 
 
 _Numbered = tuple[int, Point]
@@ -44,13 +44,7 @@ class _Stuck(Exception):
 
 
 class BackendSink:
-    """A shipper's sink that speaks the backend protocol.
-
-    Args:
-        job: The job.
-        client: Speaks to the backend.
-        load: Utilisation of the job's GPU in percent.
-    """
+    """A shipper's sink that speaks the backend protocol."""
 
     def __init__(self, job: AgentJob, client: JobClient, load: Any) -> None:
         self._job = job
@@ -236,12 +230,7 @@ class BackendSink:
         skip(self._job, what, error)
 
     def send_aside(self) -> None:
-        """Send once more what was put aside; the job has ended. What the backend fails at still is given up.
-
-        Raises:
-            UnreachableError: If the backend is away.
-            AuthError: If the token is not good.
-        """
+        """Send once more what was put aside; the job has ended. What the backend fails at still is given up."""
         file = self._job.folder.root / ASIDE
         lines = file.read_bytes().splitlines() if file.exists() else []
         for index, line in enumerate(lines):

@@ -30,14 +30,7 @@ _SETTLED: Final = frozenset({"applied", "durable", "failed"})
 
 
 class Orders:
-    """Carries out commands. Safe to share between threads.
-
-    Args:
-        book: The jobs.
-        verb: Carries out a verb of the agent itself.
-        folder: Where commands are remembered.
-        on_outcome: Called when there is something to tell.
-    """
+    """Carries out commands. Safe to share between threads."""
 
     def __init__(self, book: JobBook, verb: Verb, folder: Path, on_outcome: Callable[[], None]) -> None:
         self._book = book
@@ -116,11 +109,7 @@ class Orders:
         return None
 
     def _steer(self, job: AgentJob, command: AgentCommand) -> None:
-        """Hand a command to the trainer, which takes each id once; one that waits or loads is asked again later.
-
-        Raises:
-            ConflictError: If the job takes none any more.
-        """
+        """Hand a command to the trainer, which takes each id once; one that waits or loads is asked again later."""
         if job.record.state not in (JobState.PENDING, JobState.RUNNING):
             raise ConflictError(f"Job {job.job_id} is not running: it is {job.record.state}.")
         if job.handle is None:

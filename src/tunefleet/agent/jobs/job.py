@@ -28,13 +28,7 @@ _ACTIVE: Final = frozenset({JobState.PENDING, JobState.RUNNING, JobState.PAUSED}
 
 
 class AgentJob:
-    """A job, alive or not.
-
-    Args:
-        folder: Its job folder.
-        record: What is remembered of it.
-        on_change: Called after each change of the record, from any thread.
-    """
+    """A job, alive or not."""
 
     def __init__(self, folder: JobFolder, record: AgentRecord, on_change: Callable[[AgentJob], None]) -> None:
         self.folder = folder
@@ -81,11 +75,7 @@ class AgentJob:
         return record
 
     def ask_pause(self) -> None:
-        """Ask for a checkpoint and the end of the process.
-
-        Raises:
-            InputError: If it does not run.
-        """
+        """Ask for a checkpoint and the end of the process."""
         with self._lock:
             if self._record.state is not JobState.RUNNING:
                 raise InputError(f"Job {self.job_id} is not running: it is {self._record.state}.")
@@ -93,11 +83,7 @@ class AgentJob:
                 self.note(wish="pause", wishes=self._record.wishes + 1)
 
     def ask_cancel(self) -> None:
-        """Ask for its end; what it has saved stays.
-
-        Raises:
-            InputError: If it has ended.
-        """
+        """Ask for its end; what it has saved stays."""
         with self._lock:
             if self._record.state not in _ACTIVE:
                 raise InputError(f"Job {self.job_id} is not running: it is {self._record.state}.")
@@ -107,14 +93,7 @@ class AgentJob:
                 self.note(state=JobState.CANCELLED, completed_at=time.time(), wish=None)
 
     def ask_resume(self, checkpoint: str | None = None) -> None:
-        """Put it back into the queue, at its old place.
-
-        Args:
-            checkpoint: Path or name of one of its checkpoints; the newest whole one by default.
-
-        Raises:
-            InputError: If it is not paused, or has no such checkpoint.
-        """
+        """Put it back into the queue, at its old place."""
         with self._lock:
             if self._record.state is not JobState.PAUSED:
                 raise InputError(f"Job {self.job_id} is not paused: it is {self._record.state}.")

@@ -24,11 +24,6 @@ _LOOK_S: Final = 0.1
 def prepare(site: Site, job: AgentJob, heed: Callable[[], None]) -> None:
     """Bring everything here.
 
-    Args:
-        site: Collaborators.
-        job: The job.
-        heed: Raises if the job is not wanted any more, or the agent goes.
-
     Raises:
         TunefleetError: If something cannot be had.
     """

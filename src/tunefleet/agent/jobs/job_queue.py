@@ -24,11 +24,7 @@ _LOOK_S: Final = 5.0
 
 
 class JobBook:
-    """The jobs of one `CHECKPOINTS_DIR`. Safe to share between threads.
-
-    Args:
-        site: Collaborators.
-    """
+    """The jobs of one `CHECKPOINTS_DIR`. Safe to share between threads."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -119,11 +115,7 @@ class JobBook:
         return job
 
     def drop(self, job_id: str) -> None:
-        """End a job that is another agent's by now; nothing more is told of it.
-
-        Raises:
-            NotFoundError: If it is not here.
-        """
+        """End a job that is another agent's by now; nothing more is told of it."""
         job = self.find(job_id)
         if job.record.muted is None:
             logger.info("job(%s) is not this agent's any more; it ends.", job_id)
@@ -138,11 +130,7 @@ class JobBook:
             reporter.join(10.0)
 
     def find(self, job_id: str) -> AgentJob:
-        """Return a job.
-
-        Raises:
-            NotFoundError: If there is none with that id.
-        """
+        """Return a job."""
         job = self._jobs.get(job_id)
         if job is None:
             raise NotFoundError(f"Job {job_id} not found")

@@ -54,13 +54,7 @@ class Cancelled(Exception):
 
 
 class JobRun:
-    """Runs one job; `run` is the body of its thread.
-
-    Args:
-        site: Collaborators.
-        job: The job.
-        stopping: Set when the agent goes.
-    """
+    """Runs one job; `run` is the body of its thread."""
 
     def __init__(self, site: Site, job: AgentJob, stopping: threading.Event) -> None:
         self._site = site
@@ -250,13 +244,7 @@ class JobRun:
 
 
 def placed(record: AgentRecord, asked_by: str | None, *, sends: bool) -> AgentRecord:
-    """Return the record of a job that was posted, with its place in a trace.
-
-    Args:
-        record: The job.
-        asked_by: The `traceparent` that it came with.
-        sends: Whether this agent sends spans: then a job that came without one heads a trace of its own.
-    """
+    """Return the record of a job that was posted, with its place in a trace."""
     parent = traceparent.read(asked_by)
     if parent is None and not sends:
         return record

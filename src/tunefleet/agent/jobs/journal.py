@@ -28,12 +28,12 @@ _NAMES: Final = {
 }
 _WORDS: Final = frozenset({"type", "phase"})
 """What is text in a record of progress; all else are numbers."""
+# What a line raises that no journal of ours writes: one that is no JSON, or a record that lacks what it is to say.
 _UNREADABLE: Final = (ValueError, KeyError, TypeError, OverflowError, AttributeError)
-"""What a line raises that no journal of ours writes: one that is no JSON, or a record that lacks what it is to say."""
+# What a training on pairs measures; the protocol has no names for it, so the journal's stay.
 _OF_PAIRS: Final = tuple(
     f"{prefix}rewards/{name}" for prefix in ("", "eval_") for name in ("chosen", "rejected", "accuracies", "margins")
 )
-"""What a training on pairs measures; the protocol has no names for it, so the journal's stay."""
 
 
 class Point(TrainingMetrics):
@@ -44,12 +44,7 @@ class Point(TrainingMetrics):
 
 @dataclass(slots=True)
 class JournalState:
-    """What the journal has said so far.
-
-    Args:
-        of_tokens: Whether the loss is the mean over tokens, whose exponential is a perplexity.
-        samples_per_second: Over the whole run, as its summary says.
-    """
+    """What the journal has said so far."""
 
     points: list[Point] = field(default_factory=list)
     checkpoints: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -86,12 +81,7 @@ class JournalState:
         return None
 
     def point_of(self, record: dict[str, Any], load: float | None = None) -> Point | None:
-        """Translate a metric record; None if it holds nothing that is reported.
-
-        Args:
-            record: Of the journal.
-            load: Utilisation of the job's GPU in percent, if it is known.
-        """
+        """Translate a metric record; None if it holds nothing that is reported."""
         values = record.get("values") or {}
         known = {theirs: number(values.get(ours)) for ours, theirs in _NAMES.items()}
         if all(value is None for name, value in known.items() if name != "samples_per_second"):
@@ -137,12 +127,7 @@ def _instant(at: float) -> str:
 
 
 class JournalReader:
-    """Follows the journal files of one job folder. Safe to share between threads.
-
-    Args:
-        folder: The job folder.
-        of_tokens: Whether the loss is the mean over tokens.
-    """
+    """Follows the journal files of one job folder. Safe to share between threads."""
 
     def __init__(self, folder: JobFolder, *, of_tokens: bool) -> None:
         self._folder = folder

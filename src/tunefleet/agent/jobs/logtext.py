@@ -17,11 +17,7 @@ _PIECE_BYTES: Final = 1 << 20
 
 
 class LogTimes:
-    """When the bytes of a growing log were written, to a second: `SIZE TIME` lines beside it. One process notes.
-
-    Args:
-        log: The log.
-    """
+    """When the bytes of a growing log were written, to a second: `SIZE TIME` lines beside it. One process notes."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -32,11 +28,7 @@ class LogTimes:
         self._read = 0
 
     def note(self, *, now: float) -> None:
-        """Note how large the log is by now, if that was not done within the last second.
-
-        Args:
-            now: In seconds since the epoch.
-        """
+        """Note how large the log is by now, if that was not done within the last second."""
         if now - self._noted_at < 1.0 or not self._log.exists():
             return
         self._noted_at = now
@@ -78,7 +70,6 @@ class Stamper:
 
     Args:
         at: When the first line was written, in seconds since the epoch, unless it says so itself.
-        times: Of the log that the lines are of.
     """
 
     def __init__(self, at: float, times: LogTimes) -> None:
@@ -86,12 +77,7 @@ class Stamper:
         self._times = times
 
     def line(self, raw: bytes, offset: int) -> str:
-        """Return one line, without its line break.
-
-        Args:
-            raw: As it stands in the log.
-            offset: Of its first byte there.
-        """
+        """Return one line, without its line break."""
         written = self._times.at(offset)
         if written is not None:
             self._now = datetime.fromtimestamp(written, UTC)
@@ -115,9 +101,6 @@ class LogPages:
     """Counts and reads the lines of a growing log; a look costs what has been added. Safe to share between threads.
 
     A log that was cut keeps the numbers of its lines: those that are dropped are passed over.
-
-    Args:
-        file: The log.
     """
 
     _EVERY: Final = 1000
@@ -151,12 +134,7 @@ class LogPages:
         return self._lines + self._dropped_lines
 
     def page(self, offset: int, limit: int) -> tuple[list[tuple[int, bytes]], int, int]:
-        """Return lines, each with where it begins, the number of the first one, and how many there are.
-
-        Args:
-            offset: Number of the first line; negative counts from the end.
-            limit: At most so many.
-        """
+        """Return lines, each with where it begins, the number of the first one, and how many there are."""
         total = self.total()
         first = max(0, total + offset) if offset < 0 else min(offset, total)
         # Of those that are in the file; a line behind the dropped ones has a greater number than its place.

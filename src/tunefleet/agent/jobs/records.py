@@ -25,28 +25,9 @@ class AgentRecord(Message):
     """One job of this agent.
 
     Args:
-        kind: The task kind that the request was translated to.
-        spec: The task's spec, JSON.
-        inputs: For each pointer into the spec, the local path that stands for it.
-        addresses: For each pointer, the address that is fetched before the start.
-        digests: For each pointer, the artifact that is fetched before the start, with the job token.
-        state: Where it stands; `pending` is also what waits for a free place.
-        wish: What was asked of it and is not done yet.
-        wishes: How many pauses were asked for, so that each has a command id of its own.
         order: Place in the queue: seconds since the epoch.
-        checkpoint: A checkpoint folder to start from, copied into the job folder first.
         from_step: The checkpoint to resume from; the newest whole one if None.
-        resume: Where it goes on, in our server's words; done once it is brought here.
-        backend: Who is told; nobody if None.
-        token: The job's token for the backend.
-        told: The last status that the backend has taken.
-        muted: Why the backend is not told any more.
         refused: What the backend will never take: call and status → how often.
-        polled: It was claimed from the backend.
-        delivers: The backend is our own server, and takes the files that the job leaves.
-        traceparent: The span of the job, or of the attempt that was claimed, if it belongs to a trace.
-        asked_by: The span of who posted it, if they told one.
-        watched: How long it ran, and why the agent itself ended the newest launch, if it did.
     """
 
     job_id: str

@@ -44,8 +44,8 @@ _BACKOFF_S: Final = (0.2, 5.0)
 _COMPLAIN_AT: Final = 6
 _ASIDE_S: Final = 180.0
 """Pause before a status that the backend fails at is told again while the job runs."""
+# After so long in vain it is looked again whether the backend is waited for still.
 _ROUND_S: Final = 600.0
-"""After so long in vain it is looked again whether the backend is waited for still."""
 _GIVEN_UP_S: Final = 7 * 24 * 3600.0
 _RESTING: Final = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.PAUSED})
 
@@ -63,14 +63,7 @@ class _FailsAtIt(stop_base):
 
 
 class Reporter:
-    """Reports one job in a thread of its own, until its end is told.
-
-    Args:
-        job: The job; its record names the backend and the token.
-        client: Speaks to the backend.
-        load: Utilisation of the job's GPU in percent.
-        before_end: Called once all is told but a completion: delivers what the job has left.
-    """
+    """Reports one job in a thread of its own, until its end is told."""
 
     def __init__(self, job: AgentJob, client: JobClient, *, load: Any = None, before_end: Any = None) -> None:
         self._job = job

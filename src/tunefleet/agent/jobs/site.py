@@ -15,10 +15,10 @@ from tunefleet.runtime import Supervisor
 from tunefleet.runtime.monitor.preemption import GpuSentry
 from tunefleet.settings import AgentSettings
 
+# From an address, and what ends it early, to the local file that it was fetched to.
 Fetch = Callable[[str, Stop], Path]
-"""From an address, and what ends it early, to the local file that it was fetched to."""
+# From a spec to the UUIDs of the GPUs that the job gets.
 Claim = Callable[[Mapping[str, Any]], tuple[str, ...]]
-"""From a spec to the UUIDs of the GPUs that the job gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +26,9 @@ class Site:
     """Collaborators and limits, shared by all jobs.
 
     Args:
-        settings: The agent's.
-        jobs: Starts and finds the processes.
-        registry: The kinds that can run.
-        fetch: Fetches what a dataset's address names.
-        gpus: Chooses a job's GPUs.
-        backend: Makes the client of a job from URL and token.
         env: Variables of every job, such as its share of the cores.
-        load: Utilisation of a GPU in percent by UUID, as it was seen last.
         sentry: Knows who else uses the GPUs; None if nobody is heeded.
         spans: Where the spans of traces go; None if nowhere.
-        name: The agent's, for what it tells.
     """
 
     settings: AgentSettings

@@ -13,17 +13,13 @@ from tunefleet.schemas.control import ControlCommand
 
 logger = logging.getLogger(__name__)
 
+# How long a job may take to end by itself.
 GRACE_S: Final = 30.0
-"""How long a job may take to end by itself."""
 _LOOK_S: Final = 0.5
 
 
 class Steering:
-    """Carries the wishes for one job to its process, each once.
-
-    Args:
-        job: The job.
-    """
+    """Carries the wishes for one job to its process, each once."""
 
     def __init__(self, job: AgentJob) -> None:
         self._job = job

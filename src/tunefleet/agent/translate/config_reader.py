@@ -10,11 +10,7 @@ from tunefleet.errors import Fault
 
 
 class Reading:
-    """Reads a config and writes a spec.
-
-    Args:
-        config: The document's config, as it came.
-    """
+    """Reads a config and writes a spec."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.spec: dict[str, Any] = {}
@@ -32,11 +28,7 @@ class Reading:
         return value
 
     def take(self, *paths: str) -> Any:
-        """Use a key that has several spellings; return its value, or None if it is not given.
-
-        Args:
-            paths: The spellings; two that are given and differ contradict each other.
-        """
+        """Use a key that has several spellings; return its value, or None if it is not given."""
         return self.taken(*paths)[0]
 
     def taken(self, *paths: str) -> tuple[Any, str]:
@@ -60,13 +52,7 @@ class Reading:
         return value
 
     def put(self, to: str, value: Any, origin: str | None = None) -> None:
-        """Write a value into the spec.
-
-        Args:
-            to: Where.
-            value: What.
-            origin: Which key it came from, for the message if the value cannot be used.
-        """
+        """Write a value into the spec."""
         *parents, name = to.split(".")
         block = self.spec
         for part in parents:
@@ -116,16 +102,7 @@ def _leaves(value: Any, path: str, used: set[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Defaults and limits of one agent.
-
-    Args:
-        save_steps: Steps between checkpoints, where the config does not say.
-        logging_steps: Steps between points, where the config does not say.
-        mixed_precision: Whether bf16 or fp16 may be used.
-        gpu: Whether there is a GPU.
-        bf16: Whether the GPU has bfloat16.
-        allow_code: Whether a model's own code may run.
-    """
+    """Defaults and limits of one agent."""
 
     save_steps: int = 500
     logging_steps: int = 10

@@ -8,8 +8,8 @@ from tunefleet.agent.translate import pairs
 from tunefleet.agent.translate.config_reader import Reading
 from tunefleet.agent.translate.methods import PAIRS
 
+# The document's split of a single set: 80 % are trained on, drawn by seed 42.
 HELD_OUT: Final = 0.2
-"""The document's split of a single set: 80 % are trained on, drawn by seed 42."""
 _FORMATS: Final[dict[str, dict[str, str]]] = {
     "chatml": {"messages_field": "messages"},
     "messages": {"messages_field": "messages"},
@@ -27,12 +27,7 @@ _COLUMNS: Final = ("prompt_column", "response_column", "messages_field", "separa
 
 
 def data(read: Reading, method: str) -> None:
-    """Translate the block.
-
-    Args:
-        read: The config and the spec.
-        method: What is trained; `cpt` learns whole texts.
-    """
+    """Translate the block."""
     read.move("data.max_samples", "data.max_samples")
     form = read.take("data.dataset_format", "data.format")
     if method in PAIRS:

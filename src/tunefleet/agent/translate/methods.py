@@ -6,8 +6,8 @@ from typing import Final
 
 from tunefleet.agent.translate.config_reader import Reading
 
+# Methods that learn from a better and a worse answer; their task kind is called as they are.
 PAIRS: Final = frozenset({"dpo", "orpo"})
-"""Methods that learn from a better and a worse answer; their task kind is called as they are."""
 _SUPERVISED: Final = frozenset({"sft", "cpt"})
 _WITH_JUDGE: Final = "needs a reward model, and a config has no place for one"
 _WITH_REWARDS: Final = "needs rewards or a reward model, and a config has no place for them"

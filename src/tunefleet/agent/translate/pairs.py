@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from tunefleet.agent.translate.config_reader import Reading
 
+# Names of the one layout of pairs: the columns `prompt`, `chosen` and `rejected`.
 FORMATS: Final = frozenset({"dpo", "orpo", "preference", "preferences", "pairs", "chosen_rejected"})
-"""Names of the one layout of pairs: the columns `prompt`, `chosen` and `rejected`."""
 OF_DPO: Final = ("training.loss_type", "training.label_smoothing", "training.precompute_ref_log_probs")
 OF_PAIRS: Final = ("training.beta", "training.max_prompt_length")
 _COLUMNS: Final = ("prompt", "chosen", "rejected")
@@ -34,14 +34,7 @@ def training(read: Reading, method: str) -> None:
 
 
 def columns(read: Reading, method: str, form: Any, file_formats: frozenset[str]) -> None:
-    """Translate the columns.
-
-    Args:
-        read: The config and the spec.
-        method: `dpo` or `orpo`.
-        form: `data.dataset_format`.
-        file_formats: What it may be, too: kinds of files, which say nothing of columns.
-    """
+    """Translate the columns."""
     for name in _COLUMNS:
         read.move(f"data.{name}_column", f"data.{name}_column", f"data.{name}_field")
     read.move("data.separator", "data.separator")

@@ -19,21 +19,14 @@ from tunefleet.spec.value_preview import nearest
 
 __all__ = ["Defaults", "Translation", "translate"]
 
+# Names of the way in which this agent trains by itself.
 _OURS: Final = frozenset({OURS, "transformers", "huggingface", "hf", "trl", "pytorch"})
-"""Names of the way in which this agent trains by itself."""
 _STRATEGIES: Final = frozenset({"fsdp", "deepspeed"})
 
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """What a config means.
-
-    Args:
-        kind: The task kind.
-        spec: The task's spec, JSON, validated; its `data` has the source that was given.
-        warnings: One sentence for each key that had no effect or was used otherwise.
-        checkpoint: A checkpoint folder that the config wants to start from.
-    """
+    """What a config means."""
 
     kind: str
     spec: dict[str, Any]
@@ -52,9 +45,7 @@ def translate(
     """Translate a config.
 
     Args:
-        config: The document's config.
         source: The `data` keys that name the rows, such as `{"path": "rows.jsonl"}`.
-        defaults: What settings and machine add.
         model: What to put in place of the model's name, such as a folder of `MODELS_DIR`.
         splits: The splits that the dataset has, if that is known; the second one is held out.
 

@@ -47,15 +47,7 @@ _WITHOUT_EFFECT: Final = (
 
 
 def training(read: Reading, defaults: Defaults, *, method: str, lora: bool, quantized: bool) -> None:
-    """Translate the block.
-
-    Args:
-        read: The config and the spec.
-        defaults: What the agent's settings say.
-        method: What is trained.
-        lora: Whether an adapter is trained.
-        quantized: Whether the base model is.
-    """
+    """Translate the block."""
     for name, spellings in _STRAIGHT:
         read.move(f"training.{name}", *spellings)
     if method in PAIRS:

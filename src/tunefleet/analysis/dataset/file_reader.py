@@ -47,7 +47,6 @@ class Found:
 
     Args:
         line: Where it begins; of an array its number.
-        values: Column → value.
         fault: What is wrong with it.
     """
 

@@ -18,10 +18,10 @@ from tunefleet.analysis.dataset.shapes import Recognized, recognize
 from tunefleet.errors import DataError
 from tunefleet.schemas.datasets import DatasetLook, DatasetUse, Lengths, RowFault, RowPiece, RowShown
 
+# So much of a file is looked at; a worker reads all of it.
 MOST_BYTES: Final = 64 << 20
-"""So much of a file is looked at; a worker reads all of it."""
+# So long a file is looked at: it is done in Python, beside everything else that the server does.
 MOST_SECONDS: Final = 10.0
-"""So long a file is looked at: it is done in Python, beside everything else that the server does."""
 FAULTS_SHOWN: Final = 20
 COLUMNS_SHOWN: Final = 200
 PIECES_SHOWN: Final = 200

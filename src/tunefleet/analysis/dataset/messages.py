@@ -15,6 +15,7 @@ from tunefleet.analysis.dataset.notes import Notes, is_empty
 
 Message = dict[str, Any]
 
+# Other names of the four roles. Any other role is left to the chat template, which knows it or refuses it.
 ROLES: Final = {
     "human": "user",
     "gpt": "assistant",
@@ -31,9 +32,8 @@ ROLES: Final = {
     "function_response": "tool",
     "tool_response": "tool",
 }
-"""Other names of the four roles. Any other role is left to the chat template, which knows it or refuses it."""
+# Roles whose message is a tool call of the assistant, as JSON text.
 CALLS: Final = frozenset({"function_call", "tool_call"})
-"""Roles whose message is a tool call of the assistant, as JSON text."""
 _TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text"})
 _WEIGHTS: Final = ("weight", "train", "training", "trainable", "loss")
 _READ: Final = frozenset({

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+# Columns that are listed by name.
 _MOST: Final = 20
-"""Columns that are listed by name."""
+# Characters of a column's name that are shown.
 _LONGEST: Final = 100
-"""Characters of a column's name that are shown."""
 
 
 class Notes:

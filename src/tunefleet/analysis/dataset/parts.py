@@ -34,7 +34,6 @@ class Parts:
         before: The messages before the answer; none of a plain text.
         answer: The answer, or the better one; of a chat its last answer, with the messages behind it if there are any.
         worse: The worse answer, of a preference.
-        text: A plain text.
         chat: Whether the row was a chat, whose messages are kept as such.
         tools: Schemas of the tools that a chat may call.
         good: Whether the answer is good, of an answer that was judged.

@@ -30,12 +30,12 @@ Kind = Literal[
     "alpaca", "sharegpt", "messages", "chatml", "prompt_response", "preference", "hh", "judged", "prompt", "text"
 ]
 
+# What a supervised run trains on.
 SUPERVISED: Final[frozenset[Kind]] = frozenset({"alpaca", "sharegpt", "messages", "chatml", "prompt_response", "text"})
-"""What a supervised run trains on."""
+# What a run on pairs of answers trains on.
 PREFERENCES: Final[frozenset[Kind]] = frozenset({"preference", "hh"})
-"""What a run on pairs of answers trains on."""
+# What a run on answers that are good or bad trains on; a pair counts as one of each.
 JUDGED: Final[frozenset[Kind]] = PREFERENCES | {"judged"}
-"""What a run on answers that are good or bad trains on; a pair counts as one of each."""
 
 _CHATS: Final = ("messages", "conversations", "conversation")
 _PROMPTS: Final = ("prompt", "question", "query", "instruction", "input")
@@ -51,7 +51,6 @@ class Recognized:
     """A shape, and the columns that hold it.
 
     Args:
-        kind: Which.
         names: What a column holds → its name.
         base: Of answers that were judged: the shape without the label.
         by_row: Whether columns that only some rows have (a second part of the prompt, another column with it) are
@@ -77,7 +76,6 @@ class Recognized:
         """Return the parts of a row.
 
         Args:
-            values: The row.
             separator: Between the instruction and the input of Alpaca rows.
             notes: Gets what the row has and nothing reads.
             number: Of the row, from 1, for the notes.
@@ -195,7 +193,6 @@ def named(names: Mapping[str, str], first: Mapping[str, Any], origin: str) -> Re
 
     Args:
         names: `text`, or `messages`, or `prompt` with `response` → the column.
-        first: The first row.
         origin: What errors call the dataset.
 
     Raises:
@@ -211,7 +208,6 @@ def named_pair(columns: tuple[str, str, str], first: Mapping[str, Any], origin: 
 
     Args:
         columns: Of prompt, better and worse answer, as the spec has them.
-        first: The first row.
         origin: What errors call the dataset.
 
     Raises:
@@ -234,7 +230,6 @@ def named_judged(columns: tuple[str, str, str], first: Mapping[str, Any], origin
 
     Args:
         columns: Of prompt, answer and label, as the spec has them.
-        first: The first row.
         origin: What errors call the dataset.
 
     Raises:
@@ -282,7 +277,6 @@ def judged(base: Recognized, label: str) -> Recognized:
 
     Args:
         base: The shape without it.
-        label: Its column.
     """
     return Recognized("judged", {**base.names, "label": label}, base.kind, base.by_row)
 

@@ -48,7 +48,6 @@ class Row:
     """A metric of all tasks.
 
     Args:
-        metric: Its name.
         higher_is_better: Whether more is better.
         comparable: Whether all that have it have measured the same.
         values: Of each task, as its result has it; None if it has not measured it.

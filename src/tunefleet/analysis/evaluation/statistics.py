@@ -15,11 +15,11 @@ from itertools import repeat
 from statistics import NormalDist
 from typing import Any, Final
 
+# Below this a bootstrap's interval is too narrow: of 5 rows it has the true value 84 times out of 100, not 95 (the
+# t interval of the jackknife: 93 times).
 FEW_ROWS: Final = 100
-"""Below this a bootstrap's interval is too narrow: of 5 rows it has the true value 84 times out of 100, not 95 (the
-t interval of the jackknife: 93 times)."""
+# With more rows the bootstrap would take long, and the normal approximation says the same.
 MAX_DRAWN_ROWS: Final = 1_000
-"""With more rows the bootstrap would take long, and the normal approximation says the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,9 @@ class Metric:
     """A measured number; the fields are the keys of the result.
 
     Args:
-        value: The number.
         low: Lower end of its interval; None if nothing can be said.
         high: Upper end.
         n: How many items it was measured on.
-        unit: What it counts.
         higher_is_better: Whether more is better.
         method: How the interval was made.
         confidence: How often such intervals hold the true value.
@@ -99,7 +97,6 @@ def of_error(value: float, error: float | None, wanted: Wanted, *, share: bool) 
     """Return the interval that a standard error gives.
 
     Args:
-        value: The number.
         error: Its standard error, if there is one.
         wanted: How sure.
         share: Whether the number is a share, which lies between 0 and 1.
@@ -115,7 +112,6 @@ def exponent(interval: Interval, of: str) -> Interval:
     """Return the interval of a number that is the exponent of another.
 
     Args:
-        interval: That of the other.
         of: What the other is, in words.
     """
     low, high = (None if end is None else exp(end) for end in (interval.low, interval.high))

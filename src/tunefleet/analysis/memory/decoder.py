@@ -57,7 +57,6 @@ def shape_of(config: Mapping[str, Any], adapter: LoraSpec | None) -> Shape:
     """Count the weights of a model.
 
     Args:
-        config: Its `config.json`.
         adapter: What is trained on it; null if all weights are.
 
     Raises:

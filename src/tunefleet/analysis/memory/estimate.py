@@ -21,7 +21,6 @@ class Shape:
         linear_weights: Those that quantisation compresses.
         trained: Parameters that are trained.
         layers: Blocks of the model.
-        hidden: Width.
         intermediate: Width inside a block.
         vocabulary: Tokens that the model knows.
     """
@@ -112,7 +111,6 @@ def estimate(
     """Say what a training takes.
 
     Args:
-        shape: Of the model.
         spec: Batch, optimizer, quantisation.
         compute: The type of the arithmetic, such as `bfloat16`.
         length: Tokens of the longest sequence.

@@ -35,20 +35,15 @@ ROUTINE: Final = frozenset(
     }
 )
 """Method and route of what is not in the log: it changes nothing that a person would ask about."""
+# Where nobody is known yet: logins, and machines that join. All tries are in the log.
 _NAMELESS: Final = frozenset({"POST /api/v1/session", "POST /login", "POST /api/v1/join"})
-"""Where nobody is known yet: logins, and machines that join. All tries are in the log."""
 _MAX_TARGET: Final = 500
 _MAX_PATH: Final = 200
 _FAILED: Final = 500
 
 
 class Audit:
-    """Write the audit log.
-
-    Args:
-        app: The app behind.
-        core: Whose log.
-    """
+    """Write the audit log."""
 
     def __init__(self, app: ASGIApp, core: Core) -> None:
         self._app = app

@@ -46,12 +46,7 @@ def needs_leader(path: str) -> bool:
 
 
 class Forward:
-    """Hands on what only the leader can answer.
-
-    Args:
-        app: The app behind.
-        core: The server.
-    """
+    """Hands on what only the leader can answer."""
 
     def __init__(self, app: ASGIApp, *, core: Core) -> None:
         self._app = app

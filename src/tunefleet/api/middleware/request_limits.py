@@ -20,12 +20,12 @@ from tunefleet.api import problem_details
 
 access_log = logging.getLogger("tunefleet.server.access")
 
+# Bodies that no handler has in memory; gradients are thrown away, to be told where they belong now.
 _UPLOADS: Final = re.compile(
     r"^(PUT /api/v1/(federations/[^/]+/)?blobs/[^/]+|PUT /api/v1/federations/[^/]+/updates"
     r"|POST /api/v1/results/[^/]+/files|POST /api/training/gradients"
     r"|POST /api/training/adapters/[^/]+/[^/]+/(?!aggregate$)[^/]+)$"
 )
-"""Bodies that no handler has in memory; gradients are thrown away, to be told where they belong now."""
 _ROUTINE_PATH: Final = re.compile(
     r"^/api/v1/(healthz|link/exchange|(federations/[^/]+/)?blobs/.+|tasks/[^/]+/(journal|log|metrics|chat/turns.*))$"
 )
@@ -34,6 +34,7 @@ _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _HSTS: Final = "max-age=31536000"
 _CLIENT_ERROR: Final = 400
 
+# Set unless a handler has set its own.
 SECURITY_HEADERS: Final[dict[str, str]] = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -42,15 +43,10 @@ SECURITY_HEADERS: Final[dict[str, str]] = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
 }
-"""Set unless a handler has set its own."""
 
 
 class BodyRefused(Exception):
-    """Unwinds a handler whose request went over a limit; never leaves this module.
-
-    Args:
-        answer: What is sent instead of what the handler makes of it.
-    """
+    """Unwinds a handler whose request went over a limit; never leaves this module."""
 
     def __init__(self, answer: ASGIApp) -> None:
         super().__init__()
@@ -62,11 +58,6 @@ class BodyLimit:
 
     A body with a `Content-Length` is refused before the app sees it; a chunked one is counted as it arrives. Who sends
     half a body and no more would hold memory and the right to write an upload for as long as it likes.
-
-    Args:
-        app: The app behind.
-        max_body_bytes: Limit for documents and batches.
-        max_upload_bytes: Limit for the streamed body of a file upload.
     """
 
     def __init__(self, app: ASGIApp, *, max_body_bytes: int, max_upload_bytes: int) -> None:

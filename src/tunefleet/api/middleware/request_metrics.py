@@ -22,13 +22,7 @@ UNMATCHED: Final = "unmatched"
 
 
 class Measured:
-    """Put around the whole app.
-
-    Args:
-        app: The app behind.
-        meters: What is counted; null counts nothing.
-        clock: For durations.
-    """
+    """Put around the whole app."""
 
     def __init__(self, app: ASGIApp, meters: Meters | None, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._app = app

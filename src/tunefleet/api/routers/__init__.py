@@ -13,10 +13,5 @@ API_PREFIX: Final = "/api/v1"
 
 
 def api_router(*, prefix: str = "", tags: Sequence[str] = ()) -> APIRouter:
-    """Return a router of the API; its routes have their whole path, and refuse query parameters that they do not have.
-
-    Args:
-        prefix: Of its routes, below `API_PREFIX`.
-        tags: Of its routes.
-    """
+    """Return a router of the API; its routes have their whole path, and refuse unknown query parameters."""
     return APIRouter(prefix=API_PREFIX + prefix, tags=[*tags], dependencies=[Depends(refuse_unknown)])

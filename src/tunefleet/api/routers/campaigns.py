@@ -42,8 +42,8 @@ Cycle = Annotated[int | None, Query(ge=0, lt=2**31, description="Only of this cy
 _LOOK_S: Final = 10.0
 
 
+# What a file calls a campaign.
 CampaignName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-"""What a file calls a campaign."""
 
 
 class CampaignApply(Body):

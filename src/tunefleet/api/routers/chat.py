@@ -34,8 +34,8 @@ from tunefleet.schemas.chat import (
 
 router = api_router(prefix="/tasks/{task_id}", tags=["chat"])
 
+# The client has closed the connection; nobody reads this, but the access log has it.
 _NOBODY: Final = 499
-"""The client has closed the connection; nobody reads this, but the access log has it."""
 
 _WHOLE: Final[dict[str, Any]] = {"application/json": {"schema": {"type": "object", "additionalProperties": True}}}
 _EITHER: Final[dict[int | str, dict[str, Any]]] = {

@@ -44,9 +44,6 @@ def install(app: FastAPI) -> None:
 
     What FastAPI does around a handler (dependencies, exit stacks) takes as long as the exchange itself, and memory
     while it is held; a fleet of a thousand asks a hundred of them each second when nothing happens at all.
-
-    Args:
-        app: The app; its routes are added after this.
     """
 
     async def serve(request: Request) -> Response:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Literal
 
 from fastapi import Header, Query, Request, Response
 from pydantic import Field
 
-from tunefleet.api import problem_details, request_bodies, v1_bodies
+from tunefleet.api import problem_details, request_bodies
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import Cursor, Limit, one_of
 from tunefleet.api.routers import api_router
@@ -83,8 +84,8 @@ async def submit_tasks(
     """Submit a document as v1's clients do; `POST /api/v1/workflows` is the same with more to say."""
     try:
         content_type = request.headers.get("content-type")
-        document = await request_bodies.parsed(v1_bodies.document, await request.body(), content_type)
-        made = await workflows.submit(core, who, SubmitRequest(document=document), idempotency_key=idempotency_key)
+        text = await request_bodies.parsed(document, await request.body(), content_type)
+        made = await workflows.submit(core, who, SubmitRequest(document=text), idempotency_key=idempotency_key)
     except (SpecError, InputError, NotFoundError) as error:
         # v1's word for whatever is wrong with a document.
         return problem_details.from_error(error, status=400)
@@ -127,3 +128,30 @@ async def clone(core: CoreDep, who: Member, task_id: str, changes: CloneRequest)
     """Submit a task again with some fields changed."""
     made = await tasks.clone(core, who, task_id, changes.overrides)
     return await tasks.get(core, who, made.tasks[0].id)
+
+
+_JSON = "application/json"
+
+
+def document(body: bytes, content_type: str | None) -> str:
+    """Return the YAML text of a request."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"The body is not UTF-8: byte {error.start} cannot be read.") from None
+    if (content_type or "").partition(";")[0].strip().lower() == _JSON:
+        text = _unwrapped(text)
+    if not text.strip():
+        raise InputError("The body is empty.", hint="Send the document as YAML.")
+    return text
+
+
+def _unwrapped(text: str) -> str:
+    try:
+        found = json.loads(text) if text.strip() else ""
+    except ValueError as error:
+        raise InputError(f"The body is not JSON: {error}.", hint='Send {"yaml": "…"}, or YAML as it is.') from None
+    inner = found.get("yaml") if isinstance(found, dict) else found
+    if not isinstance(inner, str):
+        raise InputError("The body has no document.", hint='Send {"yaml": "…"}, a JSON string, or YAML as it is.')
+    return inner

@@ -28,14 +28,6 @@ class Merging:
 
     Args:
         job: RunPod's id of the job that may run; null if none does.
-        begun_at: When that was sent, in Unix time.
-        failures: How many jobs have failed.
-        why: How the last one did.
-        lora: What is merged.
-        base: Into what.
-        sending: Whether a job may have been sent whose id is not known.
-        lost: Whether RunPod has forgotten the job: it may have come to its end.
-        retried: How often a person had let the cycle try again when this was written.
         revision: Commit of the adapter; null for its newest.
     """
 
@@ -51,14 +43,7 @@ class Merging:
     revision: str | None = None
 
     def of(self, lora: str, base: str, retried: int, revision: str | None = None) -> Merging:
-        """Return where a merge stands that may be another, or that a person has let try again since.
-
-        Args:
-            lora: What is merged now.
-            base: Into what.
-            retried: How often a person has let the cycle try again.
-            revision: Commit of what is merged.
-        """
+        """Return where a merge stands that may be another, or that a person has let try again since."""
         anew = Merging(lora=lora, base=base, retried=retried, revision=revision)
         if (self.lora, self.base, self.revision) != (lora, base, revision):
             return anew
@@ -71,13 +56,7 @@ class Merging:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A job goes on.
-
-    Args:
-        job: RunPod's id.
-        status: In RunPod's words.
-        again_s: In how many seconds to look again.
-    """
+    """A job goes on."""
 
     job: str
     status: str
@@ -89,8 +68,6 @@ class Merged:
     """A job has ended well.
 
     Args:
-        job: RunPod's id.
-        repo: What it has made.
         verified: Whether a forward pass has proved it; null if the job does not say.
     """
 
@@ -99,8 +76,8 @@ class Merged:
     verified: bool | None = None
 
 
+# Stores where a merge stands, before anything is done that depends on it.
 Keep = Callable[[Merging], Awaitable[None]]
-"""Stores where a merge stands, before anything is done that depends on it."""
 
 
 class Purse(Protocol):
@@ -114,16 +91,7 @@ class Purse(Protocol):
 
 
 class RunPod:
-    """One endpoint.
-
-    Args:
-        settings: With the key, the endpoint and the hub's token.
-        now: The time, in Unix time.
-        patience: For looks.
-
-    Raises:
-        CycleFailed: If something is not set.
-    """
+    """One endpoint."""
 
     def __init__(
         self, settings: CampaignSettings, *, now: Callable[[], float] = time.time, patience: Patience | None = None
@@ -149,14 +117,6 @@ class RunPod:
         self, known: Merging, keep: Keep, purse: Purse, *, private: bool = True, code: bool = False, anew: bool = False
     ) -> Waiting | Merged:
         """Send a job unless one runs, and say where it stands.
-
-        Args:
-            known: What was kept last, `Merging.of` what is merged: a job is sent once, until it has failed.
-            keep: Keeps what is known now.
-            purse: Pays.
-            private: Whether the result is private.
-            code: Whether code that comes with the base is run.
-            anew: Whether it is merged once more where that merge is on the hub already.
 
         Raises:
             BudgetError: If there is no room for a job in what may be spent.

@@ -39,15 +39,8 @@ def request(  # noqa: PLR0913 -- the fields of a job
     """Return the body of a job.
 
     Args:
-        lora: The adapter's repository.
-        base: The base's.
         token: Reads both, and writes the result; null if the endpoint has one.
-        username: Account of the result.
-        seconds: How long the job may take.
-        private: Whether the result is private.
-        code: Whether code that comes with the base is run.
         revision: Commit of the adapter's repository; null for its newest.
-        anew: Whether it is merged once more where that merge is there already.
     """
     # A random name ("anonimize", as the document spells it) could not be found again after a kill.
     said: dict[str, Any] = {"lora_model_id": lora, "base_model_id": base, "anonimize": False, "hf_username": username}
@@ -81,10 +74,6 @@ def took_s(said: Mapping[str, Any]) -> float | None:
 def merged(output: Any, secrets: Sequence[str] = ()) -> str:
     """Return the repository that a completed job has made.
 
-    Args:
-        output: Of the job.
-        secrets: Keys that are not to be told.
-
     Raises:
         StepFailed: If it says that it has failed, or says nothing.
     """
@@ -98,13 +87,7 @@ def merged(output: Any, secrets: Sequence[str] = ()) -> str:
 
 
 def failure(said: str, *, timed_out: bool = False, secrets: Sequence[str] = ()) -> StepFailed:
-    """Return the error for a job that failed.
-
-    Args:
-        said: What it said.
-        timed_out: Whether RunPod has ended it for its time.
-        secrets: Keys that are not to be told: another image than ours may quote the token that it was given.
-    """
+    """Return the error for a job that failed."""
     for secret in filter(None, secrets):
         said = said.replace(secret, "***")
     text = scrub(printable(said, keep="\n")).strip().rstrip(".")[:_MOST_SAID] or "no reason was given"

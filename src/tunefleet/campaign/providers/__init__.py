@@ -19,12 +19,7 @@ _OURS: Final = {
 
 
 def chosen(spec: CampaignSpec, settings: CampaignSettings) -> tuple[str, str]:
-    """Return which provider a campaign has, and why.
-
-    Args:
-        spec: Of the campaign.
-        settings: With the key of Gradients, if there is one.
-    """
+    """Return which provider a campaign has, and why."""
     if spec.provider is not None:
         return spec.provider, "the campaign says so"
     if settings.gradients_key is not None:
@@ -40,11 +35,7 @@ def names() -> list[str]:
 def find(name: str) -> MakeProvider:
     """Return what makes a provider; an installed one takes the place of ours of the same name.
 
-    Args:
-        name: As a campaign says it.
-
     Raises:
-        InputError: If there is none of that name.
         MachineError: If it cannot be loaded.
     """
     points: list[EntryPoint] = list(entry_points(group=GROUP, name=name))

@@ -25,27 +25,20 @@ from tunefleet.spec.documents.campaign_document import GRADIENTS
 
 log = logging.getLogger(__name__)
 
+# Each is measured on our fleet, which takes its time.
 MOST_CANDIDATES: Final = 8
-"""Each is measured on our fleet, which takes its time."""
 _PAGE: Final = 100
 _MOST_PAGES: Final = 100
 _NAME: Final = "Gradients"
 _unplaced: Final[set[str]] = set()
 """Keys of orders that were surely refused when they were placed last by this process: nothing was made of them. It is
 forgotten before the order is placed again, and by a restart, after which Gradients is asked."""
+# Statuses that were said to be unknown.
 _strange: Final[set[str]] = set()
-"""Statuses that were said to be unknown."""
 
 
 class GradientsProvider:
-    """Trains at Gradients; a ticket is a task's id there.
-
-    Args:
-        service: With the key.
-        client: Of our own server: earlier orders of its owner's tell whose account it is.
-        account: That account, where it is known.
-        settle_s: For how long a request may be on its way after its sender has died.
-    """
+    """Trains at Gradients; a ticket is a task's id there."""
 
     name = GRADIENTS
     paid = True

@@ -159,10 +159,6 @@ def read(kind: type[T], body: Any) -> T:
 def request_of(order: Order, repo: str) -> tuple[str, dict[str, Any]]:
     """Return where an order goes, and what it says.
 
-    Args:
-        order: With links to its rows.
-        repo: The model, as the hub calls it.
-
     Raises:
         CycleFailed: If it has no link to its rows.
     """

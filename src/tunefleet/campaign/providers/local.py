@@ -16,21 +16,17 @@ from tunefleet.schemas.api import SubmitRequest, TaskDetail
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.documents.campaign_document import LOCAL
 
+# Our own server may be asked often.
 LOOK_S: Final = 1.0
-"""Our own server may be asked often."""
 _HOUR_S: Final = 3600.0
 _NEWEST: Final = 10
 """Among how many trainings of its name an order is looked for."""
+# The server's clock is ours, and rounds.
 _SKEW_S: Final = 1.0
-"""The server's clock is ours, and rounds."""
 
 
 class LocalProvider:
-    """Trains by tasks of our server; a ticket is a task's id.
-
-    Args:
-        client: With the rights of the campaign's owner.
-    """
+    """Trains by tasks of our server; a ticket is a task's id."""
 
     name = LOCAL
     paid = False

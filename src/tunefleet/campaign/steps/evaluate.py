@@ -15,8 +15,8 @@ from tunefleet.lifecycle.cycle import StepName
 from tunefleet.spec.documents.campaign_document import CampaignSpec
 from tunefleet.spec.tasks.evaluate_task import ITEMS_FOLDER
 
+# After so many further tries what a machine had no room or time for is taken for the candidate's own fault.
 _TRIES: Final = 2
-"""After so many further tries what a machine had no room or time for is taken for the candidate's own fault."""
 
 
 class EvaluateStep(Repeatable):
@@ -93,13 +93,7 @@ def _check_some(measured: list[dict[str, Any] | None], left_out: list[str]) -> N
 
 
 def of_candidate(spec: CampaignSpec, base: Base, candidate: Candidate) -> tuple[dict[str, Any], Base]:
-    """Return the blocks that say which model a candidate is, and the base that they stand on.
-
-    Args:
-        spec: Of the campaign.
-        base: What the order began with.
-        candidate: What the provider has made.
-    """
+    """Return the blocks that say which model a candidate is, and the base that they stand on."""
     if candidate.form == "model":
         if candidate.on_fleet:
             return _of_model(spec, Base(repo=spec.model_repo, task_id=candidate.ref, foreign=base.foreign))

@@ -16,8 +16,8 @@ from tunefleet.errors import NotFoundError
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.spec.tasks.evaluate_task import ITEMS_FOLDER
 
+# Of a candidate that is the very model it is held against.
 _SAME: Final = Difference(0.0, 0.0, 0.0, "the same evaluation", None, "none")
-"""Of a candidate that is the very model it is held against."""
 
 
 class GateStep(Repeatable):

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Final
 
-from tunefleet.campaign.budget import cost_of_merge
 from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, Outcome, Repeatable, StepContext
 from tunefleet.campaign.hub_models import HUB, repo_of
 from tunefleet.campaign.merging.runpod import Merging, RunPod, Waiting
 from tunefleet.campaign.merging.runpod_wire import QUEUED
+from tunefleet.campaign.order_cancellation import cost_of_merge
 from tunefleet.campaign.steps.evaluate import of_candidate
 from tunefleet.campaign.steps.submit import chosen_base
 from tunefleet.campaign.task_client import Desk, document, inputs_of, runs_code
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.orchestrator.campaigns.step_progress import Activity
 
+# What is written; the sum is made in float32.
 _DTYPE: Final = "bfloat16"
-"""What is written; the sum is made in float32."""
 
 
 class MergeStep(Repeatable):

@@ -12,8 +12,8 @@ from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.campaigns.cycle_state import NewVersion
 from tunefleet.settings import TrackingSettings, load
 
+# What of a merge says where its model is.
 _WHERE: Final = ("task_id", "artifact_id", "digest", "url", "revision")
-"""What of a merge says where its model is."""
 
 
 class RecordStep(Repeatable):

@@ -48,12 +48,7 @@ def interval_of(spec: CampaignSpec, settings: CampaignSettings) -> RunIntervalsS
 
 
 def draw_s(interval: RunIntervalsSpec, key: str) -> float:
-    """Return how many seconds to sleep: a draw of days and a draw of hours, added.
-
-    Args:
-        interval: Least and most of both.
-        key: Of the cycle; drawn again for the same one, it is the same.
-    """
+    """Return how many seconds to sleep: a draw of days and a draw of hours, added."""
     drawn = random.Random(f"interval:{key}")
     days = drawn.uniform(interval.min_days, interval.max_days)
     hours = drawn.uniform(interval.min_hours, interval.max_hours)

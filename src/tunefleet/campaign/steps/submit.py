@@ -6,9 +6,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from tunefleet.campaign import base_model_check, object_store, terms
-from tunefleet.campaign.budget import cost_of_task
 from tunefleet.campaign.contract import Base, Later, Material, Order, Outcome, StepContext
-from tunefleet.campaign.order_cancellation import cancel_earlier
+from tunefleet.campaign.order_cancellation import cancel_earlier, cost_of_task
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.orchestrator.campaigns.cycle_state import ModelVersion
 
@@ -58,12 +57,7 @@ class SubmitStep:
 
 
 def base_of(context: StepContext, promoted: ModelVersion | None) -> Base:
-    """Return the model that a cycle begins with.
-
-    Args:
-        context: Of a step behind `data`.
-        promoted: The promoted model, if there is one.
-    """
+    """Return the model that a cycle begins with."""
     if promoted is None:
         return original(context)
     where = promoted.location

@@ -7,14 +7,14 @@ from dataclasses import asdict
 from typing import Final
 
 from tunefleet.campaign import object_store, publish_targets
-from tunefleet.campaign.budget import cost_of_time
 from tunefleet.campaign.contract import Later, NeedsYou, OrderFailed, Outcome, Repeatable, StepContext
 from tunefleet.campaign.hub_models import told_apart
+from tunefleet.campaign.order_cancellation import cost_of_time
 from tunefleet.errors import UnreachableError
 from tunefleet.lifecycle.cycle import StepName
 
+# A task may wait for its turn, and for its evaluation, beside the hours that it was ordered for.
 _PATIENCE_S: Final = 86_400.0
-"""A task may wait for its turn, and for its evaluation, beside the hours that it was ordered for."""
 
 
 class WaitStep(Repeatable):

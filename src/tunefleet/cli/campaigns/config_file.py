@@ -23,11 +23,6 @@ Config = Annotated[
 def read(config: Path, names: list[str] | None = None, *, here: bool = False) -> dict[str, Any]:
     """Return the campaigns of a file by name.
 
-    Args:
-        config: The file.
-        names: Only these; all if none are given.
-        here: Whether the provider must be installed on this machine; else the server has it.
-
     Raises:
         InputError: If the file cannot be read, or has no campaign of such a name.
         SpecError: If anything in it is wrong, or a file that it names is not there; lists every fault.

@@ -29,12 +29,7 @@ class Outlook:
     """What a campaign would do.
 
     Args:
-        name: Of the campaign.
-        next: What comes next, in words.
         facts: What is known of it: key → value, for people.
-        unchecked: What could not be looked at, and why.
-        faults: What keeps it from running, and the way out.
-        doubts: What will keep it from going on.
     """
 
     name: str

@@ -20,8 +20,8 @@ from tunefleet.cli.console import err, json_text, out, plain
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus
 from tunefleet.schemas.campaign import ActivityView, CampaignLine, CampaignView, CycleView
 
+# Between two plain lines about the same work.
 _PLAIN_S: Final = 30.0
-"""Between two plain lines about the same work."""
 _FRAMES_S: Final = 4.0
 
 
@@ -85,11 +85,7 @@ class LogBoard(Board):
 
 
 class LiveBoard(Board):
-    """Lines, and below them a bar for each campaign, on a terminal.
-
-    Args:
-        console: The terminal.
-    """
+    """Lines, and below them a bar for each campaign, on a terminal."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()

@@ -58,12 +58,7 @@ def campaign_table(found: Sequence[CampaignView]) -> Table:
 
 
 def doing(found: CampaignView, *, now: datetime | None = None) -> str:
-    """Say in a few words what a campaign does, or why it does nothing.
-
-    Args:
-        found: The campaign.
-        now: Default: the current time.
-    """
+    """Say in a few words what a campaign does, or why it does nothing."""
     if found.status is not CampaignStatus.ACTIVE:
         return found.reason or ""
     cycle = found.cycle
@@ -143,12 +138,7 @@ def _tracked(found: TrackingView) -> str:
 
 
 def cycle_table(found: Sequence[CycleView], *, looks: bool = True) -> Table:
-    """Make the table of cycles.
-
-    Args:
-        found: The cycles.
-        looks: Whether somebody looks at what they wait for: what was found before a campaign rested may be long over.
-    """
+    """Make the table of cycles."""
     made = table(
         "cycle", "chunk", "status", "step", "model", "cost", "opened", "took", "why",
         right=("cycle", "chunk", "cost"), wide="why",

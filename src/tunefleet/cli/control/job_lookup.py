@@ -41,22 +41,12 @@ Token = Annotated[
 
 
 def remote_host(remote: str, token: str | None) -> RemoteHost:
-    """Return the host that the user named.
-
-    Raises:
-        InputError: If it is no HOST:PORT.
-    """
+    """Return the host that the user named."""
     return RemoteHost.parse(remote, sys.stdin.readline().strip() if token == "-" else token)
 
 
 def steer(job: str, remote: str | None, token: str | None) -> JobSteering:
-    """Return the line to a job.
-
-    Raises:
-        NotFoundError: If there is no such job.
-        InputError: If the start of an id fits several, or a token has no host to go to.
-        UnreachableError: If the other machine does not answer.
-    """
+    """Return the line to a job."""
     if remote is not None:
         return JobSteering.elsewhere(remote_host(remote, token), job)
     if token is not None:
@@ -71,13 +61,6 @@ def curl_line(
 
     Args:
         steering: A job of this machine; None for one elsewhere.
-        job: Its id elsewhere.
-        remote: The control port elsewhere.
-        command: What to ask for; None for the status.
-        data: Of the command.
-
-    Raises:
-        ConflictError: If the job has no port.
     """
     headers: list[str] = []
     if remote is not None:

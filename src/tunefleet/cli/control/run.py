@@ -26,8 +26,8 @@ from tunefleet.trainer_control.autoload import trainings
 from tunefleet.trainer_control.files import read_json
 from tunefleet.trainer_control.journal.status import FINAL_STATES
 
+# How long a run that has said its last word may take to be gone.
 _ENDING_S = 30.0
-"""How long a run that has said its last word may take to be gone."""
 _UNTOLD = frozenset({"_", "OLDPWD", "SHLVL", "PWD", "TERM", "COLUMNS", "LINES", "WINDOWID", "XDG_SESSION_ID"})
 
 

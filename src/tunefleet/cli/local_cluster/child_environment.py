@@ -25,12 +25,7 @@ from tunefleet.settings import (
 
 
 def to_server(settings: ServerSettings, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the server's environment.
-
-    Args:
-        settings: The server's.
-        extra: Variables for all children, on top of this process's.
-    """
+    """Return the server's environment."""
     own = _values(
         REDIS_URL=settings.redis_url,
         ORCHESTRATOR_TOKEN=settings.shared_token,
@@ -43,15 +38,7 @@ def to_server(settings: ServerSettings, extra: Mapping[str, str]) -> dict[str, s
 def to_worker(
     settings: ServerSettings, extra: Mapping[str, str], *, key: str, number: int = 1, of: int = 1
 ) -> dict[str, str]:
-    """Return the environment of a worker.
-
-    Args:
-        settings: The server's.
-        extra: Variables for all children, on top of this process's.
-        key: The worker's key.
-        number: Which of the workers it is, from 1.
-        of: How many there are.
-    """
+    """Return the environment of a worker."""
     # Amazon's variables open the server's bucket, and every job inherits what its worker has.
     plain = {**_values(REDIS_URL=settings.redis_url), **inherited_environment(*cloud_variables()), **extra}
     # What tasks may name is for workers alone; the server needs no value.

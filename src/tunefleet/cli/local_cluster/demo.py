@@ -132,11 +132,7 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
 
 def _located(model: str) -> str:
-    """Return a folder, or the name itself if the hub or its cache has it.
-
-    Raises:
-        TunefleetError: If there is no such model, or the hub does not answer.
-    """
+    """Return a folder, or the name itself if the hub or its cache has it."""
     if Path(model).is_dir():
         return str(Path(model).resolve())
     if assets.is_builtin(model):

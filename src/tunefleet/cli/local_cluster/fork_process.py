@@ -15,21 +15,14 @@ from typing import IO, Final
 
 import psutil
 
+# Elsewhere a fork without a new program is not safe, or its end cannot be waited for beside other things.
 POSSIBLE: Final = sys.platform == "linux" and hasattr(os, "pidfd_open")
-"""Elsewhere a fork without a new program is not safe, or its end cannot be waited for beside other things."""
 _LOOK_S: Final = 0.02
 _END_S: Final = 5.0
 
 
 class Forked:
-    """A program that is imported once; each of its processes is a fork.
-
-    Args:
-        program: The module that is imported; its `main` runs in each fork.
-        arguments: Its command line.
-        environment: Its whole environment.
-        out: Where its output goes.
-    """
+    """A program that is imported once; each of its processes is a fork."""
 
     def __init__(
         self, program: str, arguments: Sequence[str], *, environment: Mapping[str, str], out: IO[bytes]

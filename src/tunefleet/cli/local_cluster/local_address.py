@@ -12,15 +12,7 @@ from tunefleet.errors import MachineError
 
 
 def name_of(facts: Facts, host: str) -> str:
-    """Return a name of the certificate that leads to this machine.
-
-    Args:
-        facts: What clients learn from the certificate.
-        host: Where the server listens, as an address of this machine; taken if the certificate has it.
-
-    Raises:
-        MachineError: If there is none, or the certificate is good for nobody.
-    """
+    """Return a name of the certificate that leads to this machine."""
     if facts.fault is not None:
         raise MachineError(
             f"The certificate in TUNEFLEET_TLS_CERT_FILE is refused by every client: {facts.fault}.",

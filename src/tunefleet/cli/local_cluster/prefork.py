@@ -22,8 +22,8 @@ from types import ModuleType
 
 from tunefleet.cli.local_cluster.child import watch
 
+# The standard input.
 _ASKED = 0
-"""The standard input."""
 
 
 def main() -> None:

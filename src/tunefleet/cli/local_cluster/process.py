@@ -15,8 +15,8 @@ from typing import IO, Final
 
 from tunefleet.cli.local_cluster.fork_process import POSSIBLE, Forked
 
+# A log record of a fault, or the end of a traceback.
 _ERROR: Final = re.compile(r"\b(ERROR|CRITICAL)\b|^\w*(Error|Exception)\b")
-"""A log record of a fault, or the end of a traceback."""
 
 logger = logging.getLogger(__name__)
 
@@ -29,11 +29,6 @@ class Child:
     """A module that runs as a process of its own, its output appended to a log file.
 
     Args:
-        name: What it is called in messages.
-        module: The module, run by `tunefleet.cli.local_cluster.child`.
-        arguments: Its command line.
-        environment: Its whole environment.
-        log: Its output.
         program: The module whose `main` it runs, where that is to be imported but once: the child is a fork then, where
             the system can (`forked.POSSIBLE`), and starts again at once.
     """

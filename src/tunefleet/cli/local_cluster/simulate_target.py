@@ -25,18 +25,15 @@ from tunefleet.simulation.sampling import Machine
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# With this patience an idle worker's exchange is held as long as any may be.
 _NO_RENEWALS_LOST_AFTER_S: Final = 86_400
-"""With this patience an idle worker's exchange is held as long as any may be."""
 
 
 class Site:
     """Makes the place for each load.
 
     Args:
-        link: How workers and server meet.
-        renewals: Whether idle workers renew as often as real ones.
         url: The server; one of its own for each load if None.
-        key: An admin's key for it; default: the saved one.
 
     Raises:
         TunefleetError: If it cannot be as asked for.
@@ -59,13 +56,7 @@ class Site:
 
     @asynccontextmanager
     async def running(self, plan: Plan, processes: int | None, told: Callable[[Progress], None]) -> AsyncIterator[Load]:
-        """Have a server while the body runs; yields the load that is to be driven.
-
-        Args:
-            plan: What is simulated.
-            processes: Of workers.
-            told: Called with how far it is.
-        """
+        """Have a server while the body runs; yields the load that is to be driven."""
         with ExitStack() as stack:
             if self._there is not None:
                 yield Load(

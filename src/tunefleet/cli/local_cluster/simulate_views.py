@@ -11,7 +11,7 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 from tunefleet.cli.console import err, facts, out, table
-from tunefleet.cli.tasks import chart
+from tunefleet.cli.tasks import metrics
 from tunefleet.simulation.curves import Curve, Series
 from tunefleet.simulation.load_report import Report, Spread
 from tunefleet.simulation.load_run import Progress
@@ -94,7 +94,7 @@ def series(found: Series) -> RenderableType:
 def _drawn(curve: Curve) -> Text:
     points = list(zip(curve.loads, curve.values, strict=True))
     title = f"{curve.name.replace('_', ' ')} over workers"
-    return chart.curve(points, title=title, width=min(out().width, 100), height=_CHART_ROWS)
+    return metrics.curve(points, title=title, width=min(out().width, 100), height=_CHART_ROWS)
 
 
 def _tasks(report: Report) -> Text:

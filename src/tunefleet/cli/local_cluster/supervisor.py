@@ -45,17 +45,7 @@ _ORPHANS_S: Final = 10.0
 
 
 class LocalFleet:
-    """A server with workers on this machine; a context manager.
-
-    Args:
-        data: The data folder; default: the server's.
-        host: Address to listen on; default: the server's.
-        port: Port to listen on; default: the server's.
-        workers: How many workers.
-        environment: Variables for the children, on top of this process's.
-        save_client: Write `client.json`, so that CLI and SDK of this user find the server while it runs.
-        adopt_files: Take files and folder as the database's, whosever they were.
-    """
+    """A server with workers on this machine; a context manager."""
 
     def __init__(
         self,
@@ -131,15 +121,7 @@ class LocalFleet:
         return self
 
     def await_workers(self, patience_s: float, stop: threading.Event | None = None) -> tuple[str, ...]:
-        """Wait until the server has heard of every worker that was started.
-
-        Args:
-            patience_s: How long at most.
-            stop: Ends the waiting when it is set.
-
-        Returns:
-            The ids of those that are there, in order; fewer than were started if the time was too short.
-        """
+        """Wait until the server has heard of every worker that was started."""
         stop = stop or threading.Event()
         deadline = time.monotonic() + patience_s
         with Client(self.url, self.key, patience_s=0.0) as client:
@@ -341,12 +323,7 @@ def _started_at(pid: int) -> float | None:
 
 
 class SavedServer:
-    """Saves a server in `client.json`, and gives the file back to the server that was there before.
-
-    Args:
-        file: This user's `client.json`.
-        connection: The server, and the key for it.
-    """
+    """Saves a server in `client.json`, and gives the file back to the server that was there before."""
 
     def __init__(self, file: Path, connection: Connection) -> None:
         self._file = file

@@ -18,8 +18,8 @@ from tunefleet.cli.console import err, print_json, say
 from tunefleet.cli.lazy_group import examples
 from tunefleet.cli.local_cluster.supervisor import LocalFleet
 
+# How long workers may take to register; slow imports are told apart from a worker that cannot.
 _WORKERS_S = 30.0
-"""How long workers may take to register; slow imports are told apart from a worker that cannot."""
 
 
 @examples("tunefleet up", "tunefleet up --workers 2", "tunefleet up --data ./fleet --port 8010")

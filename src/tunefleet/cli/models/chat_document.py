@@ -23,9 +23,7 @@ class Options:
     """What the user has said of the chat.
 
     Args:
-        system: The system prompt.
         chat_template: Whether messages go through the model's chat template; null if it decides.
-        idle_s: When the chat ends by itself.
     """
 
     system: str | None = None
@@ -34,16 +32,7 @@ class Options:
 
 
 def document_for(target: str, task: TaskDetail | None, options: Options) -> str:
-    """Return the document of a chat.
-
-    Args:
-        target: What the user has named.
-        task: The task of that name; else it is a model.
-        options: What the user has said of the chat.
-
-    Raises:
-        ConflictError: If the task leaves no model to talk with.
-    """
+    """Return the document of a chat."""
     spec: dict[str, Any] = {"taskType": "chat", "idle_s": options.idle_s}
     asked = {"system_prompt": options.system, "chat_template": options.chat_template}
     if given := {name: value for name, value in asked.items() if value is not None}:

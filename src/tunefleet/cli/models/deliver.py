@@ -19,8 +19,8 @@ from tunefleet.schemas.compat.task_results import RESULT_NAMES, SINGLE_FILE, Res
 from tunefleet.settings import SecretSettings, load, secret_variables
 from tunefleet.spec.options.output import DestinationSpec
 
+# Whoever types the command may reach from here what this machine can reach, but for metadata services.
 _ANYWHERE: Final = ("0.0.0.0/0", "::/0")
-"""Whoever types the command may reach from here what this machine can reach, but for metadata services."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,7 @@ def deliver(client: Client, task: str, *, to: str | None, headers: Iterable[str]
     """Fetch result and files of a task from the server, and send them.
 
     Args:
-        client: The server.
-        task: The task's id, or its beginning.
         to: The address; null for the address or bucket in the document.
-        headers: `NAME: VALUE` each, beside those in the document.
-        on_progress: Told how far downloads are.
 
     Raises:
         InputError: If there is no address or no result, or the receiver refuses it.

@@ -79,31 +79,14 @@ def folder_of(name: str, form: Form) -> Path:
 
 
 def form_of(*, merged: bool, gguf: bool) -> Form:
-    """Return the form that two switches mean.
-
-    Raises:
-        InputError: If both are given.
-    """
+    """Return the form that two switches mean."""
     if merged and gguf:
         raise InputError("--merged and --gguf contradict each other.", hint="A GGUF file is made of the merged model.")
     return "merged" if merged else "gguf" if gguf else "as-is"
 
 
 def obtain(client: Client, task_id: str, form: Form, gguf: str, *, verify: bool, shown: bool) -> Product:
-    """Return a task's product, and show the merge that makes it if there is one.
-
-    Args:
-        client: The server.
-        task_id: The task.
-        form: What is wanted.
-        gguf: Type of a GGUF file.
-        verify: Whether a merge is proved.
-        shown: Whether it is shown; else it is waited for in silence.
-
-    Raises:
-        NotFoundError: If the task has left nothing of the kind.
-        ConflictError: If the merge has failed.
-    """
+    """Return a task's product, and show the merge that makes it if there is one."""
     wait = _wait(client, shown=shown)
     return products.find(client, task_id, form, gguf=gguf, verify=verify, wait=wait, shown=shown)
 

@@ -88,10 +88,6 @@ def _fetched(spec: BaseTaskSpec | None) -> Iterator[list[str]]:
 def ask(program: str, arguments: list[str]) -> dict[str, Any]:
     """Run a preview where the training libraries are, in a process of its own, and return what it prints.
 
-    Args:
-        program: Its module; it prints one JSON object.
-        arguments: Its arguments.
-
     Raises:
         InputError: If what the document names cannot be used.
         MachineError: If the libraries are missing, or it fails otherwise.

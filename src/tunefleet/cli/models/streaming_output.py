@@ -24,11 +24,7 @@ _BELOW = 2
 
 
 class Answer:
-    """The answer of one model, as it grows.
-
-    Args:
-        name: Of the model.
-    """
+    """The answer of one model, as it grows."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -53,11 +49,6 @@ class Answer:
 
 def follow(answers: Sequence[Answer], threads: Sequence[threading.Thread], *, shown: bool) -> None:
     """Wait until the threads have ended that let the answers grow.
-
-    Args:
-        answers: What grows.
-        threads: One for each.
-        shown: Print the answers, too.
 
     Raises:
         KeyboardInterrupt: If the user does not want to wait; what had come is printed.

@@ -37,11 +37,7 @@ class Conversation:
     """What was said, with each model by itself.
 
     Args:
-        client: Of the server.
-        task_id: The chat.
-        names: Its models that answer.
         drawn: How answers are drawn; what is None is left to the chat.
-        system: The system prompt.
     """
 
     def __init__(
@@ -75,13 +71,7 @@ class Conversation:
         self._drawn[name] = value
 
     def ask(self, text: str, answer: Answer, stop: threading.Event) -> None:
-        """Let one model answer; what fails is noted in the answer.
-
-        Args:
-            text: What is said.
-            answer: Grows.
-            stop: Ends the answer.
-        """
+        """Let one model answer; what fails is noted in the answer."""
         try:
             said = (*self._system, *self._said[answer.name], ChatMessage(role="user", content=text))
             request = ChatRequest(messages=said, model=answer.name, **self._drawn)

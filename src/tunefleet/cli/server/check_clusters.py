@@ -8,8 +8,8 @@ from tunefleet.cli.server.check_store import Finding, bad, good, warning
 from tunefleet.errors import TunefleetError
 from tunefleet.settings import ClusterSettings, load
 
+# A job that is never asked for: that the cluster does not know it says that the cluster answers.
 _NOBODY: Final = "tunefleet-doctor"
-"""A job that is never asked for: that the cluster does not know it says that the cluster answers."""
 
 
 def slurm() -> Finding | None:

@@ -47,14 +47,7 @@ State = Literal["good", "warning", "bad"]
 
 
 class Finding(Message):
-    """What a check found.
-
-    Args:
-        name: What was checked.
-        state: `good`; `warning` if something will not work or not well; `bad` if Tunefleet cannot work.
-        found: In one line.
-        mend: What to do about it.
-    """
+    """What a check found."""
 
     name: str
     state: State
@@ -79,9 +72,6 @@ def bad(name: str, found: str, mend: str) -> Finding:
 
 def prove(blobs: BlobStore) -> None:
     """Write, read and remove a file of a few bytes under a digest that nothing else has; blocks.
-
-    Args:
-        blobs: The store; it is used as one that others write to, so that nothing is remembered or put off.
 
     Raises:
         MachineError: If it refuses one of the three, or gives back something else than it was given.

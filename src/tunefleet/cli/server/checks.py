@@ -270,8 +270,8 @@ def findings() -> Iterator[Finding]:
             yield bad(name, str(error), "Mend that and run `tunefleet doctor` again.")
 
 
+# Who leads and was silent for longer is followed by another in a moment, or cannot reach the database.
 _MISSED_S: Final = 10.0
-"""Who leads and was silent for longer is followed by another in a moment, or cannot reach the database."""
 
 
 class Place(NamedTuple):

@@ -35,8 +35,8 @@ from tunefleet.settings import (
     variables_of,
 )
 
+# How many of the last lines of each log.
 LINES: Final = 1000
-"""How many of the last lines of each log."""
 _MOST_BYTES: Final = 2 << 20
 _EVENTS: Final = 250
 _KNOWN: Final[dict[str, type[ProcessSettings]]] = {
@@ -64,14 +64,7 @@ _OURS: Final = ("TUNEFLEET_", "OTEL_", "HF_", "CUDA_", "OMP_", "LOG_", "REDIS_",
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One file of the archive: a text or data; or why there is none.
-
-    Args:
-        name: Its path in the archive.
-        text: What it holds.
-        data: What it holds, for JSON; counts before the text.
-        missing: Why it cannot be had, in one sentence.
-    """
+    """One file of the archive: a text or data; or why there is none."""
 
     name: str
     text: str = ""

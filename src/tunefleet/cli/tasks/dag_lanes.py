@@ -28,13 +28,7 @@ _TURNS = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the drawing.
-
-    Args:
-        lines: What is drawn, the task's mark in it.
-        name: The task whose mark it has, if it has one.
-        below: The lanes that go on below it, for further lines about the task.
-    """
+    """A line of the drawing."""
 
     lines: str
     name: str | None

@@ -28,11 +28,7 @@ def first_failure(tasks: Sequence[TaskView]) -> TaskView | None:
 
 
 class Causes:
-    """Why the tasks of a workflow ended as they did; each is looked at once, however long their chains are.
-
-    Args:
-        tasks: All of them.
-    """
+    """Why the tasks of a workflow ended as they did; each is looked at once, however long their chains are."""
 
     def __init__(self, tasks: Sequence[TaskView]) -> None:
         self._here = {task.id: task for task in tasks}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -12,7 +14,6 @@ from tunefleet.cli.console import Json, out, print_json, say, table
 from tunefleet.cli.id_lookup import one_task
 from tunefleet.cli.lazy_group import examples
 from tunefleet.cli.options import TaskId, connect
-from tunefleet.cli.tasks import chart
 from tunefleet.errors import NotFoundError
 from tunefleet.schemas.api import MetricsView
 
@@ -65,10 +66,8 @@ def _plotted(view: MetricsView) -> set[str]:
 
 def _plot(view: MetricsView, names: list[str]) -> None:
     for wanted in names or list(view.names)[:1]:
-        points = [
-            (point.step, value) for point in view.points if (value := chart.numbers(point.values, wanted)) is not None
-        ]
-        drawn = chart.curve(points, title=wanted, width=min(out().width, 100), height=_CHART_ROWS)
+        points = [(point.step, value) for point in view.points if (value := numbers(point.values, wanted)) is not None]
+        drawn = curve(points, title=wanted, width=min(out().width, 100), height=_CHART_ROWS)
         say(
             drawn
             if drawn.plain
@@ -83,3 +82,34 @@ def _print_table(view: MetricsView, names: list[str]) -> None:
     say(listing)
     if view.total > len(view.points):
         say(f"{len(view.points)} of {view.total} points; --max-points 0 shows all.", style="dim")
+
+
+Curve = Sequence[tuple[int, float]]
+_DOTS = r"[\u2801-\u28ff]+"
+
+
+def curve(points: Curve, *, title: str, width: int, height: int) -> Text:
+    """Draw one series."""
+    good = [(step, value) for step, value in points if math.isfinite(value)]
+    if len(good) < 2:
+        return Text()
+    import plotext  # only now: a fifth of the start of a command, most of which draw nothing
+
+    figure = plotext.figure.clear()
+    figure.theme("colorless")
+    figure.plot_size(width, height - 1)
+    steps = [step for step, _ in good]
+    signal = figure.signal(steps, [value for _, value in good], marker="braille")
+    figure.draw(signal.lines())
+    ticks = sorted({steps[0] + round(part * (steps[-1] - steps[0]) / 4) for part in range(5)})
+    figure.ruler("x").ticks(ticks, [str(tick) for tick in ticks])
+    text = Text(figure.build().string(colorless=True).rstrip())
+    text.highlight_regex(_DOTS, "busy")
+    head = Text(f"{title} ", style="dim")
+    return head + Text("\n") + text
+
+
+def numbers(values: Mapping[str, float | str], name: str) -> float | None:
+    """Return a value that was logged, as a number; `NaN` and infinities are `None`."""
+    value = values.get(name)
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

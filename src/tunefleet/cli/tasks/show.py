@@ -51,12 +51,7 @@ def show(task: TaskOrWorkflow, *, as_json: Json = False) -> None:
 
 
 class Left(NamedTuple):
-    """What an ended task has left beside its result, and what one can therefore do with it.
-
-    Args:
-        log: Whether it has a log.
-        checkpoint: Whether a resume from one of its checkpoints can work now.
-    """
+    """What an ended task has left beside its result, and what one can therefore do with it."""
 
     log: bool = False
     checkpoint: bool = False
@@ -82,15 +77,7 @@ def screen(
     siblings: Sequence[TaskView] = (),
     left: Left = _NOTHING,
 ) -> RenderableType:
-    """Return the whole screen for a task.
-
-    Args:
-        task: All that is known of it.
-        artifacts: What it has left.
-        memory: What it was expected to need.
-        siblings: The tasks of its workflow.
-        left: What else it has left.
-    """
+    """Return the whole screen for a task."""
     parts: list[RenderableType] = [
         Text.assemble((task.name, "head"), "  ", (task.id, "id"), "  ", status_text(task.status)),
         facts([*_facts(task, siblings), ("memory", memory)]),

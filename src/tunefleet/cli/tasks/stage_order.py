@@ -10,8 +10,8 @@ from typing import Final
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.schemas.api import TaskView
 
+# Reasons of an end for another task's sake.
 FOLLOWED: Final = frozenset({TaskReason.UPSTREAM_FAILED, TaskReason.UPSTREAM_CANCELLED, TaskReason.UPSTREAM_SKIPPED})
-"""Reasons of an end for another task's sake."""
 _AT_WORK: Final = frozenset({TaskStatus.DISPATCHED, TaskStatus.RUNNING, TaskStatus.PAUSED})
 _TO_COME: Final = frozenset({TaskStatus.QUEUED, TaskStatus.PENDING})
 
@@ -48,12 +48,7 @@ def in_order(tasks: Sequence[TaskView]) -> list[TaskView]:
 
 
 def telling(tasks: Sequence[TaskView], room: int) -> list[TaskView]:
-    """Return those of ordered tasks that say most, in the same order: at work or failed, then to come, then ended.
-
-    Args:
-        tasks: In order.
-        room: How many.
-    """
+    """Return those of ordered tasks that say most, in the same order: at work or failed, then to come, then ended."""
     best = heapq.nsmallest(room, enumerate(tasks), key=lambda each: (_rank(each[1]), each[0]))
     return [task for _, task in sorted(best, key=lambda each: each[0])]
 

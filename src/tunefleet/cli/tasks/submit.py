@@ -117,12 +117,7 @@ def _end_of_all(
 
 
 def _announce(run: Run, *, listed: bool) -> None:
-    """Say what was submitted.
-
-    Args:
-        run: What.
-        listed: Whether to list several tasks; else they are shown in a moment.
-    """
+    """Say what was submitted."""
     if len(run.workflow.tasks) > 1:
         _announce_stages(run.workflow, listed=listed)
         return

@@ -31,8 +31,8 @@ from tunefleet.errors import InputError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import TaskDetail, TaskView, WorkflowDetail, WorkflowView
 
+# Columns of a terminal on which the workflow of each task has room.
 _ROOMY = 140
-"""Columns of a terminal on which the workflow of each task has room."""
 _MORE = "There are more: see them with --limit or --all."
 _FLOW_STATUSES = ("running", "completed", "failed", "cancelled")
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from tunefleet.cli import formatting
 from tunefleet.cli.console import err, out, status_text
 from tunefleet.cli.exit_codes import ExitCode
-from tunefleet.cli.tasks import chart
+from tunefleet.cli.tasks import metrics
 from tunefleet.cli.tasks.task_commands import run_time
 from tunefleet.cli.tasks.watch_loop import Watched, sentence, watch
 from tunefleet.client import Client
@@ -38,11 +38,6 @@ _WIDEST = 110
 
 def follow(client: Client, task_id: str, *, interrupt: str = "Ctrl-C leaves the task running.") -> TaskDetail:
     """Show a task until it is final, and return it.
-
-    Args:
-        client: A client of little patience.
-        task_id: The task.
-        interrupt: What Ctrl-C does, in words.
 
     Raises:
         KeyboardInterrupt: At Ctrl-C; the task goes on.
@@ -97,14 +92,7 @@ def _follow_in_lines(client: Client, task_id: str) -> TaskDetail:
 
 
 def screen(watched: Watched, *, width: int, height: int, interrupt: str = "") -> RenderableType:
-    """Return the whole screen for a watched task.
-
-    Args:
-        watched: What is known.
-        width: Columns of the terminal.
-        height: Rows of the terminal.
-        interrupt: What Ctrl-C does, in words.
-    """
+    """Return the whole screen for a watched task."""
     width = min(width, _WIDEST)
     parts: list[RenderableType] = [_head(watched, width), _bar(watched, width)]
     drawn = _curve(watched, width, min(_CHART_ROWS, height - _OTHER_ROWS))
@@ -165,9 +153,9 @@ def _curve(watched: Watched, width: int, height: int) -> Text | None:
     # A training by rewards is about them: its loss goes up and down around nothing.
     shown = "loss" if watched.latest("reward") is None else "reward"
     points = [
-        (point.step, value) for point in watched.points if (value := chart.numbers(point.values, shown)) is not None
+        (point.step, value) for point in watched.points if (value := metrics.numbers(point.values, shown)) is not None
     ]
-    drawn = chart.curve(points, title=shown, width=width, height=height)
+    drawn = metrics.curve(points, title=shown, width=width, height=height)
     return drawn if drawn.plain else None
 
 

@@ -12,18 +12,13 @@ from tunefleet.cli.console import err
 from tunefleet.errors import ConflictError
 from tunefleet.schemas.api import TaskView, WorkflowView
 
+# A worker that has just been started registers within that.
 _PATIENCE_S: Final = 5.0
-"""A worker that has just been started registers within that."""
 _STUCK: Final = "unschedulable"
 
 
 class Lookout:
-    """Looks at what is waited for, and says once of each task that no worker can run it.
-
-    Args:
-        strict: Whether nobody wants to wait for that.
-        clock: Seconds that only grow.
-    """
+    """Looks at what is waited for, and says once of each task that no worker can run it."""
 
     def __init__(self, *, strict: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._strict = strict

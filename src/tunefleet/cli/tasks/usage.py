@@ -87,11 +87,7 @@ def audit(
 
 
 def moment(text: str | None) -> datetime | None:
-    """Read a time: a day, an ISO time (without a zone: UTC), or an age.
-
-    Raises:
-        InputError: If it is none of them.
-    """
+    """Read a time: a day, an ISO time (without a zone: UTC), or an age."""
     if text is None:
         return None
     try:

@@ -27,9 +27,6 @@ class Watched:
     """A task as the last look found it.
 
     Args:
-        task: The task.
-        points: Its curve, down-sampled.
-        events: What happened lately, oldest first.
         silent_since: When the server stopped to answer (monotonic seconds); `None` while it answers.
     """
 
@@ -74,11 +71,6 @@ class Watched:
 
 def watch(client: Client, task_id: str, *, every_s: float) -> Iterator[tuple[Watched, list[EventView]]]:
     """Yield what each look at a task found, with the events that were new, until the task is final.
-
-    Args:
-        client: A client of little patience; the watcher goes on by itself when the server comes back.
-        task_id: The task.
-        every_s: Seconds between looks.
 
     Raises:
         NotFoundError: If the task is removed meanwhile.

@@ -16,10 +16,10 @@ from tunefleet.cli.options import TaskId, connect
 from tunefleet.schemas.api import ValidateReply
 from tunefleet.schemas.fleet import TaskForecast, WhyView, WorkerVerdict
 
+# How many tasks of a worker are named.
 _NAMED: Final = 3
-"""How many tasks of a worker are named."""
+# How many workers are listed; those that fit come first.
 _SHOWN: Final = 20
-"""How many workers are listed; those that fit come first."""
 _GONE: Final = "does not answer"
 _STYLES: Final = {"fits": "good", "waits": "warn", "never": "dim"}
 
@@ -79,15 +79,7 @@ def _running(verdict: WorkerVerdict) -> str:
 
 
 def show_dry_run(reply: ValidateReply, *, as_json: bool) -> ExitCode:
-    """Print where the tasks of a good document would go.
-
-    Args:
-        reply: What the server says of it.
-        as_json: Whether to print JSON.
-
-    Returns:
-        How the command ends: with an error if no worker could ever run one of the tasks.
-    """
+    """Print where the tasks of a good document would go."""
     if as_json:
         print_json(reply)
     else:

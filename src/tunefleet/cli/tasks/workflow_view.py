@@ -50,10 +50,7 @@ def stage_table(
     """Return a table of a workflow's tasks; columns that would be empty are left out.
 
     Args:
-        tasks: In any order.
-        marked: The id of one that stands out.
         told: Where something is told of a task beside the table: its id → what the note says of that.
-        room: How many rows there are; by default one for each.
     """
     ordered = in_order(tasks) if room is None else telling(in_order(tasks), room)
     why = failure_causes.Causes(tasks)
@@ -86,12 +83,7 @@ def _where(task: TaskView, on: set[str] | None) -> Text:
 
 
 def screen(workflow: WorkflowView, *, height: int | None = None) -> RenderableType:
-    """Return the whole screen for a workflow.
-
-    Args:
-        workflow: What is known of it.
-        height: Rows of the terminal; while it runs, only tasks that have room are drawn, those that say most.
-    """
+    """Return the whole screen for a workflow."""
     count, room = len(workflow.tasks), None
     if height is not None and workflow.status == "running" and count > height - _OTHER_ROWS:
         room = max(_LEAST_ROWS, height - _OTHER_ROWS)
@@ -191,12 +183,7 @@ def _in_lines(client: Client, workflow_id: str) -> WorkflowDetail:
 
 
 def line(task: TaskView, why: failure_causes.Causes) -> str:
-    """Return a task's status in one line.
-
-    Args:
-        task: The task.
-        why: What is known of its workflow.
-    """
+    """Return a task's status in one line."""
     note = why.note(task).plain.rstrip(".")
     on = f" on {task.worker_id}" if task.worker_id and task.status in _AT_WORK else ""
     return f"{task.name}: {task.status}{on}{f' ({note})' if note else ''}"

@@ -22,14 +22,9 @@ class Pool:
     """The workers that are wanted.
 
     Args:
-        engine: Whose nodes they get.
-        name: Of the pool: workers that it has already are not started again.
         nodes: How many workers, each on a node of its own; `2:8` keeps two and adds up to six while tasks wait.
         cpus: Cores of each; 0 leaves it to the cluster.
-        gpus: GPUs of each.
         memory: Main memory of each, such as `32Gi`; empty leaves it to the cluster.
-        allow_code: Whether they run code that a document names.
-        tags: Tags that a task may ask for, with commas.
     """
 
     engine: Engine
@@ -62,11 +57,6 @@ class Pool:
 
 def start(pool: Pool, worker: WorkerSettings, *, as_json: bool) -> None:
     """Ask for the nodes of a pool, and say what became of that.
-
-    Args:
-        pool: What is wanted.
-        worker: Server and key of the workers.
-        as_json: Print for machines.
 
     Raises:
         TunefleetError: If the cluster cannot be asked, or does not want it.

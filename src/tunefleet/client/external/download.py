@@ -36,8 +36,8 @@ _FRUIT_BYTES: Final = 64 << 10
 _WINDOW_S: Final = 60.0
 _SLOWEST_BYTES_PER_S: Final = 256
 """A host that sends less, over a minute, is given up: a byte now and then would hold a worker for ever."""
+# A file that is not whole after so long is given up.
 _LONGEST_S: Final = 7 * 24 * 3600.0
-"""A file that is not whole after so long is given up."""
 _DIGEST: Final = re.compile(r'"([0-9a-f]{64})"')
 
 

@@ -33,7 +33,6 @@ class Question:
     """A request.
 
     Args:
-        method: Of HTTP.
         url: An http or https address.
         headers: Sent along; to another host than that of the address none is.
         params: Added to the address.
@@ -67,8 +66,6 @@ class Reply:
     """An answer.
 
     Args:
-        host: Who gave it.
-        status: The HTTP status.
         headers: With names in small letters.
         text: The body, as far as it was read.
         truncated: Whether there was more.
@@ -100,7 +97,6 @@ def ask(question: Question, *, allowed: Sequence[str] = (), stop: Stop | None = 
     """Ask, again if need be and allowed; returns the last answer, whatever its status.
 
     Args:
-        question: What.
         allowed: Hosts and networks in private ranges that may be reached.
         stop: Ends it, between two tries as well as while an answer is waited for.
 

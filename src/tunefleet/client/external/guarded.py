@@ -13,8 +13,8 @@ from tunefleet.errors import ForbiddenError, InputError, TunefleetError, Unreach
 
 __all__ = ["Guarded", "failure"]
 
+# For an answer to a request without limits of its own.
 _PATIENCE_S: Final = 70.0
-"""For an answer to a request without limits of its own."""
 
 
 class Guarded(httpx.BaseTransport):

@@ -19,7 +19,6 @@ def fetch(url: str, allowed: Sequence[str]) -> Mapping[str, Any]:
     """Return a `config.json`.
 
     Args:
-        url: Its address.
         allowed: Hosts and networks in private ranges that may be reached.
 
     Raises:

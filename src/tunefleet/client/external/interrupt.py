@@ -14,8 +14,8 @@ __all__ = ["Stop", "Stopped", "Trace", "interruptibly"]
 
 T = TypeVar("T")
 
+# What httpx tells of the steps of a request.
 Trace = Callable[[str, Any], None]
-"""What httpx tells of the steps of a request."""
 
 
 class Stopped(Exception):

@@ -17,8 +17,8 @@ from tunefleet.errors import UnreachableError
 
 __all__ = ["PIECE_BYTES", "Limit", "cut"]
 
+# So much of what is sent must be taken in the time of a piece.
 PIECE_BYTES: Final = 64 << 10
-"""So much of what is sent must be taken in the time of a piece."""
 
 
 class Limit:

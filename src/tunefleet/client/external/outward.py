@@ -50,7 +50,6 @@ class Outward:
     """Sends to one receiver.
 
     Args:
-        receiver: Where to.
         allowed: Hosts and networks in private ranges that may be reached.
         throttle: Holds it to a speed.
         stop: Ends what is on its way.
@@ -115,8 +114,6 @@ class IntoBucket:
 
     Args:
         url: `s3://BUCKET/PREFIX`; the service is that of this process's settings.
-        access_key: That writes.
-        secret_key: Belongs to it.
         throttle: Holds it to a speed.
         stop: Ends what is on its way.
 

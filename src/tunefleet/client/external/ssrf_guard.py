@@ -97,7 +97,6 @@ class Reach:
         """Send a request and return the answer, its body unread; a redirect is an answer too.
 
         Args:
-            method: HTTP method.
             url: An http or https address.
             headers: Sent along; the length of what comes in pieces is among them.
             timeout: Of the network: how long it may be silent. The host has as long to take each piece of the content,

@@ -50,7 +50,6 @@ class Patience:
     """How often something is tried.
 
     Args:
-        tries: In all.
         first_s: About how long the first pause is; each further one is twice as long.
         longest_s: No pause is longer, unless the service asks for one.
     """
@@ -65,7 +64,6 @@ class Reply:
     """What a service answered.
 
     Args:
-        status: The HTTP status.
         body: JSON; null if the answer was none.
     """
 

@@ -27,8 +27,6 @@ class Answer:
     """What a receiver said.
 
     Args:
-        host: Who said it.
-        status: The HTTP status.
         later_s: In how many seconds it wants to be asked again; null if it did not say.
     """
 
@@ -52,7 +50,6 @@ async def post(url: str, body: bytes, headers: Mapping[str, str], *, reach: Reac
 
     Args:
         url: An http or https address.
-        body: The message.
         headers: Sent along.
         reach: Who may be reached.
         executor: Looks names up: that may take long, and blocks.

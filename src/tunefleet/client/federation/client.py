@@ -41,8 +41,8 @@ from tunefleet.schemas.federated import (
     VersionView,
 )
 
+# So long, at most, the server is asked to hold one answer.
 _HELD_S: Final = 30.0
-"""So long, at most, the server is asked to hold one answer."""
 
 
 class _Changes(RootModel[dict[str, Any]]):
@@ -53,7 +53,6 @@ class Fetched(NamedTuple):
     """A version that was fetched.
 
     Args:
-        version: Its number.
         round: That made it; None for a rollback.
         folder: Where it lies, as PEFT loads it.
     """
@@ -201,7 +200,6 @@ class FederatedClient:
         """Send an update and its file in one request, and try it once; raises as `upload` does.
 
         Args:
-            file: Its weights.
             update: What they are.
             heard: Called before the last bytes go: before that the server cannot have taken it.
         """
@@ -212,7 +210,6 @@ class FederatedClient:
         """Send what the server lacks of an update whose `give` broke; raises as `upload` does.
 
         Args:
-            file: Its weights.
             update: What they are.
         """
         entry = FileEntry(path=file.name, digest=update.sha256, size_bytes=file.stat().st_size)

@@ -15,8 +15,8 @@ from tunefleet.federation import AdapterFile, write_tensors
 from tunefleet.federation.quantize import write_int8
 from tunefleet.schemas.federated import ADAPTER_FILE, CONFIG_FILE, UploadDtype
 
+# A folder as PEFT saves it, or its tensors by the names that PEFT gives them in a file.
 Adapter = Path | str | Mapping[str, np.ndarray[Any, Any]]
-"""A folder as PEFT saves it, or its tensors by the names that PEFT gives them in a file."""
 Arrays = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
 Rounding = Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]
 _STORED: Final[Mapping[UploadDtype, str]] = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
@@ -27,7 +27,6 @@ class Material:
     """What is sent.
 
     Args:
-        file: Its weights.
         config: What its `adapter_config.json` says.
         dtype: How the weights are written.
         rounding: What 8 bits have rounded away.

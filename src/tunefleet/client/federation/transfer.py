@@ -18,8 +18,8 @@ from tunefleet.errors import ArtifactError, ConflictError, GoneError, OffsetConf
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.federated import UpdateCreate, UpdateTaken
 
+# A file up to this length goes with its update.
 AT_ONCE_BYTES: Final = 64 << 20
-"""A file up to this length goes with its update."""
 _BEFORE_APART_S: Final = 0.1
 _PIECE_BYTES: Final = 1 << 20
 _FRUITLESS_TRIES: Final = 8
@@ -34,8 +34,6 @@ def give(federation: str, file: LocalFile, update: UpdateCreate, patience_s: flo
     """Send an update and its file: in one request if the file is small, and else, or where that breaks, apart.
 
     Args:
-        federation: Whose.
-        file: Its weights.
         update: What they are.
         patience_s: How long sending the file may get nowhere.
 
@@ -64,8 +62,6 @@ def give_rest(federation: str, file: LocalFile, update: UpdateCreate, patience_s
     """Send what the server does not have of an update that it may have taken, or may be taking now; raises as `give`.
 
     Args:
-        federation: Whose.
-        file: Its weights.
         update: What they are.
         patience_s: How long sending the file may get nowhere.
     """
@@ -84,8 +80,6 @@ def together(
     """Return the call that sends an update and its file.
 
     Args:
-        federation: Whose.
-        file: Its weights.
         update: What they are.
         heard: Called before the last bytes go: before that the server cannot have taken it.
     """
@@ -123,8 +117,6 @@ def send(
     """Send a file, from the byte on that earlier calls came to; one that is there is not sent again.
 
     Args:
-        federation: Whose.
-        file: What.
         patience_s: How long it may get nowhere.
         update: The one that the server may have taken with this file: then it lets go of it, or is still at it, and is
             asked before all of it is sent again.
@@ -253,8 +245,6 @@ def fetch_newest(federation: str, after: int, wait_s: float, part: Path, told: d
     """Wait for a version that is newer than one, and fetch its weights with the same request.
 
     Args:
-        federation: Whose.
-        after: That one.
         wait_s: How long to wait.
         part: Takes the weights; it is made with their first byte, and overwritten if it is there.
         told: Gets the answer's headers, in lower case; without `version` there is none that is newer.

@@ -30,8 +30,8 @@ from tunefleet.schemas.federated import (
 if TYPE_CHECKING:
     from tunefleet.spec.options.federation_options import FederationSpec
 
+# What an answer may take beside the time that it is held.
 _LONGEST_S = 15.0
-"""What an answer may take beside the time that it is held."""
 
 
 class _Raw(RootModel[dict[str, Any]]):

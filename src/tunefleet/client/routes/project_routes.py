@@ -33,7 +33,6 @@ def create_project(
 
     Args:
         name: Small letters, digits, dots, dashes and underlines.
-        description: What it is for.
         weight: Its part of a fleet that several projects want.
         max_running: Tasks that run at once, at most.
         gpu_hours: GPU hours a calendar month (UTC), at most.

@@ -46,8 +46,8 @@ from tunefleet.schemas.fleet import ElasticRequest, ElasticView, WhyView, Worker
 from tunefleet.schemas.server_info import PeersView, ServerView, StorageView
 from tunefleet.schemas.worker_link import Cursor, JournalBatch
 
+# A server that keeps its files in an object store answers an upload when they are there; it is no slower than this.
 PASSED_ON_BYTES_PER_S: Final = 4 << 20
-"""A server that keeps its files in an object store answers an upload when they are there; it is no slower than this."""
 ANSWER_S: Final = 60.0
 
 
@@ -103,7 +103,6 @@ def retry_workflow(
     """Run again, as a new workflow, what has not completed of a final one; results of the rest are used as they are.
 
     Args:
-        workflow_id: The workflow.
         overrides: Dotted path below `spec` → value, of what is to be changed.
         again: Also if an earlier retry runs or has completed.
     """

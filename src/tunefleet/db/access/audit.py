@@ -44,17 +44,7 @@ def page(
     before: int | None,
     limit: int,
 ) -> list[AuditRow]:
-    """Return rows, newest first.
-
-    Args:
-        connection: To read with.
-        project: Of keys of this project only.
-        actor: Only of this owner or key.
-        route: Only of routes that contain this.
-        since: Only from this unix time on.
-        before: Only older than this row.
-        limit: How many at most.
-    """
+    """Return rows, newest first."""
     query = select(audit_log).order_by(_at.seq.desc()).limit(limit)
     if project is not None:
         query = query.where(_at.project == project)

@@ -37,12 +37,7 @@ def files_kept_until(connection: Connection) -> float:
 
 
 def keep_unknown_files(connection: Connection, now: float) -> None:
-    """Let files stay that no row knows: this database may be an older one than they are.
-
-    Args:
-        connection: Of a write.
-        now: Unix time; what is kept later is garbage again if no row knows it.
-    """
+    """Let files stay that no row knows: this database may be an older one than they are."""
     put = change_meta if get_meta(connection, _FILES_KEPT) is not None else put_meta
     put(connection, _FILES_KEPT, repr(now))
 

@@ -44,15 +44,7 @@ class ProjectRow(NamedTuple):
 
 
 class RunningRow(NamedTuple):
-    """What a project has open now, in all.
-
-    Args:
-        tasks: Attempts that were offered or accepted.
-        gpus: Their GPUs.
-        bare: How many of them have none.
-        gpu_s: Seconds that they have run, times their GPUs.
-        bare_s: Seconds that those without GPUs have run.
-    """
+    """What a project has open now, in all."""
 
     tasks: int
     gpus: int
@@ -67,13 +59,7 @@ def all_rows(connection: Connection) -> list[ProjectRow]:
 
 
 def get(connection: Connection, name: str, *, lock: bool = False) -> ProjectRow | None:
-    """Return a project.
-
-    Args:
-        connection: Of the operation.
-        name: Which.
-        lock: Whether nobody else may count against its quotas until the commit.
-    """
+    """Return a project."""
     query = select(projects).where(projects.c.name == name)
     row = connection.execute(query.with_for_update() if lock else query).first()
     return ProjectRow(*row) if row else None
@@ -97,13 +83,7 @@ def change(connection: Connection, name: str, values: Mapping[str, Any]) -> None
 
 
 def running(connection: Connection, now: float, names: Sequence[str] | None = None) -> dict[str, RunningRow]:
-    """Return what projects have open now, by name; those that have nothing are left out.
-
-    Args:
-        connection: To read with.
-        now: Unix time.
-        names: Which projects; all if that is null.
-    """
+    """Return what projects have open now, by name; those that have nothing are left out."""
     ran_s = case((attempts.c.accepted_at.is_(None), 0.0), else_=now - attempts.c.accepted_at)
     alone = case((attempts.c.merged_into.is_(None), case((_GPUS == 0, 1), else_=0)), else_=0)
     query = (

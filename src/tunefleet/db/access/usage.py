@@ -85,14 +85,7 @@ def gpu_seconds(connection: Connection, project: str, since: float) -> float:
 
 
 def sums(connection: Connection, *, by: str, project: str | None, since: float) -> list[SumRow]:
-    """Return what ended attempts have used since a time; of those that began before it, that part alone.
-
-    Args:
-        connection: To read with.
-        by: Under which headings: a key of `GROUPS`.
-        project: Whose; null for all.
-        since: Unix time.
-    """
+    """Return what ended attempts have used since a time; of those that began before it, that part alone."""
     wall_s = _at.ended_at - _at.started_at
     part: Any = case(
         (_at.started_at >= since, literal(1.0)), (wall_s <= 0, literal(1.0)), else_=(_at.ended_at - since) / wall_s
@@ -113,12 +106,7 @@ def shares_after(connection: Connection, seq: int, since: float) -> list[tuple[i
 
 
 def ended_at(connection: Connection, accepted: Mapping[str, float]) -> dict[str, float]:
-    """Return until when the use of attempts is stored already: of those that ended once and were opened again.
-
-    Args:
-        connection: To read with.
-        accepted: Attempt → when it was accepted.
-    """
+    """Return until when the use of attempts is stored already: of those that ended once and were opened again."""
     query = select(_at.attempt_id, func.max(_at.ended_at)).where(
         _at.ended_at >= min(accepted.values()), _at.attempt_id.in_(list(accepted))
     )

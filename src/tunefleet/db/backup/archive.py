@@ -29,8 +29,8 @@ _CHUNK_ROWS: Final = 500
 _BLOCK_BYTES: Final = 1 << 20
 _NO_BACKUP: Final = "Name a file that `tunefleet backup` has written."
 
+# Told the name of each table that is begun.
 Progress = Callable[[str], object]
-"""Told the name of each table that is begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,6 @@ class Manifest:
     """What the file says of itself.
 
     Args:
-        revision: Of the tables.
-        made_at: When, as ISO 8601.
-        made_by: Which version of Tunefleet.
-        engine: What kept the tables.
-        tables: Name → what of it is there.
         counters: Table → the newest number that was given out; none of them is given again.
     """
 
@@ -72,11 +67,6 @@ class Manifest:
 
 def write(target: Path | str, file: Path, *, progress: Progress = lambda _name: None) -> Manifest:
     """Write one snapshot of a database into a file, also while servers write to it.
-
-    Args:
-        target: Of the database.
-        file: Is replaced when the new one is whole.
-        progress: Told the name of each table.
 
     Raises:
         StoreError: If the database cannot be read, or has no tables.
@@ -135,9 +125,7 @@ def verified(file: Path) -> Manifest:
     """Read a whole file, and return what it says of itself.
 
     Raises:
-        ArtifactError: If it is none of ours, or not what was written.
         StoreError: If a newer or a development version of Tunefleet wrote it.
-        NotFoundError: If it is not there.
     """
     try:
         with zipfile.ZipFile(file) as packed:
@@ -230,13 +218,6 @@ def restore(
     progress: Progress = lambda _name: None,
 ) -> Manifest:
     """Fill a database that no server uses from a file; the file is read whole before anything is changed.
-
-    Args:
-        file: What `archive.write` has written.
-        target: Of the database.
-        folder: The data folder of its server.
-        force: Throw away what the database has.
-        progress: Told the name of each table.
 
     Raises:
         ArtifactError: If the file is damaged, or no backup.

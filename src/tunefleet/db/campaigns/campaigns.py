@@ -52,13 +52,7 @@ def by_seq(connection: Connection, seq: int) -> CampaignRow | None:
 
 
 def by_id(connection: Connection, id_: str, *, lock: bool = False) -> CampaignRow | None:
-    """Return a campaign by its id.
-
-    Args:
-        connection: To read with.
-        id_: Its id.
-        lock: Whether nobody else may change it and its cycles before the end of this transaction.
-    """
+    """Return a campaign by its id."""
     row = connection.execute(_BY_ID.with_for_update() if lock else _BY_ID, {"id": id_}).first()
     return CampaignRow(*row) if row else None
 
@@ -78,16 +72,7 @@ def page(
     owner: str | None = None,
     statuses: Sequence[str] | None = None,
 ) -> list[CampaignRow]:
-    """Return campaigns, newest first.
-
-    Args:
-        connection: To read with.
-        project: Whose.
-        limit: How many at most.
-        before: Only those with a smaller number.
-        owner: Only this owner's.
-        statuses: Only in these.
-    """
+    """Return campaigns, newest first."""
     query = select(campaigns).where(_at.project == project).order_by(_at.seq.desc()).limit(limit)
     if before is not None:
         query = query.where(_at.seq < before)
@@ -105,18 +90,7 @@ def change(connection: Connection, row: CampaignRow, values: Mapping[str, Any]) 
 
 
 def claim(connection: Connection, row: CampaignRow, *, holder: str, now: float, until: float) -> CampaignRow | None:
-    """Take an active campaign that nobody else holds.
-
-    Args:
-        connection: Of the operation.
-        row: The campaign as it was seen.
-        holder: Who takes it.
-        now: Unix time.
-        until: When the lease ends.
-
-    Returns:
-        The campaign as it is now; null if somebody else has it.
-    """
+    """Take an active campaign that nobody else holds."""
     free = or_(_at.holder.is_(None), _at.holder == holder, _at.lease_until <= now)
     where = (_at.seq == row.seq, _at.status == _ACTIVE, free)
     changes: dict[str, Any] = {"holder": holder, "lease_until": until}
@@ -144,13 +118,7 @@ def release_all(connection: Connection) -> int:
 
 
 def set_back(connection: Connection, now: float, by: float) -> None:
-    """Let everything that waits do so for less long, since the clock was set back.
-
-    Args:
-        connection: Of the operation.
-        now: Unix time, by the clock as it is now.
-        by: How far it was set back, in seconds.
-    """
+    """Let everything that waits do so for less long, since the clock was set back."""
     for column in (_at.next_at, campaign_cycles.c.not_before, campaign_tracking.c.not_before):
         earlier = case((column - by > now, column - by), else_=now)
         connection.execute(update(column.table).where(column > now).values({column.name: earlier}))
@@ -212,11 +180,7 @@ def after(connection: Connection, seq: int, line: int, *, limit: int, cycle: int
     """Return lines behind one, oldest first.
 
     Args:
-        connection: To read with.
-        seq: The campaign's number.
         line: The `seq` of the line before; 0 for none.
-        limit: How many at most.
-        cycle: Only of this one.
     """
     query = _LINES.where(_log_at.campaign_seq == seq, _log_at.seq > line).order_by(_log_at.seq).limit(limit)
     if cycle is not None:

@@ -61,14 +61,7 @@ def get(connection: Connection, seq: int, number: int) -> CycleRow | None:
 
 
 def page(connection: Connection, seq: int, *, limit: int, before: int | None = None) -> list[CycleRow]:
-    """Return cycles of a campaign, newest first.
-
-    Args:
-        connection: To read with.
-        seq: The campaign's number.
-        limit: How many at most.
-        before: Only those with a smaller number.
-    """
+    """Return cycles of a campaign, newest first."""
     query = select(campaign_cycles).where(_at.campaign_seq == seq).order_by(_at.number.desc()).limit(limit)
     if before is not None:
         query = query.where(_at.number < before)
@@ -102,16 +95,7 @@ def to_cancel(connection: Connection, now: float) -> list[CycleRow]:
 
 
 def change(connection: Connection, row: CycleRow, values: Mapping[str, Any]) -> CycleRow | None:
-    """Change columns of a cycle, if it still stands where the caller saw it: in its status, at its step and try.
-
-    Args:
-        connection: Of the operation.
-        row: The cycle as the caller saw it.
-        values: What changes.
-
-    Returns:
-        The cycle as it is now; null if it has moved.
-    """
+    """Change columns of a cycle, if it still stands where the caller saw it: in its status, at its step and try."""
     where = (
         _at.campaign_seq == row.campaign_seq,
         _at.number == row.number,

@@ -128,17 +128,7 @@ def page(
     name: str | None = None,
     stages: Sequence[str] | None = None,
 ) -> list[ModelRow]:
-    """Return versions, newest first.
-
-    Args:
-        connection: To read with.
-        project: Whose.
-        limit: How many at most.
-        before: Only those with a smaller `seq`.
-        owner: Only this owner's.
-        name: Only of this model.
-        stages: Only in these.
-    """
+    """Return versions, newest first."""
     query = _ROWS.where(_at.project == project).order_by(_at.seq.desc()).limit(limit)
     if before is not None:
         query = query.where(_at.seq < before)

@@ -43,15 +43,7 @@ def total(connection: Connection, seq: int, *, but: str | None = None) -> float:
 
 
 def times(connection: Connection, seq: int, what: str, *, after: float, but: str | None = None) -> list[float]:
-    """Return when something was paid for, oldest first.
-
-    Args:
-        connection: To read with.
-        seq: The campaign's number.
-        what: Only this.
-        after: Only later than this, in Unix time.
-        but: Entries of this key are left out.
-    """
+    """Return when something was paid for, oldest first."""
     query = select(_at.at).where(_at.campaign_seq == seq, _at.what == what, _at.at > after).order_by(_at.at)
     if but is not None:
         query = query.where(_at.key != but)

@@ -14,12 +14,7 @@ from sqlalchemy import Connection, Insert, TextClause, Update
 
 
 class Bulk:
-    """A prepared INSERT or UPDATE.
-
-    Args:
-        statement: The statement; its parameters are those that a row has, by name.
-        names: The parameters in the order of a row.
-    """
+    """A prepared INSERT or UPDATE."""
 
     def __init__(self, statement: Insert | Update | TextClause, names: Sequence[str]) -> None:
         self._statement = statement

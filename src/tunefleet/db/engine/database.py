@@ -70,11 +70,8 @@ class Database:
         A file of SQLite's whose tables are older is copied first (`copies`).
 
         Args:
-            target: Path of an SQLite file, an `sqlite:///` URL, or a `postgresql://` URL.
-            synchronous: SQLite's: `FULL` survives a power cut, `NORMAL` a killed process.
             on_wake: Called after each commit with the topics that its operations named; with PostgreSQL also with
                 those of other servers, and with `EVERYTHING` when they could not be heard for a while.
-            before_commit: Called in each transaction, at its end, with what its operations noted.
 
         Raises:
             StoreError: If the database is damaged, of another program or of a newer version, or cannot be reached, or
@@ -119,11 +116,7 @@ class Database:
         return self._wakes is not None
 
     def write(self, operation: Callable[[Connection], T]) -> Future[T]:
-        """Run an operation in a transaction; it is committed when the future has its result.
-
-        Args:
-            operation: Touches nothing but its connection: it may run twice.
-        """
+        """Run an operation in a transaction; it is committed when the future has its result."""
         return self._writer.submit(operation)
 
     def read(self, operation: Callable[[Connection], T]) -> Future[T]:
@@ -134,9 +127,6 @@ class Database:
         """Run an operation in a transaction that waits for nobody's turn to write: for signs of life alone.
 
         With SQLite, which one server has to itself, it is written as everything else.
-
-        Args:
-            operation: Touches nothing but its connection, and only rows that nothing else depends on.
         """
         return self._writer.submit(operation) if self._pulsing is None else self._pulse.submit(self._beat, operation)
 
@@ -144,7 +134,6 @@ class Database:
         """Let somebody hear of each commit, in the writer thread.
 
         Args:
-            on_group: Gets how many operations were committed together.
             on_commit: Gets how many seconds they took, the commit included.
         """
         self._writer.observers = (on_group, on_commit)
@@ -187,11 +176,7 @@ class Database:
 
 
 def sqlite_path(target: Path | str) -> Path:
-    """Return the file that a path or an `sqlite:///` URL names.
-
-    Raises:
-        StoreError: If the URL is another database's.
-    """
+    """Return the file that a path or an `sqlite:///` URL names."""
     if isinstance(target, Path):
         return target
     if target.startswith(_PREFIX):

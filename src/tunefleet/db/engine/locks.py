@@ -47,10 +47,6 @@ class FolderLock:
     def take_database(cls, file: Path, folder: Path) -> FolderLock:
         """Lock a database, wherever it lies: what a server knows of its workers is in its memory, so two would differ.
 
-        Args:
-            file: The SQLite file; it need not be there yet, its folder must.
-            folder: The server's own data folder, for who is refused to be told.
-
         Raises:
             StoreError: If another server has the database (the message names both), or the lock cannot be written.
         """

@@ -30,11 +30,11 @@ from tunefleet.db.tables.core import DEFAULT_PROJECT, metadata
 from tunefleet.db.tables.operations import MADE_WITH_TABLES, projects
 from tunefleet.errors import StoreError
 
+# All that there are, the oldest first; a test compares them with the folder.
+#
+# Lower numbers were those of development versions, before the first release: no migration starts there.
+#
 REVISIONS: Final = ("0100",)
-"""All that there are, the oldest first; a test compares them with the folder.
-
-Lower numbers were those of development versions, before the first release: no migration starts there.
-"""
 HEAD: Final = REVISIONS[-1]
 FOLDER: Final = Path(__file__).parent.parent / "migrations"
 _OURS: Final = frozenset({"alembic_version", "meta"})
@@ -44,13 +44,8 @@ def to_head(engine: Engine, name: str, before: Callable[[str], object]) -> None:
     """Make the tables of an empty database, or run the migrations that another lacks.
 
     Args:
-        engine: Of the database.
-        name: What to call the database in a message.
         before: Called with the revision of tables that are about to be migrated, while no one else can write; what it
             raises leaves them as they are. A database without tables has nothing to lose, and it is not called.
-
-    Raises:
-        StoreError: If a newer or a development version of Tunefleet made the tables, or another program.
     """
     with engine.begin() as connection:
         revision = revision_of(connection, name)
@@ -64,15 +59,7 @@ def to_head(engine: Engine, name: str, before: Callable[[str], object]) -> None:
 
 
 def revision_of(connection: Connection, name: str) -> str | None:
-    """Return the revision of a database's tables, `None` if it has no tables.
-
-    Args:
-        connection: To look with.
-        name: What to call the database in a message.
-
-    Raises:
-        StoreError: If a newer or a development version of Tunefleet made the tables, or another program.
-    """
+    """Return the revision of a database's tables, `None` if it has no tables."""
     found = set(inspect(connection).get_table_names())
     if not found:
         return None
@@ -86,11 +73,6 @@ def revision_of(connection: Connection, name: str) -> str | None:
 
 def refuse_unknown(revision: str, name: str, version: str | None = None) -> None:
     """Raise an error for tables that this version can neither use nor migrate.
-
-    Args:
-        revision: Of the tables.
-        name: What to call the database or the backup in a message.
-        version: Which version of Tunefleet made them, if that is known.
 
     Raises:
         StoreError: If a newer or a development version of Tunefleet made the tables.
@@ -132,12 +114,7 @@ _VERSION: Final = Table(
 
 
 def create(connection: Connection, revision: str) -> None:
-    """Make the tables and the project that every database has, in the caller's transaction.
-
-    Args:
-        connection: To a database without tables.
-        revision: What the tables are: the newest revision.
-    """
+    """Make the tables and the project that every database has, in the caller's transaction."""
     for table in metadata.sorted_tables:
         connection.execute(CreateTable(table))
         # SQLAlchemy has them in any order, and of two that fit alike SQLite takes the one that was made last.

@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 CHANNEL: Final = "tunefleet_wake"
 MAX_PAYLOAD_BYTES: Final = 7_900
 """PostgreSQL takes less than 8,000 bytes."""
+# Between tries to listen again; the last one from then on.
 _PAUSES_S: Final = (0.1, 0.2, 0.5, 1.0)
-"""Between tries to listen again; the last one from then on."""
 
 
 def payloads(sender: str, topics: Iterable[str]) -> Iterator[str]:
@@ -47,8 +47,6 @@ class Wakes:
     """One server's ear, and its voice.
 
     Args:
-        url: Of the database.
-        sender: Who tells; what it told itself is not heard.
         on_wake: Called in a thread of its own with the topics that another server's operations named, and with
             `EVERYTHING` after a time in which nothing could be heard.
     """

@@ -33,12 +33,7 @@ class Standing:
     """What a database is, and whether this version can work with it.
 
     Args:
-        address: Where it is; without a password.
         engine: What keeps it, with its version; `None` if there is no database yet.
-        revision: Of its tables; `None` if there are none.
-        newest: The revision that this version works with.
-        tables: How many there are.
-        rows: In all of them.
     """
 
     address: str
@@ -55,12 +50,7 @@ class Standing:
 
 
 def target_of(url: str | None, folder: Path) -> Path | str:
-    """Return what a server with these settings opens.
-
-    Args:
-        url: Its `TUNEFLEET_DATABASE_URL`.
-        folder: Its data folder.
-    """
+    """Return what a server with these settings opens."""
     if url is not None and postgres.is_postgres(url):
         return url
     return folder / "tunefleet.db" if url is None else database.sqlite_path(url)
@@ -102,10 +92,6 @@ def reading(target: Path | str) -> Iterator[Connection]:
 @contextmanager
 def writing(target: Path | str, folder: Path) -> Iterator[Connection]:
     """Open a database that no server uses, in one transaction: all of it is written, or nothing.
-
-    Args:
-        target: Of the database; a file that is not there is made.
-        folder: The data folder of its server.
 
     Raises:
         StoreError: If a server uses it, or it cannot be reached or written.

@@ -52,11 +52,7 @@ def is_postgres(target: object) -> bool:
 
 
 def address(target: str) -> URL:
-    """Return a database's address, ready for the driver.
-
-    Raises:
-        StoreError: If it is none, or the driver is not installed.
-    """
+    """Return a database's address, ready for the driver."""
     try:
         url = make_url(target).set(drivername="postgresql+psycopg")
     except (ArgumentError, ValueError) as error:
@@ -85,18 +81,7 @@ def name_of(url: URL) -> str:
 
 
 def open_engines(url: URL, readers: int) -> tuple[Engine, Engine]:
-    """Open a database and bring its tables up to date.
-
-    Args:
-        url: Its address.
-        readers: How many connections read at a time.
-
-    Returns:
-        What writes, and what reads.
-
-    Raises:
-        StoreError: If it cannot be reached or written, is too old, of another program or of a newer version.
-    """
+    """Open a database and bring its tables up to date."""
     engines = writing, _ = engine(url, writing=True), engine(url, writing=False, size=readers)
     try:
         look_at(writing, url)
@@ -114,9 +99,6 @@ def open_engines(url: URL, readers: int) -> tuple[Engine, Engine]:
 
 def look_at(writing: Engine, url: URL) -> str:
     """Refuse a database that cannot serve, whatever its tables are; changes nothing.
-
-    Returns:
-        PostgreSQL's version.
 
     Raises:
         StoreError: If it cannot be reached, is too old or a standby, or holds no UTF-8.
@@ -140,14 +122,7 @@ def look_at(writing: Engine, url: URL) -> str:
 
 
 def engine(url: URL, *, writing: bool, size: int = 1, in_turn: bool = True) -> Engine:
-    """Return an engine whose transactions write one after the other, or only read, each on one snapshot.
-
-    Args:
-        url: Of the database.
-        writing: Whether they may write.
-        size: How many connections there are.
-        in_turn: Whether those that write wait for each other.
-    """
+    """Return an engine whose transactions write one after the other, or only read, each on one snapshot."""
     from psycopg import IsolationLevel  # noqa: PLC0415
 
     made = create_engine(

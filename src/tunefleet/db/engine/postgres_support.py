@@ -72,13 +72,7 @@ def unsure() -> StoreError:
 
 
 def cannot_be_used(name: str, error: DBAPIError, password: object) -> StoreError:
-    """Return what to raise for a database that cannot be opened.
-
-    Args:
-        name: What to call it.
-        error: What the driver said.
-        password: Is left out of that, wherever it stands.
-    """
+    """Return what to raise for a database that cannot be opened."""
     state, hint = _state(error), _OTHERWISE
     if state is not None and not is_lost(error):
         told = translate(error)
@@ -106,8 +100,8 @@ def _state(error: DBAPIError) -> str | None:
     return state if isinstance(state, str) else None
 
 
+# Stands for that character, which a program's output may have: it is its picture.
 SHOWN: Final = "\u2400"
-"""Stands for that character, which a program's output may have: it is its picture."""
 
 
 def install(connection: Any) -> None:

@@ -34,11 +34,6 @@ def of(database: Path) -> list[Path]:
 def make(database: Path, revision: str, newest: str) -> Path:
     """Copy a database as it is committed, and remove all but the newest copies.
 
-    Args:
-        database: The file; it may be open, also with a transaction that has written nothing yet.
-        revision: Of its tables; a copy of the same revision is replaced.
-        newest: What they are about to become, for the log.
-
     Returns:
         The copy: whole, on the disk, and readable by this user alone.
 
@@ -91,14 +86,7 @@ _BUSY_S: Final = 2.0
 
 
 def fault_of(database: Path) -> str | None:
-    """Say what is wrong with an SQLite file.
-
-    Args:
-        database: The file; a server may be using it.
-
-    Returns:
-        The fault in SQLite's words; `None` if the file is whole.
-    """
+    """Say what is wrong with an SQLite file."""
     try:
         with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)) as file:
             (verdict,) = file.execute("PRAGMA quick_check(1)").fetchone()

@@ -26,13 +26,7 @@ _ENGINES: Final = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 
 
 def of_files(connection: Connection, *, checkpoint: str, now: float) -> dict[str, tuple[int, int]]:
-    """Return how many files there are of each kind, and their bytes; each file counts once.
-
-    Args:
-        connection: To read with.
-        checkpoint: The kind of artifact that checkpoints are.
-        now: Pins that have run out hold nothing.
-    """
+    """Return how many files there are of each kind, and their bytes; each file counts once."""
     kept = select(blobs.c.digest, func.max(blobs.c.size_bytes).label("size_bytes")).group_by(blobs.c.digest).subquery()
     inside = and_(artifact_files.c.digest == kept.c.digest, artifact_files.c.artifact_id == artifacts.c.id)
     pinned = and_(blob_pins.c.digest == kept.c.digest, blob_pins.c.until > now)

@@ -37,10 +37,10 @@ _AFTER: Final = "tunefleet.after"
 _NOTED: Final = "tunefleet.noted"
 _LATER: Final = "tunefleet.later"
 
+# Looks at what the operations of a transaction have noted, and may write more into it.
 BeforeCommit = Callable[[Connection, Sequence[object]], None]
-"""Looks at what the operations of a transaction have noted, and may write more into it."""
+# Tells other servers, with the commit, which topics its operations named.
 Announce = Callable[[Connection, frozenset[str]], None]
-"""Tells other servers, with the commit, which topics its operations named."""
 
 
 def wake(connection: Connection, *topics: str) -> None:
@@ -107,14 +107,7 @@ def _log_failure(future: Future[Any]) -> None:
 
 
 class Writer:
-    """Runs operations in one thread, each group in one transaction.
-
-    Args:
-        engine: Gives the one connection that writes.
-        on_wake: Called in the writer thread after a commit, with the topics that its operations named.
-        before_commit: Called in the writer thread, in the transaction, with what its operations noted.
-        announce: Called in the writer thread, in the transaction, with the topics that its operations named.
-    """
+    """Runs operations in one thread, each group in one transaction."""
 
     def __init__(
         self,

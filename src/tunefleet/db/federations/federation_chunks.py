@@ -63,15 +63,7 @@ def held(connection: Connection, federation_seq: int) -> dict[str, int]:
 
 
 def claim(connection: Connection, federation_seq: int, worker: str, *, now: float, until: float) -> ChunkRow | None:
-    """Give a worker the first chunk that is free, or whose lease has ended; null if there is none.
-
-    Args:
-        connection: Of the operation.
-        federation_seq: Whose chunks.
-        worker: Who gets it.
-        now: Unix time.
-        until: When the lease ends.
-    """
+    """Give a worker the first chunk that is free, or whose lease has ended; null if there is none."""
     query = select(federation_chunks).where(_at.federation_seq == federation_seq, _claimable(now)).order_by(_at.number)
     for row in [ChunkRow(*found) for found in connection.execute(query.limit(16))]:
         here = (_at.federation_seq == federation_seq, _at.number == row.number, _at.claims == row.claims)

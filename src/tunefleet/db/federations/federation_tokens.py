@@ -26,13 +26,7 @@ def get(connection: Connection, federation_id: str) -> TokenRow:
 
 
 def replace(connection: Connection, federation_id: str, *, old_until: float | None) -> TokenRow:
-    """Make the next token the good one; the caller has locked the federation.
-
-    Args:
-        connection: Of the operation.
-        federation_id: Whose.
-        old_until: Until when the token before is good as well.
-    """
+    """Make the next token the good one; the caller has locked the federation."""
     before = get(connection, federation_id)
     row = before._replace(serial=before.serial + 1, old_until=old_until)
     if before.serial == 0:

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, text
 from tunefleet.db.engine.bulk import Bulk
 from tunefleet.db.tables.federation import federation_updates
 
+# Came when no round could take it; counts in the next one that its worker takes part in.
 WAITING: Final = "waiting"
-"""Came when no round could take it; counts in the next one that its worker takes part in."""
 COUNTED: Final = "counted"
 SUPERSEDED: Final = "superseded"
 AGGREGATED: Final = "aggregated"
@@ -99,14 +99,7 @@ def insert_one(connection: Connection, row: UpdateRow) -> UpdateRow:
 def of_round(
     connection: Connection, federation_seq: int, number: int, states: Sequence[str] | None = None
 ) -> list[UpdateRow]:
-    """Return the updates of a round in the order in which they came.
-
-    Args:
-        connection: To read with.
-        federation_seq: Whose.
-        number: The round's.
-        states: Only in these.
-    """
+    """Return the updates of a round in the order in which they came."""
     query = _ROWS.where(_at.federation_seq == federation_seq, _at.round == number).order_by(_at.seq)
     if states is not None:
         query = query.where(_at.state.in_(list(states)))
@@ -150,14 +143,7 @@ def standing(connection: Connection, federation_seq: int, worker: str, number: i
 
 
 def rows_taken(connection: Connection, federation_seq: int, worker: str, *, apart: int | None = None) -> int:
-    """Return up to which row of its training a worker's updates count, or have counted; 0 if it numbers no attempts.
-
-    Args:
-        connection: To read with.
-        federation_seq: Whose.
-        worker: Its name.
-        apart: An update that is left out, by `seq`.
-    """
+    """Return up to which row of its training a worker's updates count, or have counted; 0 if it numbers no attempts."""
     given = {"federation": federation_seq, "by": worker, "apart": -1 if apart is None else apart}
     return int(connection.execute(_ROWS_TAKEN, given).scalar_one())
 
@@ -222,10 +208,6 @@ def page(
     """Return updates of a federation, newest first.
 
     Args:
-        connection: To read with.
-        federation_seq: Whose.
-        limit: How many at most.
-        before: Only those with a smaller `seq`.
         filters: Column → the values that it may have; null for any.
     """
     query = _ROWS.where(_at.federation_seq == federation_seq).order_by(_at.seq.desc()).limit(limit)
@@ -248,7 +230,6 @@ def senders(federation_id: str, worker: str | None) -> list[str]:
     """Return who may hold files that were sent for an update: whoever has a worker's own token, and who has another.
 
     Args:
-        federation_id: To which.
         worker: Whose own token it is; null for any other.
     """
     return [federation_id] if worker is None else [f"{federation_id}-from-{worker}", federation_id]

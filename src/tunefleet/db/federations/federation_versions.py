@@ -50,14 +50,7 @@ def get(connection: Connection, federation_seq: int, version: int) -> VersionRow
 
 
 def page(connection: Connection, federation_seq: int, *, limit: int, before: int | None = None) -> list[VersionRow]:
-    """Return versions, newest first; their reports are left empty.
-
-    Args:
-        connection: To read with.
-        federation_seq: Whose.
-        limit: How many at most.
-        before: Only those with a smaller number.
-    """
+    """Return versions, newest first; their reports are left empty."""
     names = [name for name in VersionRow._fields if name != "report"]
     query = select(*(_at[name] for name in names)).where(_at.federation_seq == federation_seq)
     query = query.order_by(_at.version.desc()).limit(limit)

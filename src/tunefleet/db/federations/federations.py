@@ -97,13 +97,7 @@ def insert_one(connection: Connection, values: Mapping[str, Any]) -> FederationR
 
 
 def by_seq(connection: Connection, seq: int, *, lock: bool = False) -> FederationRow | None:
-    """Return a federation by its number.
-
-    Args:
-        connection: To read with.
-        seq: The number.
-        lock: Whether nobody else may change it, its rounds and updates before the end of this transaction.
-    """
+    """Return a federation by its number."""
     row = connection.execute(_LOCKED if lock else _BY_SEQ, {"seq": seq}).first()
     return FederationRow(*row) if row else None
 
@@ -115,13 +109,7 @@ def by_id(connection: Connection, id_: str) -> FederationRow | None:
 
 
 def of_tasks(connection: Connection, seqs: Sequence[int], *, lock: bool = False) -> dict[int, FederationRow]:
-    """Return the federations that tasks have made, by the `seq` of the task.
-
-    Args:
-        connection: To read with.
-        seqs: Of the tasks.
-        lock: As in `by_seq`.
-    """
+    """Return the federations that tasks have made, by the `seq` of the task."""
     if not seqs:
         return {}
     query = select(federations).where(federations.c.task_seq.in_(list(seqs))).order_by(federations.c.seq)
@@ -151,10 +139,7 @@ def find(connection: Connection, project: str | None, reference: str, *, lock: b
     """Return a federation of a project by its id, or by its number.
 
     Args:
-        connection: To read with.
         project: Where; null for who needs no key, having a signed link.
-        reference: `fed-…`, or the digits of the number.
-        lock: As in `by_seq`.
     """
     if reference.isascii() and reference.isdigit() and len(reference) <= 18:
         row = by_seq(connection, int(reference), lock=lock)
@@ -173,16 +158,7 @@ def page(
     owner: str | None = None,
     statuses: Sequence[str] | None = None,
 ) -> list[FederationRow]:
-    """Return federations, newest first.
-
-    Args:
-        connection: To read with.
-        project: Whose.
-        limit: How many at most.
-        before: Only those with a smaller number.
-        owner: Only this owner's.
-        statuses: Only in these.
-    """
+    """Return federations, newest first."""
     query = select(federations).where(federations.c.project == project).order_by(federations.c.seq.desc()).limit(limit)
     if before is not None:
         query = query.where(federations.c.seq < before)

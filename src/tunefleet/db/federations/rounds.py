@@ -81,15 +81,6 @@ def move(
 ) -> RoundRow | None:
     """Change the status of a round, if it still stands where the caller saw it.
 
-    Args:
-        connection: Of the operation.
-        row: The round as the caller saw it.
-        reason: Why it moves.
-        now: Unix time.
-        holder: Only if this one still holds the round.
-        error: What went wrong.
-        values: Other columns that change with it.
-
     Returns:
         The round as it is now; null if somebody else was faster: drop what was to go with it.
 
@@ -113,13 +104,6 @@ def move(
 def claim(connection: Connection, row: RoundRow, *, holder: str, now: float, until: float) -> RoundRow | None:
     """Take a closed round that nobody works on.
 
-    Args:
-        connection: Of the operation.
-        row: The round as it was seen.
-        holder: Who takes it.
-        now: Unix time.
-        until: When the lease ends.
-
     Returns:
         The round as it is now; null if somebody else has it, or it has moved.
     """
@@ -142,15 +126,7 @@ def renew(connection: Connection, row: RoundRow, *, holder: str, until: float) -
 
 
 def release(connection: Connection, row: RoundRow, *, holder: str, until: float, error: str | None) -> bool:
-    """Let go of a round that could not be finished now.
-
-    Args:
-        connection: Of the operation.
-        row: The round.
-        holder: Who had it.
-        until: When it may be taken again.
-        error: Why it was not finished.
-    """
+    """Let go of a round that could not be finished now."""
     where = (_here(row.federation_seq, row.number), _at.holder == holder, _at.status.in_(_CLOSED))
     changes = {"holder": None, "lease_until": until, "error": error}
     return connection.execute(update(federation_rounds).where(*where).values(changes)).rowcount > 0

@@ -26,12 +26,8 @@ class LeaderRow(NamedTuple):
     """Who leads.
 
     Args:
-        epoch: Grows with each leader.
         server_id: Whose turn it is; null if the last one has given it back.
-        process: Which process of that server.
         url: Under which other servers reach it; null if it has not said.
-        renewals: Grows while it leads.
-        since: When it began, in Unix time, for people.
     """
 
     epoch: int
@@ -62,11 +58,6 @@ def look(connection: Connection) -> LeaderRow:
 
 def take(connection: Connection, seen: LeaderRow, new: LeaderRow) -> LeaderRow | None:
     """Lead, with a new epoch, if nothing has changed since the caller looked.
-
-    Args:
-        connection: Of a transaction that takes its turn among those that write.
-        seen: What the caller saw last.
-        new: Who takes over; its epoch is not looked at.
 
     Returns:
         What is stored now; null if another one was faster, or the leader is alive.

@@ -14,8 +14,8 @@ from tunefleet.db.rows import WorkerRow
 from tunefleet.db.tables.core import cordons, workers
 from tunefleet.db.tables.fleet import worker_loads
 
+# The session of a worker that has left: that of no process.
 NO_SESSION: Final = ""
-"""The session of a worker that has left: that of no process."""
 _STANDING = select(
     workers.c.id, workers.c.status, workers.c.session, workers.c.capabilities, workers.c.project
 ).order_by(workers.c.id)

@@ -141,10 +141,6 @@ def page(
     """Return artifacts, newest first.
 
     Args:
-        connection: To read with.
-        project: Whose artifacts.
-        limit: How many at most.
-        before: Only artifacts older than the one with this `seq`.
         filters: Column → value; a null value does not filter.
     """
     query = select(artifacts).where(artifacts.c.project == project).order_by(artifacts.c.seq.desc()).limit(limit)

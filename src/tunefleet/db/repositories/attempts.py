@@ -239,12 +239,7 @@ def tasks_of(connection: Connection, worker_id: str) -> dict[str, TaskRow]:
 
 
 def taken(connection: Connection, but: Collection[str] = ()) -> dict[str, str]:
-    """Return what workers have open, by worker, as a text for `held`; without what another attempt's run computes.
-
-    Args:
-        connection: To read with.
-        but: Attempts that take no room.
-    """
+    """Return what workers have open, by worker, as a text for `held`; without what another attempt's run computes."""
     query = _TAKEN.where(attempts.c.id.not_in(list(but))) if but else _TAKEN
     return {worker_id: text for worker_id, text in connection.execute(query).all()}
 

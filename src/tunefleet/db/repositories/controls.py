@@ -18,9 +18,7 @@ class ControlRow(NamedTuple):
     """What was decided about one worker.
 
     Args:
-        worker_id: The worker.
         cordoned_at: Since when it gets nothing new, in Unix time; null if it may.
-        drains: Whether it is to leave when it has finished what it has.
         elastic_disabled_at: Since when elastic scaling keeps it out of the pool, in Unix time; null if it does not.
     """
 

@@ -10,8 +10,8 @@ from tunefleet.db.engine.writer import wake
 from tunefleet.db.rows import TaskRow
 from tunefleet.db.tables.core import attempts, discards, tasks
 
+# How many a worker is told of at a time.
 MAX_TOLD = 100
-"""How many a worker is told of at a time."""
 _OF_WORKER = (
     select(discards.c.task_id)
     .where(discards.c.worker_id == bindparam("worker_id"))
@@ -27,11 +27,6 @@ def note(connection: Connection, rows: Sequence[TaskRow], *, strangers: str) -> 
     """Note who has folders of tasks that are about to be removed; their attempts must still be there.
 
     One may know already: a job that names itself can be there twice.
-
-    Args:
-        connection: Of the operation.
-        rows: The tasks.
-        strangers: How the ids begin of those that are no workers of ours, and are asked nothing.
     """
     told = exists().where(discards.c.worker_id == attempts.c.worker_id, discards.c.task_id == tasks.c.id)
     # Whether it is registered says nothing: a worker that was removed may come back with its folder.

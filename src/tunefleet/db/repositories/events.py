@@ -21,8 +21,8 @@ _COLUMNS = (
 _INSERT = Bulk(insert(events), _COLUMNS)
 _WORKER: Final = "worker."
 """So the kinds begin of what happens to a worker."""
+# So the kinds begin of what becomes of a command: to a task's job or, without a task, to a worker itself.
 _COMMAND: Final = "command."
-"""So the kinds begin of what becomes of a command: to a task's job or, without a task, to a worker itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,7 @@ class Event:
 
 
 def of_task(row: TaskRow, kind: str, at: float, data: dict[str, Any], *, worker_id: str | None = None) -> Event:
-    """Return an event that tells of a task.
-
-    Args:
-        row: The task.
-        kind: What happened.
-        at: When, in unix time.
-        data: More about it.
-        worker_id: Where, if not at the task's worker.
-    """
+    """Return an event that tells of a task."""
     return Event(kind, at, row.id, row.workflow_id, row.workflow_seq, worker_id or row.worker_id, data, row.project)
 
 

@@ -20,10 +20,10 @@ _ONE = select(launches).where(launches.c.task_id == bindparam("task_id"), launch
 _POINT = Bulk(insert(metric_points), [column.name for column in metric_points.c])
 POINT_CHARACTERS: Final = 100
 """What a point takes beside its values and the name of its series."""
+# Points that are asked for by number in one query.
 _AT_ONCE = 500
-"""Points that are asked for by number in one query."""
+# Points that are read ahead: of a hundred thousand, nobody needs all at once.
 _ROWS = 1000
-"""Points that are read ahead: of a hundred thousand, nobody needs all at once."""
 _RECORD = Bulk(insert(journal_records), [column.name for column in journal_records.c])
 
 
@@ -91,15 +91,6 @@ def thin(connection: Connection, launch: LaunchRow, *, before_seq: int, apart: i
 
     Points with the same names in the same series are a curve; what is measured seldom is counted apart from what is
     measured often. Their values are not looked at: there may be very much of them.
-
-    Args:
-        connection: Of the operation.
-        launch: Whose points.
-        before_seq: Points from this record on stay.
-        apart: How many records a stretch has.
-
-    Returns:
-        How many characters the deleted points had.
     """
     at = metric_points.c
     old = (at.task_id == launch.task_id) & (at.launch_number == launch.number) & (at.seq < before_seq)
@@ -192,14 +183,6 @@ def visible_points(
     """Yield the points that no later launch superseded.
 
     They come in step order; at one step, an older launch's come before a newer one's.
-
-    Args:
-        connection: To read with.
-        task_id: Whose.
-        series: Which series.
-        after_step: Only later steps.
-        to_step: Only steps up to this one.
-        name: Only points that have a value of this name.
     """
     at = metric_points.c
     query = (
@@ -228,17 +211,14 @@ def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
         connection.execute(delete(table).where(table.c.task_id.in_(list(task_ids))))
 
 
+# No step is so early.
 _NOTHING = -1
-"""No step is so early."""
 
 
 def resume_from(connection: Connection, row: LaunchRow, *, from_step: int, checkpoint: str | None) -> None:
     """Store where a launch started, and hide what does not lead to it.
 
     Args:
-        connection: To write with.
-        row: The launch; the newest of its task.
-        from_step: The step that it resumes at.
         checkpoint: Digest of what it resumes from; null where it began anew, or does not say.
     """
     here = launches.c.task_id == row.task_id

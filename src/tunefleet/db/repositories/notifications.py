@@ -108,10 +108,6 @@ def page(
     """Return notifications, newest first.
 
     Args:
-        connection: To read with.
-        project: Whose.
-        limit: How many.
-        before: Only those with a smaller `seq`.
         filters: Column → the values that it may have; null for any.
     """
     query = _ROWS.where(_at.project == project).order_by(_at.seq.desc()).limit(limit)
@@ -128,8 +124,8 @@ def delete_before(connection: Connection, moment: float) -> None:
     connection.execute(delete(notifications).where(_at.state != WAITING, _at.created_at < moment))
 
 
+# Noted in each transaction after which other people are to be told than before.
 CHANGED: Final = object()
-"""Noted in each transaction after which other people are to be told than before."""
 _WISHES = select(task_notices).where(task_notices.c.task_id.in_(bindparam("ids", expanding=True)))
 
 

@@ -11,8 +11,8 @@ from sqlalchemy import Connection, bindparam, delete, exists, func, insert, or_,
 from tunefleet.db.rows import TaskRow
 from tunefleet.db.tables.core import cordons, tasks, void_offers
 
+# Times, one after the other, that offers of one kind were made in vain, after which a worker gets none for a while.
 STRIKES: Final = 3
-"""Times, one after the other, that offers of one kind were made in vain, after which a worker gets none for a while."""
 
 # Literals, not parameters: only then can the partial indexes answer.
 _QUEUED: Final = text("tasks.status = 'queued'")
@@ -114,29 +114,13 @@ def lines(connection: Connection) -> list[tuple[str, str]]:
 def first(
     connection: Connection, requirement_key: str, project: str, *, now: float, count: int, skip: int = 0
 ) -> list[TaskRow]:
-    """Return the tasks of a project with one need whose turn it is, in the order of the queue.
-
-    Args:
-        connection: Of the caller's transaction.
-        requirement_key: The need.
-        project: Whose.
-        now: Unix time.
-        count: How many at most.
-        skip: How many at the front are left out: the caller has them.
-    """
+    """Return the tasks of a project with one need whose turn it is, in the order of the queue."""
     which = {"key": requirement_key, "project": project, "now": now, "count": count, "skip": skip}
     return [TaskRow._make(row) for row in connection.execute(_FIRST, which).all()]
 
 
 def ahead(connection: Connection, row: TaskRow, keys: Sequence[str], now: float) -> int:
-    """Return how many tasks of its project go before a waiting one.
-
-    Args:
-        connection: To read with.
-        row: The task.
-        keys: The needs of the tasks that are counted.
-        now: Unix time; whose backoff has not ended by then is passed by.
-    """
+    """Return how many tasks of its project go before a waiting one."""
     at = tasks.c
     # The first condition is what the index answers; tasks of one submit may have the same rank.
     earlier = (at.rank <= row.rank) & ((at.rank < row.rank) | (at.seq < row.seq)) & (at.ready_at <= now)

@@ -41,12 +41,7 @@ class Wanted:
     """Which tasks, in which order.
 
     Args:
-        project: Whose.
-        words: Each must be somewhere in a task's id, name, kind, owner or worker, or in its workflow's name.
         filters: Column → values separated by commas; a null does not filter.
-        sort: One of `SORTS`.
-        descending: Whether the greatest come first.
-        now: Unix time: up to when a running task's duration is measured.
     """
 
     project: str
@@ -58,14 +53,7 @@ class Wanted:
 
 
 def page(connection: Connection, wanted: Wanted, *, limit: int, behind: Place | None) -> list[tuple[TaskRow, Any]]:
-    """Return tasks, and by what each is sorted.
-
-    Args:
-        connection: To read with.
-        wanted: Which.
-        limit: How many at most.
-        behind: Where the page before ended.
-    """
+    """Return tasks, and by what each is sorted."""
     key = _SORTS.get(wanted.sort, tasks.c.seq)
     query = select(tasks, key.label("sort_key")).where(*_conditions(wanted)).limit(limit)
     # Equal ones in the same direction, so that a page reversed is the page.

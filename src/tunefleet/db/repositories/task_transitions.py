@@ -72,10 +72,7 @@ class New:
     """A task that is to be stored.
 
     Args:
-        values: Its columns, without those that a fresh task has alike.
-        spec: JSON.
         inputs: JSON: pointer → digest and name of an artifact.
-        waits: Whether it is pending: for other tasks, or to be spread over workers.
     """
 
     values: dict[str, Any]
@@ -86,15 +83,7 @@ class New:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One change of status.
-
-    Args:
-        task: The row as the caller read it in this transaction.
-        reason: Why it changes; the reason decides the status.
-        retry: Whether the caller found budget for another try.
-        changes: Columns that change beside the status.
-        data: What the event tells.
-    """
+    """One change of status."""
 
     task: TaskRow
     reason: TaskReason
@@ -104,16 +93,7 @@ class Move:
 
 
 def enter(connection: Connection, new: Sequence[New], now: float) -> list[TaskRow]:
-    """Store new tasks, ready to be placed unless they wait, and append their events.
-
-    Args:
-        connection: Of the caller's transaction.
-        new: The tasks.
-        now: Unix time.
-
-    Returns:
-        The rows, in the same order.
-    """
+    """Store new tasks, ready to be placed unless they wait, and append their events."""
     ready = {"status": _target(TaskStatus.PENDING.value, TaskReason.READY, False)[0], "queued_at": now}
     ready["reason"] = TaskReason.READY.value
     waiting = {"status": TaskStatus.PENDING.value, "queued_at": None, "reason": None}
@@ -132,14 +112,6 @@ def enter(connection: Connection, new: Sequence[New], now: float) -> list[TaskRo
 
 def switch(connection: Connection, moves: Sequence[Move], now: float) -> list[TaskRow]:
     """Change the status of tasks and append their events.
-
-    Args:
-        connection: Of the caller's transaction.
-        moves: At most one for each task.
-        now: Unix time of the change.
-
-    Returns:
-        The rows as they are now, in the order of the moves.
 
     Raises:
         IllegalTransition: If the lifecycle has no such change; nothing is written then.

@@ -74,13 +74,7 @@ def requirement_bodies(connection: Connection, keys: Sequence[str]) -> dict[str,
 
 
 def by_ids(connection: Connection, ids: Sequence[str], *, lock: bool = False) -> dict[str, TaskRow]:
-    """Return tasks by id; unknown ids are left out.
-
-    Args:
-        connection: Of the caller's transaction.
-        ids: Which tasks.
-        lock: Whether the caller is going to change them.
-    """
+    """Return tasks by id; unknown ids are left out."""
     if not ids:
         return {}
     found = connection.execute(_LOCKED if lock else _BY_IDS, {"ids": list(ids)})
@@ -135,13 +129,7 @@ def documents(connection: Connection, seqs: Sequence[int]) -> dict[int, Document
 
 
 def by_seqs(connection: Connection, seqs: Iterable[int], *, lock: bool = False) -> list[TaskRow]:
-    """Return tasks by `seq`, in that order.
-
-    Args:
-        connection: Of the caller's transaction.
-        seqs: Which tasks.
-        lock: Whether the caller is going to change them.
-    """
+    """Return tasks by `seq`, in that order."""
     wanted = list(seqs)
     if not wanted:
         return []
@@ -152,9 +140,6 @@ def resolve(connection: Connection, row: TaskRow, *, spec: str, inputs: str) -> 
     """Store what has become known of a task when it is ready: its spec without references, its inputs, its needs.
 
     Args:
-        connection: Of the caller's transaction.
-        row: The task with its new needs and policy.
-        spec: The spec as JSON.
         inputs: JSON: pointer → digest and name of an artifact.
     """
     values = {name: getattr(row, name) for name in _NEEDS}
@@ -164,12 +149,7 @@ def resolve(connection: Connection, row: TaskRow, *, spec: str, inputs: str) -> 
 
 
 def set_outcomes(connection: Connection, outcomes: Sequence[tuple[int, str | None, str | None]]) -> None:
-    """Store result and traceback of tasks.
-
-    Args:
-        connection: Of the caller's transaction.
-        outcomes: The task's `seq`, result envelope as JSON, traceback.
-    """
+    """Store result and traceback of tasks."""
     _OUTCOME.run(connection, outcomes)
 
 

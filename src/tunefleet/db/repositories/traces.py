@@ -15,7 +15,6 @@ class TraceRow(NamedTuple):
     """Where a task stands in a trace.
 
     Args:
-        task_id: The task.
         traceparent: Names the span of the whole task, in W3C's form.
         parent: The span that its submit came with, likewise; null if it came with none.
     """

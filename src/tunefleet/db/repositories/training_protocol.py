@@ -23,8 +23,8 @@ from tunefleet.db.tables.core import (
 )
 from tunefleet.db.tables.operations import reported_predictions
 
+# Digests that are asked for in one query.
 _AT_ONCE: Final = 500
-"""Digests that are asked for in one query."""
 _REPORTED: Final = Bulk(insert(reported_predictions), ["task_id", "launch_number", "digest"])
 _QUEUED: Final = text("tasks.status = 'queued'")
 _ENDED: Final = ("completed", "failed", "cancelled", "skipped")
@@ -83,14 +83,7 @@ def newest_points(connection: Connection, launch: LaunchRow) -> Iterator[PointRo
 
 
 def last_points(connection: Connection, task_id: str, *, limit: int, with_value: str | None = None) -> list[PointRow]:
-    """Return the last points of a task's first series that no later launch superseded, in step order.
-
-    Args:
-        connection: To read with.
-        task_id: The task.
-        limit: How many at most.
-        with_value: Only points that have this value.
-    """
+    """Return the last points of a task's first series that no later launch superseded, in step order."""
     query = _visible(select(*_point_columns()), task_id)
     if with_value is not None:
         query = query.where(metric_points.c.values_json.contains(f'"{with_value}":'))
@@ -103,14 +96,7 @@ def last_points(connection: Connection, task_id: str, *, limit: int, with_value:
 def predictions(
     connection: Connection, task_id: str, *, after: tuple[int, int] | None = None, limit: int | None = None
 ) -> Iterator[tuple[int, int, str]]:
-    """Yield launch number, sequence number and JSON of a task's predictions, in the order in which they came.
-
-    Args:
-        connection: To read with.
-        task_id: The task.
-        after: Only those behind this launch and sequence number.
-        limit: How many at most.
-    """
+    """Yield launch number, sequence number and JSON of a task's predictions, in the order in which they came."""
     columns = journal_records.c.launch_number, journal_records.c.seq, journal_records.c.body
     query = (
         select(*columns)
@@ -156,17 +142,7 @@ def page(
     connection: Connection, *, project: str, owner: str | None, kinds: Sequence[str], status: str | None, limit: int,
     offset: int,
 ) -> tuple[list[TaskRow], int]:  # fmt: skip
-    """Return trainings, newest first, and how many there are in all.
-
-    Args:
-        connection: To read with.
-        project: Whose.
-        owner: Only this owner's.
-        kinds: The task kinds that are trainings.
-        status: Only with one of these statuses, separated by commas.
-        limit: How many at most.
-        offset: How many to pass over.
-    """
+    """Return trainings, newest first, and how many there are in all."""
     where = [tasks.c.project == project, tasks.c.kind.in_(list(kinds))]
     if owner is not None:
         where.append(tasks.c.owner == owner)

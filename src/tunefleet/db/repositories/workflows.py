@@ -17,15 +17,7 @@ _DOCUMENT = select(workflow_documents.c.document).where(workflow_documents.c.wor
 
 
 def insert_one(connection: Connection, row: Mapping[str, Any], *, document: str, warnings: str, size_bytes: int) -> int:
-    """Store a workflow with its document and return its `seq`.
-
-    Args:
-        connection: Of the operation.
-        row: The workflow; it lacks its `seq` only.
-        document: Its text.
-        warnings: What was remarked at its submit, as JSON.
-        size_bytes: What its project keeps of it: the document, and what its tasks have of it.
-    """
+    """Store a workflow with its document and return its `seq`."""
     seq: int = connection.execute(_INSERT, dict(row)).scalar_one()
     told = {"workflow_seq": seq, "document": document, "warnings": warnings, "size_bytes": size_bytes}
     connection.execute(_INSERT_DOCUMENT, told)
@@ -92,10 +84,6 @@ def page(
     """Return workflows, newest first.
 
     Args:
-        connection: To read with.
-        project: Whose workflows.
-        limit: How many at most.
-        before: Only workflows older than the one with this `seq`.
         filters: Column → value; a null value does not filter.
     """
     query = select(workflows).where(workflows.c.project == project).order_by(workflows.c.seq.desc()).limit(limit)

@@ -12,6 +12,9 @@ _RUNNING: Final = text("status = 'running'")
 _TO_CANCEL: Final = text("to_cancel = 1")
 _PROMOTED: Final = text("stage = 'promoted'")
 
+# `by_config`: whether it rests because its configuration says so; `cycles`: how many were opened, which is the number
+# of the next one; `next_at`: when that may open; `failures`: of cycles, in a row. `holder` works on it until
+# `lease_until`.
 campaigns = Table(
     "campaigns",
     metadata,
@@ -34,10 +37,12 @@ campaigns = Table(
     UniqueConstraint("project", "owner", "name"),
     sqlite_autoincrement=True,
 )
-"""`by_config`: whether it rests because its configuration says so; `cycles`: how many were opened, which is the number
-of the next one; `next_at`: when that may open; `failures`: of cycles, in a row. `holder` works on it until
-`lease_until`."""
 
+# `position`: which chunk it trains on, over all epochs; `step`: the next one, which failed `tries` times in a row.
+#
+# `retried`: how often somebody let it go back; `orders`: how often its task at the provider was given up for another;
+# `to_cancel`: whether that task is to be cancelled; `spec`: what it runs with; `activity`: how far its step is.
+#
 campaign_cycles = Table(
     "campaign_cycles",
     metadata,
@@ -61,12 +66,8 @@ campaign_cycles = Table(
     Index("ix_campaign_cycles_to_cancel", "campaign_seq", sqlite_where=_TO_CANCEL),
     sqlite_with_rowid=False,
 )
-"""`position`: which chunk it trains on, over all epochs; `step`: the next one, which failed `tries` times in a row.
 
-`retried`: how often somebody let it go back; `orders`: how often its task at the provider was given up for another;
-`to_cancel`: whether that task is to be cancelled; `spec`: what it runs with; `activity`: how far its step is.
-"""
-
+# `intent` and `outcome` are JSON: what a step was about to do, and what it did.
 campaign_steps = Table(
     "campaign_steps",
     metadata,
@@ -81,8 +82,8 @@ campaign_steps = Table(
     Column("finished_at", Double),
     sqlite_with_rowid=False,
 )
-"""`intent` and `outcome` are JSON: what a step was about to do, and what it did."""
 
+# What was paid for: once for each `what` of a `key`.
 campaign_spend = Table(
     "campaign_spend",
     metadata,
@@ -96,7 +97,6 @@ campaign_spend = Table(
     UniqueConstraint("campaign_seq", "what", "key"),
     sqlite_autoincrement=True,
 )
-"""What was paid for: once for each `what` of a `key`."""
 
 campaign_log = Table(
     "campaign_log",
@@ -112,6 +112,10 @@ campaign_log = Table(
     sqlite_autoincrement=True,
 )
 
+# Models that campaigns made; of each name one version at most is promoted. `key`: of the try of a cycle that made it.
+#
+# `task_id`: whose result it is; that task stays while the version may be in use. `location`, `lineage` and `evaluation`
+# are JSON.
 model_versions = Table(
     "model_versions",
     metadata,
@@ -140,7 +144,3 @@ model_versions = Table(
     ),
     sqlite_autoincrement=True,
 )  # fmt: skip
-"""Models that campaigns made; of each name one version at most is promoted. `key`: of the try of a cycle that made it.
-
-`task_id`: whose result it is; that task stays while the version may be in use. `location`, `lineage` and `evaluation`
-are JSON."""

@@ -34,8 +34,8 @@ metadata = MetaData(
     }
 )
 
+# Every row belongs to a project; there is one until there are more.
 DEFAULT_PROJECT: Final = "default"
-"""Every row belongs to a project; there is one until there are more."""
 
 SERIAL: Final = BigInteger().with_variant(Integer, "sqlite")
 _QUEUED: Final = text("status = 'queued'")
@@ -67,6 +67,7 @@ api_keys = Table(
     sqlite_autoincrement=True,
 )
 
+# `login` codes (used once) and `browser` sessions; both stand for a key.
 sessions = Table(
     "sessions",
     metadata,
@@ -76,7 +77,6 @@ sessions = Table(
     Column("expires_at", Double, nullable=False),
     sqlite_with_rowid=False,
 )
-"""`login` codes (used once) and `browser` sessions; both stand for a key."""
 
 workflows = Table(
     "workflows",
@@ -99,6 +99,7 @@ workflows = Table(
     sqlite_autoincrement=True,
 )
 
+# `size_bytes`: of the document, and of what is stored of it once more with each of its tasks.
 workflow_documents = Table(
     "workflow_documents",
     metadata,
@@ -107,8 +108,11 @@ workflow_documents = Table(
     Column("warnings", Text, nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
 )
-"""`size_bytes`: of the document, and of what is stored of it once more with each of its tasks."""
 
+# `rank` orders a queue: the time of queueing, moved forward for priority, so that ageing costs no update.
+#
+# Waiting tasks with one `merge_key` may run as one; it names their owner too.
+#
 tasks = Table(
     "tasks",
     metadata,
@@ -157,11 +161,8 @@ tasks = Table(
     Index("ix_tasks_merging", "merge_key", "rank", sqlite_where=_MERGING),
     sqlite_autoincrement=True,
 )
-"""`rank` orders a queue: the time of queueing, moved forward for priority, so that ageing costs no update.
 
-Waiting tasks with one `merge_key` may run as one; it names their owner too.
-"""
-
+# `spec` is what the user wrote; `resolved` the same with its references replaced, once what they name has ended.
 task_documents = Table(
     "task_documents",
     metadata,
@@ -172,8 +173,8 @@ task_documents = Table(
     Column("detail", Text),
     Column("resolved", Text),
 )
-"""`spec` is what the user wrote; `resolved` the same with its references replaced, once what they name has ended."""
 
+# Which artifacts a task reads: they cannot be removed before it is final.
 task_inputs = Table(
     "task_inputs",
     metadata,
@@ -182,8 +183,8 @@ task_inputs = Table(
     Index("ix_task_inputs_artifact_id", "artifact_id"),
     sqlite_with_rowid=False,
 )
-"""Which artifacts a task reads: they cannot be removed before it is final."""
 
+# What tasks need of a worker; tasks with equal needs share a row, so that placement looks at each need once.
 requirements = Table(
     "requirements",
     metadata,
@@ -191,7 +192,6 @@ requirements = Table(
     Column("body", Text, nullable=False),
     sqlite_with_rowid=False,
 )
-"""What tasks need of a worker; tasks with equal needs share a row, so that placement looks at each need once."""
 
 attempts = Table(
     "attempts",
@@ -229,6 +229,7 @@ the first is an attempt of the task, the others share its number. `node_rank` co
 the first waits for the others (host:port), `gang_failed_at` when one said that it had lost the others.
 """
 
+# What a running attempt was asked for, or a worker itself: then there is no task.
 commands = Table(
     "commands",
     metadata,
@@ -249,8 +250,11 @@ commands = Table(
     Index("ix_commands_open", "worker_id", sqlite_where=_UNDER_WAY),
     sqlite_with_rowid=False,
 )
-"""What a running attempt was asked for, or a worker itself: then there is no task."""
 
+# Where the next attempt of a task begins, if not at the newest checkpoint that can be had.
+#
+# `from_task_id`: the task whose folder on `worker_id` holds the checkpoint; `bound`: nobody else has it.
+#
 resumes = Table(
     "resumes",
     metadata,
@@ -261,10 +265,6 @@ resumes = Table(
     Column("bound", Integer, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Where the next attempt of a task begins, if not at the newest checkpoint that can be had.
-
-`from_task_id`: the task whose folder on `worker_id` holds the checkpoint; `bound`: nobody else has it.
-"""
 
 void_offers = Table(
     "void_offers",
@@ -286,6 +286,7 @@ cordons = Table(
     sqlite_with_rowid=False,
 )
 
+# Removed tasks whose job folder a worker still has.
 discards = Table(
     "discards",
     metadata,
@@ -293,7 +294,6 @@ discards = Table(
     Column("task_id", String, primary_key=True),
     sqlite_with_rowid=False,
 )
-"""Removed tasks whose job folder a worker still has."""
 
 workers = Table(
     "workers",
@@ -330,6 +330,7 @@ events = Table(
     sqlite_autoincrement=True,
 )
 
+# `hidden_after`: what counts went on from that step elsewhere; points beyond it are superseded, all where it is -1.
 launches = Table(
     "launches",
     metadata,
@@ -345,8 +346,8 @@ launches = Table(
     Column("started_at", Double, nullable=False),
     sqlite_with_rowid=False,
 )
-"""`hidden_after`: what counts went on from that step elsewhere; points beyond it are superseded, all where it is -1."""
 
+# `curve`: the same for points with the same names in the same series; see `journal.curve_of`.
 metric_points = Table(
     "metric_points",
     metadata,
@@ -363,8 +364,8 @@ metric_points = Table(
     Column("values_json", Text, nullable=False),
     sqlite_with_rowid=False,
 )
-"""`curve`: the same for points with the same names in the same series; see `journal.curve_of`."""
 
+# Records that are not metrics: checkpoints, predictions, events, and what could not be read.
 journal_records = Table(
     "journal_records",
     metadata,
@@ -375,8 +376,8 @@ journal_records = Table(
     Column("body", Text, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Records that are not metrics: checkpoints, predictions, events, and what could not be read."""
 
+# `base`: where in the task's log the attempt's bytes start; `received`: how many there are.
 log_streams = Table(
     "log_streams",
     metadata,
@@ -386,7 +387,6 @@ log_streams = Table(
     Column("received", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
-"""`base`: where in the task's log the attempt's bytes start; `received`: how many there are."""
 
 log_chunks = Table(
     "log_chunks",
@@ -407,6 +407,7 @@ blobs = Table(
     sqlite_with_rowid=False,
 )
 
+# Who was told that a file is there and has not published it yet.
 blob_pins = Table(
     "blob_pins",
     metadata,
@@ -416,7 +417,6 @@ blob_pins = Table(
     Index("ix_blob_pins_holder", "holder"),
     sqlite_with_rowid=False,
 )
-"""Who was told that a file is there and has not published it yet."""
 
 artifacts = Table(
     "artifacts",
@@ -451,6 +451,7 @@ artifact_files = Table(
     sqlite_with_rowid=False,
 )
 
+# What the training-agent protocol says of a task: how it was registered, and which parameters were changed since.
 training_jobs = Table(
     "training_jobs",
     metadata,
@@ -461,8 +462,8 @@ training_jobs = Table(
     Column("updates", Text, nullable=False),
     sqlite_with_rowid=False,
 )
-"""What the training-agent protocol says of a task: how it was registered, and which parameters were changed since."""
 
+# How many log lines an attempt has reported; a repetition is recognised by the number of its first line.
 reported_lines = Table(
     "reported_lines",
     metadata,
@@ -471,4 +472,3 @@ reported_lines = Table(
     Column("lines", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
-"""How many log lines an attempt has reported; a repetition is recognised by the number of its first line."""

@@ -17,6 +17,8 @@ _COUNTED: Final = text("state = 'counted'")
 _WAITING: Final = text("state = 'waiting'")
 _OF_A_ROUND: Final = text("round IS NOT NULL")
 
+# `seq` is the whole number that the upload guide calls a job by. `contract`: what each update must be, taken from the
+# first; `version`: the newest, 0 for none; `round`: the newest; `task_seq`: the training whose parts take part.
 federations = Table(
     "federations",
     metadata,
@@ -37,9 +39,8 @@ federations = Table(
     Column("task_seq", BigInteger, index=True),
     sqlite_autoincrement=True,
 )
-"""`seq` is the whole number that the upload guide calls a job by. `contract`: what each update must be, taken from the
-first; `version`: the newest, 0 for none; `round`: the newest; `task_seq`: the training whose parts take part."""
 
+# Workers that a federation has heard of; `values_digest`: of the weights that one sent last; `attempt`: the newest.
 federation_members = Table(
     "federation_members",
     metadata,
@@ -57,8 +58,11 @@ federation_members = Table(
     Column("attempt", Integer),
     sqlite_with_rowid=False,
 )
-"""Workers that a federation has heard of; `values_digest`: of the weights that one sent last; `attempt`: the newest."""
 
+# `holder` works on a closed round until `lease_until`, which without a holder is when to try again.
+#
+# `participants`: JSON list, null if whoever comes takes part; `result`: what was aggregated and is to be published.
+#
 federation_rounds = Table(
     "federation_rounds",
     metadata,
@@ -80,11 +84,12 @@ federation_rounds = Table(
     Index("ix_federation_rounds_open", "federation_seq", sqlite_where=_OPEN),
     sqlite_with_rowid=False,
 )
-"""`holder` works on a closed round until `lease_until`, which without a holder is when to try again.
 
-`participants`: JSON list, null if whoever comes takes part; `result`: what was aggregated and is to be published.
-"""
-
+# One worker's adapters. `round`: where it counts; null while it waits for one. `tokenizer`: JSON, path → digest.
+#
+# `upload_digest`: of the weights as they came, `model_digest`: of the same as floats, if they came quantized.
+# `rows_before`: rows of its training that updates before it have weighed, if its worker says so; `rows_after`: those up
+# to its own end.
 federation_updates = Table(
     "federation_updates",
     metadata,
@@ -125,12 +130,10 @@ federation_updates = Table(
     ),
     sqlite_autoincrement=True,
 )  # fmt: skip
-"""One worker's adapters. `round`: where it counts; null while it waits for one. `tokenizer`: JSON, path → digest.
 
-`upload_digest`: of the weights as they came, `model_digest`: of the same as floats, if they came quantized.
-`rows_before`: rows of its training that updates before it have weighed, if its worker says so; `rows_after`: those up
-to its own end."""
-
+# `equals`: the version that a rollback brought back. `files`: JSON list of path, digest, size; `archive_…`: of the
+# `.tar.gz` of them, once somebody has asked for it; `state_digest`: of the outer optimizer's state; `summary` and
+# `report`: JSON, what a list shows and all the rest.
 federation_versions = Table(
     "federation_versions",
     metadata,
@@ -153,10 +156,8 @@ federation_versions = Table(
     ),
     sqlite_with_rowid=False,
 )  # fmt: skip
-"""`equals`: the version that a rollback brought back. `files`: JSON list of path, digest, size; `archive_…`: of the
-`.tar.gz` of them, once somebody has asked for it; `state_digest`: of the outer optimizer's state; `summary` and
-`report`: JSON, what a list shows and all the rest."""
 
+# Parts of a federation's data, dealt out to workers: `free`, `claimed` until `lease_until`, or `done`.
 federation_chunks = Table(
     "federation_chunks",
     metadata,
@@ -172,8 +173,8 @@ federation_chunks = Table(
     Column("done_at", Double),
     sqlite_with_rowid=False,
 )
-"""Parts of a federation's data, dealt out to workers: `free`, `claimed` until `lease_until`, or `done`."""
 
+# Federations whose token was replaced: how often, and until when the one before is good as well.
 federation_tokens = Table(
     "federation_tokens",
     metadata,
@@ -182,4 +183,3 @@ federation_tokens = Table(
     Column("old_until", Double),
     sqlite_with_rowid=False,
 )
-"""Federations whose token was replaced: how often, and until when the one before is good as well."""

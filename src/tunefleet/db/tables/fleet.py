@@ -10,6 +10,7 @@ from tunefleet.db.tables.core import SERIAL, metadata
 
 _WAITING: Final = text("state = 'waiting'")
 
+# Which tasks must be completed before a task; `name` is what its document calls them.
 task_edges = Table(
     "task_edges",
     metadata,
@@ -20,8 +21,8 @@ task_edges = Table(
     Index("ix_task_edges_upstream_seq", "upstream_seq"),
     sqlite_with_rowid=False,
 )
-"""Which tasks must be completed before a task; `name` is what its document calls them."""
 
+# Parts of a task that was spread over workers; `number` counts from 0.
 shards = Table(
     "shards",
     metadata,
@@ -31,8 +32,8 @@ shards = Table(
     Column("number", Integer, nullable=False),
     Column("total", Integer, nullable=False),
 )
-"""Parts of a task that was spread over workers; `number` counts from 0."""
 
+# What people, and the elastic scaling, have decided about a worker; it survives the worker's registrations.
 worker_controls = Table(
     "worker_controls",
     metadata,
@@ -42,8 +43,8 @@ worker_controls = Table(
     Column("elastic_disabled_at", Double),
     sqlite_with_rowid=False,
 )
-"""What people, and the elastic scaling, have decided about a worker; it survives the worker's registrations."""
 
+# How busy a worker was; `body` is JSON (`wire.link.Load`).
 worker_loads = Table(
     "worker_loads",
     metadata,
@@ -53,8 +54,8 @@ worker_loads = Table(
     Index("ix_worker_loads_at", "at"),
     sqlite_with_rowid=False,
 )
-"""How busy a worker was; `body` is JSON (`wire.link.Load`)."""
 
+# Where a user wants to hear of what; `events` are names separated by commas, `everyone`: of all users' tasks.
 notification_channels = Table(
     "notification_channels",
     metadata,
@@ -73,8 +74,8 @@ notification_channels = Table(
     UniqueConstraint("project", "owner", "name"),
     sqlite_autoincrement=True,
 )
-"""Where a user wants to hear of what; `events` are names separated by commas, `everyone`: of all users' tasks."""
 
+# What a document wants to be told to whom, of its task or its campaign: to a channel of the owner, or to `target`.
 task_notices = Table(
     "task_notices",
     metadata,
@@ -86,8 +87,8 @@ task_notices = Table(
     Column("events", String, nullable=False),
     sqlite_with_rowid=False,
 )
-"""What a document wants to be told to whom, of its task or its campaign: to a channel of the owner, or to `target`."""
 
+# What is to be said to whom: written with the event's own transaction, delivered after it.
 notifications = Table(
     "notifications",
     metadata,
@@ -111,4 +112,3 @@ notifications = Table(
     Index("ix_notifications_due", "next_at", sqlite_where=_WAITING),
     sqlite_autoincrement=True,
 )
-"""What is to be said to whom: written with the event's own transaction, delivered after it."""

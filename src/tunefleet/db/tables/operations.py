@@ -8,10 +8,13 @@ from sqlalchemy import BigInteger, Column, Double, Index, Integer, String, Table
 
 from tunefleet.db.tables.core import SERIAL, metadata
 
+# Who has made the project that every database has.
 MADE_WITH_TABLES: Final = "tunefleet"
-"""Who has made the project that every database has."""
 _ON_GPUS: Final = text("gpu_s > 0")
 
+# `weight`: its part of a fleet that several want. Quotas, each null for none: tasks that run at once, GPU hours a
+# calendar month (UTC), bytes of stored files and of workflows' documents. `document_bytes`: of the latter, all that are
+# stored now.
 projects = Table(
     "projects",
     metadata,
@@ -27,10 +30,9 @@ projects = Table(
     Column("document_bytes", BigInteger, nullable=False, server_default="0"),
     sqlite_with_rowid=False,
 )
-"""`weight`: its part of a fleet that several want. Quotas, each null for none: tasks that run at once, GPU hours a
-calendar month (UTC), bytes of stored files and of workflows' documents. `document_bytes`: of the latter, all that are
-stored now."""
 
+# What an attempt has used, from its accept to its end; it stays when the task is removed. `share_s`: what counts for
+# the fair share; `energy_wh` and `cost` are null where nobody told any.
 usage = Table(
     "usage",
     metadata,
@@ -56,9 +58,8 @@ usage = Table(
     Index("ix_usage_gpu", "project", "ended_at", sqlite_where=_ON_GPUS),
     sqlite_autoincrement=True,
 )
-"""What an attempt has used, from its accept to its end; it stays when the task is removed. `share_s`: what counts for
-the fair share; `energy_wh` and `cost` are null where nobody told any."""
 
+# What the GPUs of an open attempt have used so far, and what they drew at the last look.
 attempt_energy = Table(
     "attempt_energy",
     metadata,
@@ -68,8 +69,8 @@ attempt_energy = Table(
     Column("at", Double, nullable=False),
     sqlite_with_rowid=False,
 )
-"""What the GPUs of an open attempt have used so far, and what they drew at the last look."""
 
+# One row a request that could change something: who, whence, what, and how it was answered. No bodies, no secrets.
 audit_log = Table(
     "audit_log",
     metadata,
@@ -88,11 +89,11 @@ audit_log = Table(
     Index("ix_audit_log_at", "at"),
     sqlite_autoincrement=True,
 )
-"""One row a request that could change something: who, whence, what, and how it was answered. No bodies, no secrets."""
 
 
 _LIVE: Final = text("state <> 'ended'")
 
+# Tasks that name an engine; the others get what workers are there.
 task_engines = Table(
     "task_engines",
     metadata,
@@ -101,7 +102,6 @@ task_engines = Table(
     Column("engine", String, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Tasks that name an engine; the others get what workers are there."""
 
 cluster_jobs = Table(
     "cluster_jobs",
@@ -136,6 +136,11 @@ task alone."""
 
 _UNTOLD: Final = text("told_at IS NULL")
 
+# One row for each tracker of a cycle whose model was recorded: what it is told is derived from the cycle's steps.
+#
+# `revision`: how often the cycle was recorded anew, after its model was merged again; `recorded_at`: when it was last.
+# It is told at `told_at`, after `tries` failures of which `error` was the last one, and lies at `place`.
+#
 campaign_tracking = Table(
     "campaign_tracking",
     metadata,
@@ -152,13 +157,9 @@ campaign_tracking = Table(
     Index("ix_campaign_tracking_untold", "not_before", sqlite_where=_UNTOLD),
     sqlite_with_rowid=False,
 )
-"""One row for each tracker of a cycle whose model was recorded: what it is told is derived from the cycle's steps.
-
-`revision`: how often the cycle was recorded anew, after its model was merged again; `recorded_at`: when it was last.
-It is told at `told_at`, after `tries` failures of which `error` was the last one, and lies at `place`.
-"""
 
 
+# One row: who leads. `epoch` grows with each leader; without a `server_id` the last one has given it back.
 leader = Table(
     "leader",
     metadata,
@@ -170,8 +171,8 @@ leader = Table(
     Column("renewals", BigInteger, nullable=False),
     Column("since", Double, nullable=False),
 )
-"""One row: who leads. `epoch` grows with each leader; without a `server_id` the last one has given it back."""
 
+# The servers that are there; one that was killed stays until others have missed it for long.
 servers = Table(
     "servers",
     metadata,
@@ -184,9 +185,10 @@ servers = Table(
     Column("renewals", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
-"""The servers that are there; one that was killed stays until others have missed it for long."""
 
 
+# `name` is that of the place in the store, `ref` what the store calls the upload. Nobody gives a file up as long as
+# `busy_until`, a Unix time, is younger than the grace of garbage: somebody goes on with it, or it is being read.
 arriving_files = Table(
     "arriving_files",
     metadata,
@@ -202,10 +204,9 @@ arriving_files = Table(
     Index("ix_arriving_files_busy_until", "busy_until"),
     sqlite_with_rowid=False,
 )
-"""`name` is that of the place in the store, `ref` what the store calls the upload. Nobody gives a file up as long as
-`busy_until`, a Unix time, is younger than the grace of garbage: somebody goes on with it, or it is being read."""
 
 
+# Tokens with which a machine joins, once; `worker_id` and `tags` (JSON) bind whoever joins, `key_id` is its key.
 invitations = Table(
     "invitations",
     metadata,
@@ -224,9 +225,9 @@ invitations = Table(
     Column("key_id", String, index=True),
     sqlite_autoincrement=True,
 )
-"""Tokens with which a machine joins, once; `worker_id` and `tags` (JSON) bind whoever joins, `key_id` is its key."""
 
 
+# `traceparent` names the span of the whole task, in W3C's form; `parent` is the one that the submit came with.
 task_traces = Table(
     "task_traces",
     metadata,
@@ -235,9 +236,10 @@ task_traces = Table(
     Column("parent", String),
     sqlite_with_rowid=False,
 )
-"""`traceparent` names the span of the whole task, in W3C's form; `parent` is the one that the submit came with."""
 
 
+# What of a task's journals is kept: records beside points and their characters, the characters of points, the names of
+# their series (JSON), and of what it was said already that more is left out (JSON).
 journal_room = Table(
     "journal_room",
     metadata,
@@ -249,9 +251,8 @@ journal_room = Table(
     Column("series", Text, nullable=False),
     sqlite_with_rowid=False,
 )
-"""What of a task's journals is kept: records beside points and their characters, the characters of points, the names of
-their series (JSON), and of what it was said already that more is left out (JSON)."""
 
+# Which predictions a launch has reported: a repetition is found by the digest of what makes it one.
 reported_predictions = Table(
     "reported_predictions",
     metadata,
@@ -260,4 +261,3 @@ reported_predictions = Table(
     Column("digest", String, primary_key=True),
     sqlite_with_rowid=False,
 )
-"""Which predictions a launch has reported: a repetition is found by the digest of what makes it one."""

@@ -20,7 +20,6 @@ class Making:
     """One average while it is made.
 
     Args:
-        spec: The strategy.
         sources: The updates, ordered by worker.
         previous: The global adapter that they began from; null before the first version.
         into: Folder of the outcome.
@@ -89,7 +88,6 @@ def weights(sources: Sequence[Source], spec: StrategySpec) -> list[float]:
     """Return each update's weight; they sum to one over what is there.
 
     Args:
-        sources: The updates.
         spec: Whether examples count, and how many at most.
     """
     if spec.weighting == "examples":

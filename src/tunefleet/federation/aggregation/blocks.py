@@ -11,10 +11,10 @@ import numpy as np
 from tunefleet.federation.aggregation.sources import Ingredient
 from tunefleet.federation.floats import Array
 
+# Values of a block: 256 KiB of float32, so that what is added up stays in the processor's cache.
 BLOCK: Final = 1 << 16
-"""Values of a block: 256 KiB of float32, so that what is added up stays in the processor's cache."""
+# One reads while the other adds; more are bound by memory.
 THREADS: Final = 2
-"""One reads while the other adds; more are bound by memory."""
 
 
 class Span(NamedTuple):
@@ -42,7 +42,6 @@ def in_threads(work: Callable[[Iterable[Span]], None], pieces: Sequence[Span], t
 
     Args:
         work: Does some pieces one after the other, with buffers of its own.
-        pieces: All of them.
         threads: How many.
 
     Raises:

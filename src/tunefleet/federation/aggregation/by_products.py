@@ -17,8 +17,8 @@ from tunefleet.federation.aggregation.linear import Recipe, combine, copy_frozen
 from tunefleet.federation.aggregation.sources import Source
 from tunefleet.federation.safetensors_writer import AdapterWriter
 
+# Folder, inside the outcome's, of what an adapter of one rank leaves out.
 RESIDUAL: Final = "residual"
-"""Folder, inside the outcome's, of what an adapter of one rank leaves out."""
 
 
 def mean(made: Making) -> AdapterConfig:

@@ -26,7 +26,6 @@ def lengths(sources: Sequence[Source], previous: Source | None) -> list[float]:
     """Return how much each update changes the global adapter.
 
     Args:
-        sources: The updates.
         previous: The global adapter; null before the first version.
     """
     if previous is None:
@@ -41,7 +40,6 @@ def kept_of_products(found: Sequence[float], most: float) -> list[float]:
     """Return how much of each change is kept where products are averaged: there a part of it has that part's length.
 
     Args:
-        found: The lengths.
         most: The longest that is allowed.
     """
     return [1.0 if length <= most else most / length for length in found]
@@ -56,7 +54,6 @@ def kept_of_factors(
     Y = δB δA; its length is a polynomial of t, known from three numbers.
 
     Args:
-        sources: The updates.
         previous: The global adapter, of the same rank; null before the first version: then only B is shortened.
         found: The lengths of the whole changes.
         most: The longest that is allowed.

@@ -21,8 +21,8 @@ from tunefleet.federation.aggregation.sources import Ingredient
 from tunefleet.federation.floats import Array
 from tunefleet.federation.safetensors_writer import AdapterWriter
 
+# Of all updates' pieces together, on all threads.
 _MAX_BYTES: Final = 16 << 20
-"""Of all updates' pieces together, on all threads."""
 
 
 def trimmed(count: int, trim: float) -> int:
@@ -49,7 +49,6 @@ def combine_ordered(
     Args:
         rows: By tensor, the updates.
         cut: How many are left out at each end.
-        written: The outcome.
         old: By tensor, the global adapter; what is not kept of an update's change is made up from it. Empty if nothing
             is to be made up.
         kept: How much of each update's change is kept.

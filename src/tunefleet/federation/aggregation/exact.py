@@ -30,11 +30,11 @@ from tunefleet.federation.floats import Array, Room, Wide
 from tunefleet.federation.layers import Layer
 from tunefleet.federation.safetensors_writer import AdapterWriter
 
+# Sum of ranks up to which two layers are worked on at once; beyond it memory counts for more than seconds.
 _SMALL: Final = 512
-"""Sum of ranks up to which two layers are worked on at once; beyond it memory counts for more than seconds."""
+# Where workers' As are nearly alike, their differences have large parts that cancel each other: beyond so much of that
+# the new A is added up in float64.
 _CANCELLED: Final = 4.0
-"""Where workers' As are nearly alike, their differences have large parts that cancel each other: beyond so much of that
-the new A is added up in float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,6 @@ def to_rank(
     Args:
         terms: What is added up.
         config: Of the outcome; says the rank of each layer, and the scale.
-        written: The outcome.
         residual: What the outcome leaves out, unscaled.
     """
 

@@ -77,7 +77,6 @@ class ServerOptimizer:
         """Return what is published for a piece of a tensor.
 
         Args:
-            name: The tensor.
             start: First value of the piece, counted along the flattened tensor.
             mean: The average of the updates.
         """

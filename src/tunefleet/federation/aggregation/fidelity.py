@@ -16,15 +16,14 @@ from tunefleet.federation.aggregation.stacks import stack_of
 from tunefleet.federation.floats import Room
 from tunefleet.spec.options.federation_options import StrategyName, StrategySpec
 
+# Strategies that are meant as an average and say it with factors; the others mean to be something else.
 _MEANS_OF_FACTORS: Final[frozenset[StrategyName]] = frozenset({"fedavg", "fedprox"})
-"""Strategies that are meant as an average and say it with factors; the others mean to be something else."""
 
 
 def product_error(updates: Sequence[Update], weights: Mapping[str, float], adapter: Update) -> dict[str, LayerReport]:
     """Measure what an average of factors, or any other adapter, gets wrong.
 
     Args:
-        updates: The updates.
         weights: By worker, what its scale · B · A counts; a worker that is not named counts nothing.
         adapter: What is measured.
 
@@ -54,7 +53,6 @@ def with_error(report: Report, spec: StrategySpec, updates: Sequence[Update], in
     """Add to the report of an average of factors how far it is from the average of the products.
 
     Args:
-        report: Of the average.
         spec: The strategy that made it.
         updates: What it was made of.
         into: Where it was made.

@@ -41,7 +41,6 @@ def chosen(found: Wide, keep: int) -> list[int]:
     """Return the places of those with the smallest scores; of equal ones the first.
 
     Args:
-        found: The scores.
         keep: How many.
     """
     return sorted(int(each) for each in np.argsort(found, kind="stable")[:keep])

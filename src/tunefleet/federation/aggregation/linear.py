@@ -18,10 +18,10 @@ from tunefleet.federation.aggregation.sources import Ingredient, Source, compara
 from tunefleet.federation.floats import Array
 from tunefleet.federation.safetensors_writer import AdapterWriter
 
+# By name of a tensor of the outcome: what is added up to it.
 Recipe = Mapping[str, Sequence[Ingredient]]
-"""By name of a tensor of the outcome: what is added up to it."""
+# Given a tensor, the first value of a piece and its average: what is published.
 Step = Callable[[str, int, Array], Array]
-"""Given a tensor, the first value of a piece and its average: what is published."""
 
 
 def recipe(
@@ -61,7 +61,6 @@ def combine(mixed: Recipe, written: AdapterWriter, step: Step | None = None) -> 
 
     Args:
         mixed: What is added up, for each tensor.
-        written: The outcome.
         step: What is done with the average before it is written.
     """
 
@@ -77,11 +76,6 @@ def combine(mixed: Recipe, written: AdapterWriter, step: Step | None = None) -> 
 
 def copy_frozen(sources: Sequence[Source], names: Iterable[str], written: AdapterWriter) -> None:
     """Write what belongs to the base model, which must be the same in all updates.
-
-    Args:
-        sources: The updates.
-        names: The tensors.
-        written: The outcome.
 
     Raises:
         AdapterRefused: If they differ.

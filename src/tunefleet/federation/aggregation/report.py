@@ -12,7 +12,6 @@ class LayerReport:
     """How near one layer of an average is to the average of the products.
 
     Args:
-        rank: Of the outcome.
         norm: Frobenius norm of the exact average of scale · B · A.
         error: Frobenius norm of what the outcome leaves out, divided by `norm`; 0 where nothing is left out.
     """
@@ -27,7 +26,6 @@ class Report:
     """What an average says of itself; `to_json` is kept with the version.
 
     Args:
-        strategy: Its name.
         weights: By worker; they sum to one. The coordinate-wise rules give each worker its equal part.
         excluded: Workers that do not count at all, each with the reason.
         norms: By worker, how far the update changes the global adapter (between products); empty if the strategy does

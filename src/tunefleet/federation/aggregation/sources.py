@@ -20,10 +20,7 @@ class Source:
     """One opened adapter.
 
     Args:
-        worker: Who made it.
         num_examples: Rows that it was trained on.
-        config: Its config.
-        file: Its tensors.
         parts: The same by what they are.
     """
 
@@ -49,7 +46,6 @@ def opened(updates: Sequence[Update], previous: Update | None) -> Iterator[tuple
     They come ordered by worker, so that the order in which they arrived changes no bit of the outcome.
 
     Args:
-        updates: The workers'.
         previous: The global adapter that they began from, if there is one.
 
     Raises:
@@ -115,7 +111,6 @@ def check_ranks(sources: Sequence[Source], why: str) -> None:
     """Refuse adapters whose factors cannot be compared number by number.
 
     Args:
-        sources: The adapters.
         why: What compares them, as the beginning of a sentence.
 
     Raises:
@@ -146,7 +141,6 @@ def comparable(source: Source, like: Source) -> dict[str, Ingredient]:
     Where the scales differ, that of B · A is put into B: the same update, said with the other's alpha.
 
     Args:
-        source: The adapter.
         like: The adapter in whose scale it is said.
     """
     factors = {layer.b: _ratio(layer, like.parts.layers[module]) for module, layer in source.parts.layers.items()}
@@ -181,7 +175,6 @@ def update_in(folder: Path, *, worker: str = "global", num_examples: int = 1) ->
 
     Args:
         folder: It has `adapter_model.safetensors` and `adapter_config.json`.
-        worker: Who made it.
         num_examples: Rows that it was trained on.
 
     Raises:

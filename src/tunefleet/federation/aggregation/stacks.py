@@ -19,8 +19,8 @@ from tunefleet.federation.aggregation.sources import Source
 from tunefleet.federation.floats import Array, Room, Wide
 from tunefleet.federation.layers import Layer
 
+# Of a block of stacked factors.
 _MAX_BYTES: Final = 16 << 20
-"""Of a block of stacked factors."""
 _MAX_WIDTH: Final = 4096
 _WIDE_BYTES: Final = 1 << 20
 """Of what is turned into float64 at a time: it stays in the processor's cache, and products of fewer rows cost more."""
@@ -42,15 +42,12 @@ class Stack:
     A layer whose stacked factors fit into a block is read once, a larger one each time that its blocks are asked for.
 
     Args:
-        pieces: The adapters.
         room: Where they are read into; no other stack uses it meanwhile.
 
     Attributes:
         width: Sum of the ranks.
         starts: Where each adapter's part begins.
         factors: By stacked column, what its product is multiplied by; it belongs to L.
-        rows: Of the products.
-        columns: Of the products.
         widened: Rows of L or columns of R that are turned into float64 at a time.
 
     Raises:
@@ -158,8 +155,6 @@ def stack_of(sources: Sequence[Source], module: str, factors: Sequence[float], r
     """Put a layer's factors of several adapters side by side.
 
     Args:
-        sources: The adapters.
-        module: The layer.
         factors: What each one's scale · B · A is multiplied by.
         room: Where they are read into.
     """

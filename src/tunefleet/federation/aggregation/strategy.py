@@ -79,10 +79,7 @@ def refit(source: Update, like: AdapterConfig, into: Path, *, dtype: str | None 
     it; a larger one gets all of it, and random rows of A beside zeros in B, which can learn.
 
     Args:
-        source: The adapter.
         like: The config that the outcome has; it has the same target modules.
-        into: As in `aggregate`.
-        dtype: As in `aggregate`.
 
     Raises:
         AdapterRefused: If the adapter is not understood.

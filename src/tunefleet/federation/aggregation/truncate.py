@@ -17,8 +17,8 @@ import numpy as np
 
 from tunefleet.federation.floats import Wide
 
+# Squares that are this small beside the largest are beyond what float32 holds.
 _JITTER: Final = 1e-13
-"""Squares that are this small beside the largest are beyond what float32 holds."""
 _TIE: Final = 1e-13
 _FLATTEST: Final = 0.02
 """No direction of the new A is shorter than this part of the longest: its B would be longer by as much, and so would

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+# Of a job of the cluster: it waits for its nodes or to go on where it was frozen, has them, or is over.
 Stage = Literal["waiting", "running", "ended"]
-"""Of a job of the cluster: it waits for its nodes or to go on where it was frozen, has them, or is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,18 +16,9 @@ class Ask:
     """Nodes that are wanted, and what is started on each of them.
 
     Args:
-        name: Of the job; another job with it is the same one.
-        nodes: How many nodes at least.
-        nodes_max: How many at most.
         cpu: Cores of each; 0 leaves it to the cluster.
         memory_bytes: Main memory of each; 0 leaves it to the cluster.
-        gpu_count: GPUs of each.
         gpu_type: Part of their product name; null for any. Slurm is told by an option, in its own words.
-        command: What is started once on each node; it finds the node's number in `TUNEFLEET_NODE`.
-        environment: Variables for it, secrets among them: they stand in no command line.
-        options: Options of the engine, as `spec.engine` names them.
-        patience_s: How long nodes are waited for that the cluster does not have; it ends the job itself if it can.
-        grace_s: How long before it takes the nodes away it says so, if it can.
     """
 
     name: str
@@ -49,12 +40,7 @@ class Seen:
     """What the cluster says of a job.
 
     Args:
-        job_id: Its name for it.
-        stage: Where it stands.
-        told: Why it waits or has ended, in the cluster's words; empty if it says nothing.
-        withdrawn: Whether somebody has ended it there on purpose.
         hopeless: Whether it ended for a reason that no repetition mends, such as nodes that the cluster does not have.
-        ending: Whether it gives its nodes back just now, or is requeued from them: who ran there is gone.
     """
 
     job_id: str

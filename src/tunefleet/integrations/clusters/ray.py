@@ -32,11 +32,6 @@ class Ray(Cluster):
     Args:
         address: Of the dashboard, such as `http://head:8265`.
         token: The cluster's token; None if it asks for none.
-        python: The Python of Ray's environment, as its head finds it; it has Tunefleet.
-        timeout_s: How long one answer is waited for.
-
-    Raises:
-        InputError: If the address is none of a dashboard.
     """
 
     def __init__(self, address: str, token: str | None, *, python: str = "python", timeout_s: float = 30.0) -> None:
@@ -107,13 +102,7 @@ class Ray(Cluster):
 
 
 def lasting(ask: Ask, *, server: str = "", key: str = "") -> Ask:
-    """Return an ask for workers that last: each of its nodes by itself, and the command begun again when it ends.
-
-    Args:
-        ask: `nodes` are kept at least, up to `nodes_max` while tasks wait.
-        server: Its address, where the program asks how many tasks wait; without it no more than `nodes` are kept.
-        key: One that may read tasks.
-    """
+    """Return an ask for workers that last: each of its nodes by itself, and the command begun again when it ends."""
     return replace(ask, options={**ask.options, LASTING: "true", SERVER: server, KEY: key})
 
 

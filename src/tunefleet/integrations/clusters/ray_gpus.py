@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+# What is asked of such a resource: a node has 1 of it, however many GPUs it has.
 SHARE: Final = 0.001
-"""What is asked of such a resource: a node has 1 of it, however many GPUs it has."""
 PREFIX: Final = "accelerator_type:"
 _MAKERS: Final = ("nvidia", "tesla")
 _MODEL: Final = re.compile(r"(?:[A-Z]+\s+)*[A-Z0-9]*\d[A-Z0-9]*")

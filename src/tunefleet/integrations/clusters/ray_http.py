@@ -28,10 +28,6 @@ class RayJobs:
     Args:
         address: Of the dashboard, such as `http://head:8265`.
         token: The cluster's token; None if it asks for none.
-        timeout_s: How long one answer is waited for.
-
-    Raises:
-        InputError: If the address is none of a dashboard.
     """
 
     def __init__(self, address: str, token: str | None, *, timeout_s: float) -> None:

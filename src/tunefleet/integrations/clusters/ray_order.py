@@ -14,10 +14,10 @@ from tunefleet.integrations.clusters.base import Ask
 FORMAT: Final = 2
 LASTING: Final = "lasting"
 """An option of an `Ask`: `true` starts workers that last, between `nodes` and `nodes_max` of them."""
+# An option: the address of the server, which is asked how many tasks wait.
 SERVER: Final = "server"
-"""An option: the address of the server, which is asked how many tasks wait."""
+# An option: a key for that.
 KEY: Final = "key"
-"""An option: a key for that."""
 
 WAITING: Final = "tunefleet: waiting: "
 RUNNING: Final = "tunefleet: running: "
@@ -28,8 +28,8 @@ before what the nodes print."""
 FAILED: Final = 1
 AGAIN: Final = 75
 """A node's command ended so, or was to be ended: the task is to be run again."""
+# The cluster cannot give what is asked.
 HOPELESS: Final = 69
-"""The cluster cannot give what is asked."""
 
 
 class OrderError(ValueError):

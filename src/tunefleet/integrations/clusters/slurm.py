@@ -20,8 +20,8 @@ from typing import Final
 from tunefleet.errors import ConflictError, MachineError, UnreachableError
 from tunefleet.integrations.clusters.base import Ask, Cluster, Seen, Stage
 
+# The exit code of a command that goes on when there are nodes again (EX_TEMPFAIL).
 MADE_WAY: Final = 75
-"""The exit code of a command that goes on when there are nodes again (EX_TEMPFAIL)."""
 _COMMANDS: Final = ("sbatch", "squeue", "scancel", "srun", "scontrol")
 _ANSWER_S: Final = 60.0
 _KEPT: Final = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TMPDIR", "SLURM_CONF")
@@ -43,26 +43,20 @@ _HOPELESS: Final = frozenset(
     }
 )  # fmt: skip
 """Reasons of a pending job that time does not mend."""
+# The reason of a job whose script failed; which code that was `squeue` does not say.
 _BAD_END: Final = "NonZeroExitCode"
-"""The reason of a job whose script failed; which code that was `squeue` does not say."""
+# Signs of what time mends: nobody answers, or the user has as many jobs there as they may.
 _AWAY: Final = (
     "Unable to contact", "Socket timed out", "Connection refused", "Zero Bytes were transmitted",
     "temporarily unable", "MaxSubmitJob",
 )  # fmt: skip
-"""Signs of what time mends: nobody answers, or the user has as many jobs there as they may."""
 
 
 class Slurm(Cluster):
     """The Slurm whose commands are on this machine.
 
     Args:
-        folder: Where the logs of its jobs lie; the nodes must see it under the same path.
-        environment: Of Slurm's commands; the jobs have of it what a login shell has.
         prelude: Shell lines that go before the command on the first node, such as `module load cuda`.
-        extra: Options of `sbatch` for every job, as an admin wants them.
-
-    Raises:
-        MachineError: If one of the commands is missing.
     """
 
     def __init__(

@@ -17,9 +17,6 @@ class Story:
     """What a card tells.
 
     Args:
-        name: Of the model.
-        base: Of the campaign, as it names it.
-        lineage: What → what it is, in Markdown.
         figures: Model → metric → what `evaluate` has measured of it.
         verdict: Of the gate: `reason`, and `against`: model → gain with its interval.
     """

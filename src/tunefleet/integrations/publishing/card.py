@@ -21,14 +21,7 @@ def write_card(
     """Write a card into a folder, unless the model has brought one of its own.
 
     Args:
-        folder: What is published.
-        task: That has made it.
-        product: What it has left.
-        chain: The tasks before it, the nearest first.
         datasets: Data of the chain → digest, where the server knows it.
-
-    Returns:
-        Whether one was written.
     """
     path = folder / CARD
     if path.exists() and not _is_plain(path):
@@ -101,11 +94,6 @@ def is_name_of_the_hub(model: str) -> bool:
 
 
 def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Return rows as Markdown has them.
-
-    Args:
-        heads: Of the columns.
-        rows: Below them.
-    """
+    """Return rows as Markdown has them."""
     listed = [heads, tuple("---" for _ in heads), *rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in listed)

@@ -19,12 +19,7 @@ _MODEL: Final = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A repository as the hub has it now.
-
-    Args:
-        commit: Its newest.
-        files: Their paths.
-    """
+    """A repository as the hub has it now."""
 
     commit: str | None
     files: frozenset[str]
@@ -58,10 +53,6 @@ def packages() -> tuple[Any, Any]:
 def is_public(repo: str, endpoint: str | None) -> bool:
     """Return whether anybody may read a model of the hub; it blocks.
 
-    Args:
-        repo: `ORG/NAME`.
-        endpoint: Another hub than huggingface.co.
-
     Raises:
         MachineError: If a package is missing.
         UnreachableError: If the hub does not answer.
@@ -79,10 +70,6 @@ def is_public(repo: str, endpoint: str | None) -> bool:
 def look(repo: str, settings: PublishSettings) -> Found | None:
     """Return what a repository holds; null if there is none, or the token may not see it; it blocks.
 
-    Args:
-        repo: `ORG/NAME`; what is no name of the hub is not there.
-        settings: The token.
-
     Raises:
         MachineError: If a package is missing.
         UnreachableError: If the hub does not answer.
@@ -99,11 +86,6 @@ def look(repo: str, settings: PublishSettings) -> Found | None:
 
 def read(repo: str, file: str, settings: PublishSettings) -> bytes | None:
     """Return a small file of a model; null if there is none, or the token may not see it; it blocks.
-
-    Args:
-        repo: `ORG/NAME`.
-        file: Its path there.
-        settings: The token.
 
     Raises:
         MachineError: If a package is missing.
@@ -124,12 +106,6 @@ def read(repo: str, file: str, settings: PublishSettings) -> bytes | None:
 
 def fetch(repo: str, commit: str | None, folder: Path, settings: PublishSettings) -> None:
     """Fetch a whole model into a folder: its weights as safetensors, and what explains them, but no code; it blocks.
-
-    Args:
-        repo: `ORG/NAME`.
-        commit: Which state of it; the newest if `None`.
-        folder: Where to.
-        settings: The token.
 
     Raises:
         MachineError: If a package is missing.

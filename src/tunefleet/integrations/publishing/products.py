@@ -19,8 +19,8 @@ _KINDS: Final = ("model", "adapter", "gguf")
 _LONGEST_CHAIN: Final = 50
 _ENDED_BADLY: Final = (TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.SKIPPED)
 
+# Shows a task until it has ended; null if the user left it.
 Wait = Callable[[TaskDetail], TaskDetail | None]
-"""Shows a task until it has ended; null if the user left it."""
 
 
 class StillRuns(TunefleetError):
@@ -31,12 +31,7 @@ class StillRuns(TunefleetError):
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """What is taken from a task.
-
-    Args:
-        task: That has left it.
-        artifact: What it has left.
-    """
+    """What is taken from a task."""
 
     task: TaskDetail
     artifact: ArtifactView
@@ -44,15 +39,6 @@ class Product:
 
 def find(client: Client, task_id: str, form: Form, *, gguf: str, verify: bool, wait: Wait, shown: bool) -> Product:
     """Return a task's product in the form that is wanted; one that is not there yet is made by a merge of the fleet.
-
-    Args:
-        client: The server.
-        task_id: The task.
-        form: As the task has left it, merged into the base, or as a GGUF file.
-        gguf: Type of the GGUF file.
-        verify: Whether the merge is proved by a forward pass.
-        wait: Waits for the merge until it has ended.
-        shown: Whether `wait` shows why it has failed: that is said once.
 
     Raises:
         NotFoundError: If the task has left neither an adapter nor a model.
@@ -81,15 +67,7 @@ def find(client: Client, task_id: str, form: Form, *, gguf: str, verify: bool, w
 
 
 def document(task: TaskDetail, form: Form, *, adapter: bool, gguf: str, verify: bool) -> dict[str, Any]:
-    """Return the document of the merge.
-
-    Args:
-        task: Whose adapter or model is taken.
-        form: What becomes of it.
-        adapter: Whether it has left an adapter, not a model.
-        gguf: Type of the GGUF file.
-        verify: Whether the merge is proved.
-    """
+    """Return the document of the merge."""
     spec = task.resolved or task.spec
     source = (spec.get("model") or {}).get("source")
     if not isinstance(source, dict):
@@ -142,12 +120,7 @@ def _submitted(client: Client, task: TaskDetail, body: dict[str, Any], text: str
 
 
 def chain(client: Client, task: TaskDetail) -> Iterator[TaskDetail]:
-    """Yield the tasks whose adapters and models a task was made from, the nearest first; those that are gone are not.
-
-    Args:
-        client: The server.
-        task: The last of them.
-    """
+    """Yield the tasks whose adapters and models made a task, the nearest first, without those that are gone."""
     seen, waiting = {task.id}, [task]
     while waiting and len(seen) < _LONGEST_CHAIN:
         spec = waiting.pop(0)

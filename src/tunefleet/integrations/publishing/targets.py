@@ -33,20 +33,13 @@ _TOKENS_PAGE: Final = "https://huggingface.co/settings/tokens"
 _OF_THE_HUB: Final = frozenset({".gitattributes"})
 """What the hub itself puts into a new repository."""
 
+# Called with the number of bytes that were just sent.
 Sent = Callable[[int], None]
-"""Called with the number of bytes that were just sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """How something is published.
-
-    Args:
-        revision: Branch of the hub; the main one by default.
-        private: Whether a repository that is made is private.
-        message: Of the hub's commit.
-        force: Whether files that are there may be written over.
-    """
+    """How something is published."""
 
     revision: str | None = None
     private: bool = False
@@ -77,11 +70,8 @@ def target(text: str, wishes: Wishes, settings: PublishSettings) -> Target:
 
     Args:
         text: `hf://ORG/NAME`, `s3://BUCKET/PREFIX` or a folder.
-        wishes: How it is published.
-        settings: Keys.
 
     Raises:
-        InputError: If it is none, or a wish has no effect there.
         MachineError: If a package is missing.
     """
     hub, bucket = _HUB.fullmatch(text), BUCKET_URL.fullmatch(text)
@@ -101,12 +91,7 @@ def target(text: str, wishes: Wishes, settings: PublishSettings) -> Target:
 
 
 class FolderTarget(Target):
-    """A folder on this machine.
-
-    Args:
-        folder: The folder.
-        wishes: How it is published.
-    """
+    """A folder on this machine."""
 
     def __init__(self, folder: Path, wishes: Wishes) -> None:
         self._folder = folder
@@ -138,14 +123,7 @@ class FolderTarget(Target):
 
 
 class BucketTarget(Target):
-    """A place in a bucket.
-
-    Args:
-        name: Of the bucket.
-        prefix: Before the names of the files.
-        wishes: How it is published.
-        settings: Keys.
-    """
+    """A place in a bucket."""
 
     def __init__(self, name: str, prefix: str, wishes: Wishes, settings: PublishSettings) -> None:
         from tunefleet.artifacts.publish import BucketFolder
@@ -182,13 +160,7 @@ class BucketTarget(Target):
 
 
 class HubTarget(Target):
-    """A repository of the Hugging Face hub.
-
-    Args:
-        repo: `ORG/NAME`.
-        wishes: How it is published.
-        settings: The token.
-    """
+    """A repository of the Hugging Face hub."""
 
     def __init__(self, repo: str, wishes: Wishes, settings: PublishSettings) -> None:
         api, _ = packages()
@@ -289,12 +261,7 @@ _WEIGHTS: Final = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.
 
 
 def stale(there: Iterable[str], new: Collection[str]) -> list[str]:
-    """Return the files of a place that are weights of an earlier model; whatever else lies there stays.
-
-    Args:
-        there: Paths below the place.
-        new: Paths of what is published.
-    """
+    """Return the files of a place that are weights of an earlier model; whatever else lies there stays."""
     if not _weights(new):
         return []
     return [name for name in _weights(there) if name not in new]

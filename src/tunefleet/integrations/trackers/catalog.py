@@ -37,12 +37,7 @@ class Choice:
 
 
 def chosen(spec: CampaignSpec, settings: TrackingSettings) -> Choice:
-    """Return which trackers a campaign has: those it names, else `wandb` as its document has it, else none.
-
-    Args:
-        spec: Of the campaign.
-        settings: With the key of Weights & Biases, if there is one.
-    """
+    """Return which trackers a campaign has: those it names, else `wandb` as its document has it, else none."""
     if spec.tracking is not None:
         return Choice(tuple(dict.fromkeys(spec.tracking)), "the campaign says so")
     if spec.wandb_project is None:
@@ -63,12 +58,7 @@ def sentence(choice: Choice) -> str:
 
 
 def faults(choice: Choice, settings: TrackingSettings) -> list[TunefleetError]:
-    """Return why trackers cannot be used as this machine is set up, one error for each that cannot.
-
-    Args:
-        choice: Of a campaign.
-        settings: Of this machine.
-    """
+    """Return why trackers cannot be used as this machine is set up, one error for each that cannot."""
     found = []
     for name in choice.names:
         try:
@@ -81,10 +71,6 @@ def faults(choice: Choice, settings: TrackingSettings) -> list[TunefleetError]:
 def refuse_faults(specs: Iterable[CampaignSpec], settings: TrackingSettings) -> None:
     """Refuse campaigns whose trackers cannot be used as this machine is set up.
 
-    Args:
-        specs: Of campaigns; those that are not enabled are left out.
-        settings: Of this machine.
-
     Raises:
         InputError: If one cannot be used; names every one of them.
     """
@@ -95,16 +81,7 @@ def refuse_faults(specs: Iterable[CampaignSpec], settings: TrackingSettings) -> 
 
 
 def check(name: str, settings: TrackingSettings) -> Tracker:
-    """Return a tracker that can be used as this machine is set up; its library is not imported yet.
-
-    Args:
-        name: As a campaign says it.
-        settings: Of this machine.
-
-    Raises:
-        InputError: If there is no such tracker, or it lacks a key or an address.
-        MachineError: If it is not installed.
-    """
+    """Return a tracker that can be used as this machine is set up; its library is not imported yet."""
     found = tracker(name, settings)
     fault = found.fault()
     if fault is not None:
@@ -119,12 +96,7 @@ def check(name: str, settings: TrackingSettings) -> Tracker:
 def tracker(name: str, settings: TrackingSettings) -> Tracker:
     """Return a tracker; an installed one takes the place of ours of the same name. Its library is not imported yet.
 
-    Args:
-        name: As a campaign says it.
-        settings: Of this machine.
-
     Raises:
-        InputError: If there is none of that name.
         MachineError: If it cannot be loaded.
     """
     points = _replaced(name)

@@ -22,13 +22,7 @@ from tunefleet.settings import TrackingSettings, load
 
 
 def tell(name: str, run: TrackedRun, folder: Path) -> str:
-    """Tell a tracker of a run, and return where it is.
-
-    Args:
-        name: Of the tracker.
-        run: What it is told; told before, it stays as it is.
-        folder: Where the tracker may keep files.
-    """
+    """Tell a tracker of a run, and return where it is."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = load(TrackingSettings)
     # Whose server was killed is ended by nobody else.

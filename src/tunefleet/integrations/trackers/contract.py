@@ -9,8 +9,8 @@ from typing import Protocol
 
 from tunefleet.errors import TunefleetError
 
+# What configurations and summaries are made of; every tracker takes it.
 Plain = str | int | float | bool
-"""What configurations and summaries are made of; every tracker takes it."""
 
 
 class NotTracked(TunefleetError):
@@ -21,19 +21,7 @@ class NotTracked(TunefleetError):
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """A run as a tracker keeps it.
-
-    Args:
-        id: Ours, and the same however often it is told: letters, digits and dashes.
-        name: For people; as unique as the id.
-        project: Where it belongs: a project or an experiment.
-        group: What it is grouped with there.
-        at: When what it tells of ended, in Unix time.
-        step: Of its one row of metrics.
-        config: What was done.
-        metrics: What was measured; finite numbers.
-        summary: What became of it.
-    """
+    """A run as a tracker keeps it."""
 
     id: str
     name: str
@@ -70,9 +58,4 @@ class Tracker(Protocol):
         """Say what its settings lack, with the way out; null if it can be used. Calls nobody."""
 
     def open(self, run: TrackedRun, folder: Path) -> OpenRun:
-        """Open a run: the one of that id if there is one, else a new one with its configuration.
-
-        Args:
-            run: With its id, name and configuration.
-            folder: Where files may be kept; the same each time.
-        """
+        """Open a run: the one of that id if there is one, else a new one with its configuration."""

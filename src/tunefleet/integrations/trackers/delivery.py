@@ -24,19 +24,8 @@ _MAX_SAID: Final = 500
 async def post(name: str, run: TrackedRun, folder: Path, settings: TrackingSettings) -> str:
     """Tell a tracker of a run.
 
-    Args:
-        name: Of the tracker.
-        run: What it is told.
-        folder: Where it may keep files.
-        settings: Of this machine.
-
-    Returns:
-        Where the run is: a URL, a path or a name.
-
     Raises:
         NotTracked: If the tracker has not taken it.
-        InputError: If there is no such tracker, or it lacks a key.
-        MachineError: If it is not installed.
     """
     own = variables_for(name, (await asyncio.to_thread(catalog.check, name, settings)).variables)
     given = orjson.dumps({"tracker": name, "run": asdict(run), "folder": str(folder)})
@@ -51,21 +40,12 @@ async def post(name: str, run: TrackedRun, folder: Path, settings: TrackingSetti
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Return what a child may see: the plain variables, and those of its tracker; no other key, no other token.
-
-    Args:
-        own: Of its tracker.
-    """
+    """Return what a child may see: the plain variables, and those of its tracker; no other key, no other token."""
     return {**without_credentials(inherited_environment()), **own}
 
 
 def hidden(text: str, own: Mapping[str, str]) -> str:
-    """Put stars over the credentials of a tracker.
-
-    Args:
-        text: For a log.
-        own: The tracker's variables.
-    """
+    """Put stars over the credentials of a tracker."""
     plain = without_credentials(own)
     for value in sorted((value for name, value in own.items() if name not in plain), key=len, reverse=True):
         text = text.replace(value, "***")

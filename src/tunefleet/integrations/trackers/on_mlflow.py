@@ -41,11 +41,7 @@ class _Run:
 
 
 class MlflowTracker:
-    """Tells MLflow.
-
-    Args:
-        settings: Where it is.
-    """
+    """Tells MLflow."""
 
     variables = ("MLFLOW_", "DATABRICKS_")
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 from tunefleet.integrations.trackers.contract import NotTracked, OpenRun, Plain, TrackedRun
 from tunefleet.settings import TrackingSettings
 
+# In the folder of an offline run that was written to its end.
 _WHOLE: Final = "tunefleet.whole"
-"""In the folder of an offline run that was written to its end."""
 
 
 class _Run:
@@ -54,11 +54,7 @@ class _Told:
 
 
 class WandbTracker:
-    """Tells Weights & Biases.
-
-    Args:
-        settings: Key, mode and entity.
-    """
+    """Tells Weights & Biases."""
 
     variables = ("WANDB_",)
 

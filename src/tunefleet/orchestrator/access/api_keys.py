@@ -71,7 +71,6 @@ async def create(core: Core, actor: Actor, body: KeyCreate) -> KeyCreated:
 
     Raises:
         ForbiddenError: If the actor is not an admin.
-        NotFoundError: If there is no such project, or it is not the actor's.
         ConflictError: If the project is archived.
     """
     may_administer(actor)
@@ -130,7 +129,6 @@ async def revoke(core: Core, actor: Actor, key_id: str) -> KeyView:
 
     Raises:
         ForbiddenError: If the actor is not an admin.
-        NotFoundError: If there is no such key.
     """
     may_administer(actor)
 
@@ -195,11 +193,7 @@ async def create_login_code(core: Core, actor: Actor) -> str:
 
 
 async def redeem_login_code(core: Core, code: str) -> str:
-    """Use up a login code and return the token of a browser session.
-
-    Raises:
-        AuthError: If the code is wrong, used or too old.
-    """
+    """Use up a login code and return the token of a browser session."""
     token, digest = secrets.token_urlsafe(30), hashed(code)
 
     def operation(connection: Connection) -> None:
@@ -221,15 +215,6 @@ async def open_session(
     core: Core, address: str, *, key: str | None = None, code: str | None = None
 ) -> tuple[str, Actor]:
     """Open a browser session by a key, or by a login code, which it uses up.
-
-    Args:
-        core: The server.
-        address: Whence the request comes; failures are counted by it.
-        key: The API key.
-        code: The login code, if there is no key.
-
-    Returns:
-        The session's token, and whose it is.
 
     Raises:
         AuthError: If key or code is wrong, used, revoked or too old.
@@ -287,11 +272,7 @@ def _attempt(connection: Connection, attempt_id: str) -> tuple[AttemptRow, str] 
 
 
 def refuse_archived(connection: Connection, project: str) -> None:
-    """Refuse who belongs to a project that rests.
-
-    Raises:
-        AuthError: If it is archived.
-    """
+    """Refuse who belongs to a project that rests."""
     found = project_rows.get(connection, project)
     if found is not None and found.archived_at is not None:
         raise AuthError(
@@ -310,11 +291,7 @@ def _actor(connection: Connection, row: KeyRow | None) -> Actor:
 
 
 def _secret_in(path: Path) -> str | None:
-    """Return the key in a file; null if there is no file.
-
-    Raises:
-        StoreError: If it holds none: it is not replaced.
-    """
+    """Return the key in a file; null if there is no file."""
     try:
         secret = path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:

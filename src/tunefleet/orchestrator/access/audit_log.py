@@ -7,8 +7,7 @@ from tunefleet.db.access.audit import AuditRow
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, is_operator, may_administer
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.federation.participants import FederationActor
-from tunefleet.orchestrator.pagination import before, bounded, split
-from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.views import before, bounded, moment, split
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.projects import AuditEntry
 
@@ -19,9 +18,7 @@ async def write(core: Core, who: Anybody, request: AuditRow) -> None:
     """Store that a request was answered, unless a job or a trainer made it: their reports are rows of their own.
 
     Args:
-        core: The server.
         who: Who asked; null if nobody was recognized.
-        request: What was asked, without who.
     """
     if isinstance(who, AttemptActor | FederationActor):
         return
@@ -42,15 +39,6 @@ async def list_(
     since: float | None = None,
 ) -> Page[AuditEntry]:
     """Return what was asked for, newest first: by keys of the actor's project or, for who looks after all, by all.
-
-    Args:
-        core: The server.
-        actor: Who reads.
-        limit: Entries a page.
-        cursor: Where the page before ended.
-        owner: Only what this owner or key asked for.
-        route: Only routes that contain this.
-        since: Only from this unix time on.
 
     Raises:
         ForbiddenError: If the actor is not an admin.

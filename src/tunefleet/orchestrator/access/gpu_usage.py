@@ -21,19 +21,13 @@ from tunefleet.orchestrator.workers.presence import AGENT_SESSION
 from tunefleet.placement import BARE_SHARE
 from tunefleet.schemas.worker_link import Capabilities, Load
 
+# A GPU that tells no power for longer adds nothing for that while: what is not known is not made up.
 LONGEST_GAP_S: Final = 600.0
-"""A GPU that tells no power for longer adds nothing for that while: what is not known is not made up."""
 _HOUR_S: Final = 3600.0
 
 
 def ended(connection: Connection, rows: Sequence[AttemptRow], tasks: Mapping[str, TaskRow]) -> None:
-    """Store what attempts have used that have just ended.
-
-    Args:
-        connection: Of the operation that ends them.
-        rows: As they are stored; those that were never accepted have used nothing.
-        tasks: Their tasks, by id.
-    """
+    """Store what attempts have used that have just ended."""
     ran = [row for row in rows if row.accepted_at is not None and row.finished_at is not None]
     if not ran:
         return
@@ -43,12 +37,7 @@ def ended(connection: Connection, rows: Sequence[AttemptRow], tasks: Mapping[str
 
 
 def measured(connection: Connection, whose: Sequence[tuple[AttemptRow, str, str]]) -> list[UsageRow]:
-    """Return what attempts have used until they ended.
-
-    Args:
-        connection: To read with.
-        whose: Attempts with a time of accept and one of end, each with its task's project and owner.
-    """
+    """Return what attempts have used until they ended."""
     there = {id_: worker_rows.get(connection, id_) for id_ in {row.worker_id for row, _, _ in whose}}
     known = {
         id_: None if found is None else worker_state.capabilities(found.capabilities) for id_, found in there.items()
@@ -82,7 +71,6 @@ def note_power(connection: Connection, told: Mapping[str, tuple[float, Load]]) -
     """Add what the GPUs of open attempts have drawn since the last look.
 
     Args:
-        connection: Of the operation.
         told: Worker → when it told its load, and what.
     """
     drawn = {id_: (at, watts) for id_, (at, load) in told.items() if (watts := _watts(load))}

@@ -12,14 +12,14 @@ from typing import Final
 
 from tunefleet.errors import TooManyError
 
+# Failures that an address may have in a row.
 AT_ONCE: Final = 10
-"""Failures that an address may have in a row."""
+# After so many seconds one failure is forgiven.
 EVERY_S: Final = 10.0
-"""After so many seconds one failure is forgiven."""
+# So many addresses are remembered; of more, those that tried longest ago are forgotten.
 _ADDRESSES: Final = 10_000
-"""So many addresses are remembered; of more, those that tried longest ago are forgotten."""
+# One customer has a whole IPv6 network of this length: its addresses count as one.
 _NETWORK: Final = 64
-"""One customer has a whole IPv6 network of this length: its addresses count as one."""
 
 
 class Tries:
@@ -30,10 +30,6 @@ class Tries:
 
     def begin(self, address: str, now: float) -> None:
         """Count a try as failed, before it is looked at: what is tried at once counts at once.
-
-        Args:
-            address: Who tries.
-            now: The monotonic clock.
 
         Raises:
             TooManyError: If that address has failed too often; the try does not count.

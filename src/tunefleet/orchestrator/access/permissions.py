@@ -11,14 +11,7 @@ from tunefleet.errors import ForbiddenError
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Somebody with an API key.
-
-    Args:
-        key_id: The key.
-        owner: Whose it is; every row that it makes belongs to that owner.
-        role: `admin`, `member`, `viewer` or `worker`.
-        project: Where it works.
-    """
+    """Somebody with an API key."""
 
     key_id: str
     owner: str
@@ -26,10 +19,10 @@ class Actor:
     project: str = DEFAULT_PROJECT
 
 
+# How the worker of a job is called that its own machine has registered; it has no row, so nothing is placed on it.
 EXTERNAL: Final = "external:"
-"""How the worker of a job is called that its own machine has registered; it has no row, so nothing is placed on it."""
+# Every worker on the Redis link: it has no key, and is known by its state folder.
 REDIS_WORKER: Final = Actor("redis", "redis", "worker")
-"""Every worker on the Redis link: it has no key, and is known by its state folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,47 +44,26 @@ Who = Actor | AttemptActor
 
 
 def may_read(actor: Actor) -> None:
-    """Refuse who may not read the project.
-
-    Raises:
-        ForbiddenError: If it is a worker's key.
-    """
+    """Refuse who may not read the project."""
     if actor.role not in {"admin", "member", "viewer"}:
         raise ForbiddenError(f"A {actor.role} key cannot read this.", hint="Use an admin, member or viewer key.")
 
 
 def may_submit(actor: Actor) -> None:
-    """Refuse who may not make rows.
-
-    Raises:
-        ForbiddenError: If the role is neither admin nor member.
-    """
+    """Refuse who may not make rows."""
     if actor.role not in {"admin", "member"}:
         raise ForbiddenError(f"A {actor.role} key cannot change anything.", hint="Use an admin or member key.")
 
 
 def may_change(actor: Actor, owner: str, what: str) -> None:
-    """Refuse who may not change a row.
-
-    Args:
-        actor: Who asks.
-        owner: Whose row it is.
-        what: The row, for the message.
-
-    Raises:
-        ForbiddenError: Unless the actor is an admin, or a member that owns the row.
-    """
+    """Refuse who may not change a row."""
     may_submit(actor)
     if actor.role != "admin" and actor.owner != owner:
         raise ForbiddenError(f"{what} belongs to {owner}.", hint="Ask the owner, or use an admin key.")
 
 
 def may_administer(actor: Actor) -> None:
-    """Refuse who is not an admin.
-
-    Raises:
-        ForbiddenError: If the role is another.
-    """
+    """Refuse who is not an admin."""
     if actor.role != "admin":
         raise ForbiddenError(
             f"This takes an admin key; yours is a {actor.role} key.",
@@ -105,11 +77,7 @@ def is_operator(actor: Actor) -> bool:
 
 
 def may_operate(actor: Actor) -> None:
-    """Refuse who does not look after all projects.
-
-    Raises:
-        ForbiddenError: If it is not an admin of the default project.
-    """
+    """Refuse who does not look after all projects."""
     may_administer(actor)
     if not is_operator(actor):
         raise ForbiddenError(

@@ -30,11 +30,7 @@ async def list_(core: Core, actor: Actor) -> list[ProjectView]:
 
 
 async def get(core: Core, actor: Actor, name: str) -> ProjectView:
-    """Return a project.
-
-    Raises:
-        NotFoundError: If there is none, or it is not the actor's.
-    """
+    """Return a project."""
     may_read(actor)
     now = core.clock.wall()
     return await core.read(lambda connection: _views(connection, [_found(connection, actor, name)], now)[0])
@@ -65,7 +61,6 @@ async def change(core: Core, actor: Actor, name: str, body: ProjectChange) -> Pr
 
     Raises:
         ForbiddenError: If the actor is not an admin of the default project.
-        NotFoundError: If there is no such project.
         InputError: If it takes the weight away.
         ConflictError: If the default project is to be archived.
     """
@@ -95,7 +90,6 @@ def known(connection: Connection, actor: Actor, name: str) -> ProjectRow:
     """Return a project that an actor may make things in.
 
     Raises:
-        NotFoundError: If there is none, or it is not the actor's.
         ConflictError: If it is archived.
     """
     row = _found(connection, actor, name)

@@ -40,14 +40,7 @@ def gpu_hours(connection: Connection, project: str, running: RunningRow | None, 
 
 
 def why(connection: Connection, row: ProjectRow, need: Requirement, now: float) -> str | None:
-    """Say which quota a waiting task waits for, in one sentence with the way out; null if for none.
-
-    Args:
-        connection: To read with.
-        row: The task's project.
-        need: What the task needs.
-        now: Unix time.
-    """
+    """Say which quota a waiting task waits for, in one sentence with the way out; null if for none."""
     raised = f"an admin can raise it: tunefleet projects set {row.name}"
     if row.archived_at is not None:
         return f"waiting: the project {row.name} is archived (tunefleet projects restore {row.name} opens it)."
@@ -69,12 +62,7 @@ def why(connection: Connection, row: ProjectRow, need: Requirement, now: float) 
 
 
 class Holding:
-    """Which quotas hold waiting tasks back; what was found out for one task is not looked up for the next.
-
-    Args:
-        connection: To read with.
-        now: Unix time.
-    """
+    """Which quotas hold waiting tasks back; what was found out for one task is not looked up for the next."""
 
     def __init__(self, connection: Connection, now: float) -> None:
         self._connection = connection
@@ -131,18 +119,7 @@ def limits_storage(connection: Connection, project: str) -> bool:
 def refuse_storing(
     connection: Connection, project: str, size_bytes: int, *, reserved_bytes: int = 0, lock: bool = True
 ) -> None:
-    """Refuse a file or document that would take a project over its quota of storage; the caller is about to store it.
-
-    Args:
-        connection: Of the operation.
-        project: Whose.
-        size_bytes: Of the file or document.
-        reserved_bytes: Of uploads that are on their way.
-        lock: Whether to lock the project's row until the end of this transaction; false only reads.
-
-    Raises:
-        QuotaError: If it would.
-    """
+    """Refuse a file or document that would take a project over its quota of storage."""
     row = project_rows.get(connection, project, lock=lock) if size_bytes else None
     if row is None or row.storage_bytes is None:
         return
@@ -158,11 +135,7 @@ def refuse_storing(
 
 
 def store_document(connection: Connection, project: str, grown_bytes: int) -> None:
-    """Count a document, or its change, for a project; less is never refused.
-
-    Raises:
-        QuotaError: If the project would keep more than it may.
-    """
+    """Count a document, or its change, for a project; less is never refused."""
     refuse_storing(connection, project, max(0, grown_bytes))
     workflows.count_documents(connection, project, grown_bytes)
 
@@ -176,16 +149,7 @@ def room_for(connection: Connection, project: str) -> int | None:
 
 
 def refuse_update(connection: Connection, federation: FederationRow, sizes: Mapping[str, int]) -> None:
-    """Refuse files that somebody uploads to a federation, as `refuse_storing` does; not what a task's parts bring.
-
-    Args:
-        connection: Of the operation.
-        federation: Whose project keeps them.
-        sizes: Digest → length in bytes.
-
-    Raises:
-        QuotaError: If the federation's project would keep more than it may.
-    """
+    """Refuse files that somebody uploads to a federation, as `refuse_storing` does; not what a task's parts bring."""
     if federation.task_seq is None and sizes:
         known = artifacts.known(connection, federation.project, list(sizes))
         new = sum(size_bytes for digest, size_bytes in sizes.items() if digest not in known)

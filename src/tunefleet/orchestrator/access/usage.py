@@ -26,11 +26,8 @@ async def report(
     """Return what was used since a time.
 
     Args:
-        core: The server.
-        actor: Who reads; only who looks after all projects sees those of others.
         project: Of which project; null: the actor's own or, for who looks after all, all.
         since: Unix time; null: the beginning of this calendar month, UTC.
-        by: Under which headings.
 
     Raises:
         NotFoundError: If the project is not the actor's.

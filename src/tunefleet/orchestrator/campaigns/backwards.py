@@ -16,9 +16,9 @@ from tunefleet.orchestrator.campaigns.cycle_state import CycleState
 from tunefleet.orchestrator.campaigns.cycles import changed, kept_of, lasted, state_of, steps_of
 from tunefleet.orchestrator.campaigns.status import tell
 
+# Where a retry begins if it is not at the step that failed: a task that failed is ordered anew, with its data sent
+# anew; models among which none could be chosen are measured anew.
 RETRIED_FROM: Final = {StepName.WAIT: StepName.UPLOAD, StepName.SELECT: StepName.EVALUATE}
-"""Where a retry begins if it is not at the step that failed: a task that failed is ordered anew, with its data sent
-anew; models among which none could be chosen are measured anew."""
 
 
 def is_held(row: CampaignRow, now: float) -> bool:
@@ -42,11 +42,6 @@ def abandon(connection: Connection, row: CampaignRow, now: float) -> None:
     """Give up every cycle of a campaign that runs; its task is to be cancelled, and what was uploaded for it removed.
 
     Not while somebody may still be placing the order, who learns of it only when they renew their lease.
-
-    Args:
-        connection: Of the operation.
-        row: The campaign as it was, with its holder.
-        now: Unix time.
     """
     free_at = row.lease_until if is_held(row, now) else now
     for cycle in cycles.running(connection, row.seq):
@@ -71,13 +66,6 @@ def go_back(
 
     When it slept already, it does not sleep again: what was drawn stays. A step `SUBMIT` that has no outcome keeps its
     intent, for it may have acted. What a step has kept of something that runs elsewhere stays, too.
-
-    Args:
-        connection: Of the operation.
-        row: The campaign, locked.
-        cycle: Running, completed or failed.
-        step: Where it goes back to.
-        keep: Steps whose outcomes stay.
     """
     known = {StepName(each.step): each for each in steps_of(connection, cycle)}
     submit = known.get(StepName.SUBMIT)

@@ -11,12 +11,12 @@ from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model_version import Stage
 from tunefleet.spec.documents.campaign_document import CampaignBudgetSpec, CampaignSpec
 
+# What is spent on a task at the provider; one row of it a task.
 TASK: Final = "task"
-"""What is spent on a task at the provider; one row of it a task."""
+# What is spent on the time that a task took.
 SECONDS: Final = "seconds"
-"""What is spent on the time that a task took."""
+# What is spent on the time of a merge on RunPod.
 MERGE: Final = "merge"
-"""What is spent on the time of a merge on RunPod."""
 DAY_S: Final = 86_400.0
 
 
@@ -32,10 +32,7 @@ class BudgetError(ConflictError):
     """The next paid call would go over the budget.
 
     Args:
-        message: Which limit, and where it stands.
-        hint: The way out.
         until: When the call may be made after all, in Unix time; null if only a person can say so.
-        verb: What a person types then, as in `needs_you`.
     """
 
     def __init__(
@@ -51,9 +48,7 @@ class Budget:
     """Where a campaign stands with what it may spend.
 
     Args:
-        spent: In all, in the units of the campaign's costs.
         tasks_at: When each task of the last 24 hours was paid for, oldest first, in Unix time.
-        failures: Cycles that failed in a row.
     """
 
     spent: float
@@ -62,9 +57,6 @@ class Budget:
 
     def check(self, spec: CampaignSpec) -> None:
         """Refuse a further task that the budget has no room for; asked before each paid call.
-
-        Args:
-            spec: With the limits.
 
         Raises:
             BudgetError: If a limit is reached.
@@ -85,10 +77,6 @@ class Budget:
 
     def check_merge(self, spec: CampaignSpec, seconds: float) -> None:
         """Refuse a merge on RunPod that the budget has no room for; asked before each job is sent.
-
-        Args:
-            spec: With the limits.
-            seconds: How long the job may take.
 
         Raises:
             BudgetError: If a limit is reached.
@@ -122,22 +110,9 @@ class CycleState:
     """A cycle as whoever holds its campaign sees it.
 
     Args:
-        campaign_id: Of the campaign.
-        name: Its name.
-        owner: Whose it is.
-        project: Where it is.
-        spec: As it was when the cycle opened, or was retried; but the limits of the budget are the newest ones.
-        number: Of the cycle, from 0.
         position: Which chunk it trains on, counted from 0 over all epochs: a cycle that ended without a model leaves
             its position to the next one, so that no chunk is skipped, and none is paid for twice.
-        outcomes: Of the steps that are done.
-        step: The one that is next, or under way.
         intent: What the step is about to do; null if it has not begun.
-        tries: How often the step failed in a row.
-        not_before: When it may be tried again, in Unix time.
-        holder: Who works on it.
-        retried: How often a person let the cycle go back to an earlier step.
-        orders: How often the task at the provider was given up for another one.
         kept: What the step has kept of something that runs elsewhere, under way or over; null if it has kept nothing.
         provider: Where its task was ordered, or may have been; null before that.
     """
@@ -166,28 +141,14 @@ class CycleState:
         return f"{self.campaign_id}/{self.number}" + (f".{self.orders}" if self.orders else "")
 
     def key(self, step: StepName, what: str | None = None) -> str:
-        """Return the idempotency key of something that a step asks of the server.
-
-        Args:
-            step: That asks.
-            what: Which of its requests, if there are several.
-        """
+        """Return the idempotency key of something that a step asks of the server."""
         cycle = f"{self.number}.{self.retried}" if self.retried else str(self.number)
         return "/".join(part for part in (self.campaign_id, cycle, step.value, what) if part)
 
 
 @dataclass(frozen=True, slots=True)
 class NewVersion:
-    """A model that a cycle has made.
-
-    Args:
-        stage: What becomes of it.
-        form: `model`, or `adapter` where nothing was merged.
-        location: Where it is: `task_id` and `output` or `artifact_id` on this server, `url` elsewhere.
-        lineage: What it was made of: chunk, order, candidate, base.
-        evaluation: How it was measured, and how that compares.
-        reason: Why it has its stage.
-    """
+    """A model that a cycle has made."""
 
     stage: Stage
     form: str
@@ -202,11 +163,6 @@ class ModelVersion:
     """A version of a model in the registry; see `NewVersion`.
 
     Args:
-        name: Of the model: its campaign's name.
-        version: From 1.
-        campaign_id: That made it.
-        cycle: Of that campaign.
-        created_at: Unix time.
         promoted_at: When it was promoted last, in Unix time; null if it never was.
     """
 

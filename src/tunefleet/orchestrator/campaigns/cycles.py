@@ -26,20 +26,13 @@ def backoff_s(tries: int, draw: float) -> float:
     """Return how long to wait after so many failures in a row.
 
     Args:
-        tries: Failures, from 1.
         draw: From -1 to 1: a tenth less or more, so that campaigns that failed together do not return together.
     """
     return min(FIRST_PAUSE_S * 2.0 ** min(tries - 1, 16), MAX_PAUSE_S) * (1 + _SPREAD * draw)
 
 
 def next_to_do(connection: Connection, row: CampaignRow, now: float) -> CycleRow | None:
-    """Return the cycle that a campaign is to work on now; the next one is opened if it is due.
-
-    Args:
-        connection: Of the operation.
-        row: The campaign, locked and active.
-        now: Unix time.
-    """
+    """Return the cycle that a campaign is to work on now; the next one is opened if it is due."""
     found = cycles.running(connection, row.seq)
     due = next((each for each in found if each.not_before <= now), None)
     newest_runs = any(each.number == row.cycles - 1 for each in found)
@@ -73,11 +66,7 @@ def _trained(connection: Connection, cycle: CycleRow) -> bool:
 
 
 def state_of(connection: Connection, row: CampaignRow, cycle: CycleRow) -> CycleState:
-    """Return a cycle as the engine sees it.
-
-    Raises:
-        Unreadable: If this version refuses what is stored of the campaign's file.
-    """
+    """Return a cycle as the engine sees it."""
     steps = {each.step: each for each in cycles.steps(connection, row.seq, [cycle.number])}
     current = steps.get(cycle.step)
     outcomes = {
@@ -157,15 +146,7 @@ def keep(connection: Connection, cycle: CycleRow, kept: Mapping[str, Any]) -> No
 def advance(
     connection: Connection, row: CampaignRow, cycle: CycleRow, outcome: Mapping[str, Any], now: float
 ) -> CycleRow | None:
-    """Store what the current step has done, and go to the next one; null after the last.
-
-    Args:
-        connection: Of the operation.
-        row: The campaign, locked.
-        cycle: At that step.
-        outcome: Of the step.
-        now: Unix time.
-    """
+    """Store what the current step has done, and go to the next one; null after the last."""
     known = _step(connection, cycle)
     begun_at, intent = (now, None) if known is None else (known.begun_at, known.intent)
     text = orjson.dumps(dict(outcome)).decode()
@@ -213,16 +194,6 @@ def fail(
     hold: bool = False,
 ) -> str:
     """Count a failure of the current step: try it again later, give the cycle up, or hold the campaign.
-
-    Args:
-        connection: Of the operation.
-        row: The campaign, locked.
-        cycle: At that step.
-        error: What went wrong, for people.
-        now: Unix time.
-        fatal: Whether trying again does not help.
-        draw: As in `backoff_s`.
-        hold: Whether a failure that is fatal holds the campaign, the first one, too.
 
     Returns:
         The line of the log: the error, and what comes next and when.

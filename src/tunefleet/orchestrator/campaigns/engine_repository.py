@@ -69,12 +69,7 @@ class _Place:
 
 
 class Book:
-    """The campaigns of a server.
-
-    Args:
-        core: The server.
-        jitter: Draws how much a backoff is longer or shorter than planned.
-    """
+    """The campaigns of a server."""
 
     def __init__(self, core: Core, *, jitter: random.Random | None = None) -> None:
         self._core = core
@@ -96,11 +91,7 @@ class Book:
             await self.look_at_clock(newest)
 
     async def look_at_clock(self, seen: float) -> None:
-        """Let what waits do so for less long if the clock was set back: it may have been years ahead.
-
-        Args:
-            seen: When it was some time ago, in Unix time.
-        """
+        """Let what waits do so for less long if the clock was set back: it may have been years ahead."""
         now = self._core.clock.wall()
         if now >= seen - CLOCK_S:
             return
@@ -125,10 +116,6 @@ class Book:
 
     async def take(self, campaign_id: str, holder: str) -> CycleState | None:
         """Take a campaign for `LEASE_S`, and open its next cycle if that is due.
-
-        Args:
-            campaign_id: The campaign.
-            holder: Who takes it; the same one may take it again.
 
         Returns:
             The cycle to work on; null if nothing is to be done now, or somebody else works on it.
@@ -193,10 +180,6 @@ class Book:
     async def done(self, state: CycleState, outcome: Mapping[str, Any]) -> CycleState | None:
         """Store what a step has done, and go to the next one. A pause does not undo what is done: it is stored.
 
-        Args:
-            state: As it was.
-            outcome: JSON. That of `SLEEP` has `next_at`, in Unix time: when the next cycle may open.
-
         Returns:
             The cycle at its next step; null after the last one, or while the campaign is paused.
 
@@ -215,11 +198,6 @@ class Book:
 
     async def later(self, state: CycleState, until: float, why: str) -> None:
         """Let go of a step that waits for something, which is no failure; the log says so once for each reason.
-
-        Args:
-            state: As it is.
-            until: When to look again, in Unix time.
-            why: What it waits for; shown to people.
 
         Raises:
             LeaseLost: As in `done`.
@@ -289,9 +267,6 @@ class Book:
         """Enter something that was paid for; entered again under the same key, it counts once.
 
         Args:
-            state: Who pays.
-            what: `TASK`, `SECONDS`, or something else.
-            amount: In the units of the campaign's costs.
             key: Of what was paid for, such as the order's.
         """
 
@@ -307,7 +282,6 @@ class Book:
         """Return where a campaign stands with what it may spend; `Budget.check(state.spec)` refuses what is too much.
 
         Args:
-            state: Who asks.
             ordered: Whether the cycle's own order counts. Before that is placed it does not: a call that is repeated
                 is not refused for its own price.
         """

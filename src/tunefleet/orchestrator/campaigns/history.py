@@ -13,8 +13,7 @@ from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.campaigns import views
 from tunefleet.orchestrator.campaigns.status import find, topic
 from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.pagination import before, bounded
-from tunefleet.orchestrator.views import event_view
+from tunefleet.orchestrator.views import before, bounded, event_view
 from tunefleet.schemas.api import EventView, Page
 from tunefleet.schemas.campaign import CampaignLog, CycleView, LineageView
 
@@ -26,16 +25,7 @@ async def read_log(
 ) -> CampaignLog:
     """Return lines of the log of a campaign, oldest first.
 
-    Args:
-        core: The server.
-        actor: Who reads.
-        reference: The campaign.
-        after: Only those behind this line; by default the newest.
-        limit: How many at most.
-        cycle: Only of this one.
-
     Raises:
-        NotFoundError: If there is no such campaign.
         ConflictError: If several people have one of that name.
     """
 
@@ -89,7 +79,6 @@ async def follow_from(core: Core, actor: Actor, reference: str, event_id: int | 
     """Return a campaign's id, and behind which event a reader goes on: by default behind the newest.
 
     Raises:
-        NotFoundError: If there is no such campaign.
         ConflictError: If several people have one of that name.
     """
 

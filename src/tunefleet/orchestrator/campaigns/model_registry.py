@@ -42,17 +42,7 @@ def version_of(row: ModelRow) -> ModelVersion:
 
 
 def enter(connection: Connection, state: CycleState, new: NewVersion, now: float) -> ModelRow:
-    """Enter what a try of a cycle has made; entered again, it is the same version, with the stage that it has by now.
-
-    Args:
-        connection: Of the operation.
-        state: The cycle.
-        new: What it made.
-        now: Unix time.
-
-    Raises:
-        IllegalTransition: If it has a stage that the new one cannot follow.
-    """
+    """Enter what a try of a cycle has made; entered again, it is the same version."""
     key = f"{state.campaign_id}/{state.number}.{state.retried}"
     row = models.by_key(connection, key)
     # What was decided once, here or by a person, is not decided again.
@@ -111,13 +101,6 @@ def _stage(connection: Connection, state: CycleState, new: NewVersion) -> Stage:
 def settle(connection: Connection, row: ModelRow, stage: Stage, now: float, *, reason: str | None) -> ModelRow:
     """Give a version another stage; one that is promoted archives the one that was.
 
-    Args:
-        connection: Of the operation.
-        row: The version.
-        stage: Where it goes.
-        now: Unix time.
-        reason: Why, for people.
-
     Raises:
         IllegalTransition: If the lifecycle has no such change.
     """
@@ -143,15 +126,7 @@ def find(
 ) -> ModelRow:
     """Return a version that somebody may see; by default the promoted one, or the newest if none is.
 
-    Args:
-        connection: To read with.
-        actor: Who asks.
-        name: Of the model.
-        version: Which one.
-        owner: Whose; by default the asker's own, or the only one of that name.
-
     Raises:
-        NotFoundError: If there is none.
         ConflictError: If several people have a model of that name.
         ForbiddenError: If the actor may not read.
     """
@@ -174,7 +149,6 @@ def mine(
     """Return a version that somebody may change.
 
     Raises:
-        NotFoundError: If there is none.
         ConflictError: If several people have a model of that name.
         ForbiddenError: If it belongs to somebody else.
     """
@@ -185,11 +159,6 @@ def mine(
 
 def roll_back(connection: Connection, row: ModelRow, now: float) -> ModelRow:
     """Promote the version that was promoted before the one that is.
-
-    Args:
-        connection: Of the operation.
-        row: Any version of the model.
-        now: Unix time.
 
     Raises:
         ConflictError: If none is promoted, or none was before.

@@ -11,7 +11,7 @@ from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.campaigns import model_registry, views
 from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.pagination import before, bounded, split
+from tunefleet.orchestrator.views import before, bounded, split
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.campaign import ModelVersionView
 
@@ -26,17 +26,7 @@ async def list_(
     owner: str | None = None,
     stages: Sequence[str] | None = None,
 ) -> Page[ModelVersionView]:
-    """Return versions of models, newest first.
-
-    Args:
-        core: The server.
-        actor: Who reads.
-        limit: How many at most.
-        cursor: Where the page before ended.
-        name: Only of this model.
-        owner: Only this owner's.
-        stages: Only in these.
-    """
+    """Return versions of models, newest first."""
     may_read(actor)
     start, count = before(cursor), bounded(limit)
 
@@ -56,7 +46,6 @@ async def get(
     """Return a version of a model; by default the promoted one, or the newest if none is.
 
     Raises:
-        NotFoundError: If there is none.
         ConflictError: If several people have a model of that name.
     """
     return await core.read(
@@ -68,7 +57,6 @@ async def promote(core: Core, actor: Actor, name: str, version: int, *, owner: s
     """Promote a version, whatever the gate said; the one that was promoted is archived.
 
     Raises:
-        NotFoundError: If there is none.
         ForbiddenError: If it belongs to somebody else.
         ConflictError: If it is promoted already.
     """
@@ -87,7 +75,6 @@ async def rollback(core: Core, actor: Actor, name: str, *, owner: str | None = N
     """Promote the version that was promoted before the one that is.
 
     Raises:
-        NotFoundError: If there is no such model.
         ForbiddenError: If it belongs to somebody else.
         ConflictError: If none is promoted, or none was before.
     """

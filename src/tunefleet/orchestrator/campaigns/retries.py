@@ -18,15 +18,14 @@ from tunefleet.orchestrator.campaigns.status import mine, tell
 from tunefleet.orchestrator.context import Core
 from tunefleet.schemas.campaign import CampaignDetail, CampaignRetry, ModelVersionView
 
+# In how many of the newest cycles a merge is looked for.
 _LOOK = 50
-"""In how many of the newest cycles a merge is looked for."""
 
 
 async def retry(core: Core, actor: Actor, reference: str, wanted: CampaignRetry) -> CampaignDetail:
     """Let a held campaign go on, or a failed cycle go back to the step that failed; with the campaign's newest spec.
 
     Raises:
-        NotFoundError: If there is no such campaign or cycle.
         ForbiddenError: If it belongs to somebody else.
         ConflictError: If nothing has failed, or the chunk was trained on since.
     """
@@ -37,7 +36,6 @@ async def remerge(core: Core, actor: Actor, reference: str, cycle: int | None = 
     """Merge the model of a cycle once more, and publish and record it; what was decided about it stays.
 
     Raises:
-        NotFoundError: If there is no such campaign or cycle.
         ForbiddenError: If it belongs to somebody else.
         ConflictError: If it merged nothing, or runs.
     """
@@ -48,7 +46,6 @@ async def rollback(core: Core, actor: Actor, reference: str, version: int | None
     """Promote an earlier version of a campaign's model: the next cycle starts from it, and is compared with it.
 
     Raises:
-        NotFoundError: If there is no such campaign or version.
         ForbiddenError: If it belongs to somebody else.
         ConflictError: If there is nothing to go back to, or it is promoted already.
     """

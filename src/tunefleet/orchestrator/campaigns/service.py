@@ -19,7 +19,7 @@ from tunefleet.orchestrator.campaigns import backwards, views
 from tunefleet.orchestrator.campaigns.status import find, mine, move, readable, stored, tell
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.ids import new_id
-from tunefleet.orchestrator.pagination import before, bounded, split
+from tunefleet.orchestrator.views import before, bounded, split
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.campaign import CampaignApplied, CampaignDetail, CampaignView
 from tunefleet.spec.documents.campaign_document import CampaignSpec
@@ -37,12 +37,6 @@ async def apply(
 
     What is changed holds from the next cycle on; the limits of a budget at once. A campaign that is not `enabled` is
     paused, and goes on when it is enabled again.
-
-    Args:
-        core: The server.
-        actor: Whose they are.
-        specs: Name → what is wanted of it.
-        start: Let those that are paused, held or stopped go on.
 
     Raises:
         InputError: If one names a channel that its owner does not have.
@@ -68,16 +62,7 @@ async def list_(
     statuses: Sequence[str] | None = None,
     owner: str | None = None,
 ) -> Page[CampaignView]:
-    """Return campaigns, newest first.
-
-    Args:
-        core: The server.
-        actor: Who reads.
-        limit: How many at most.
-        cursor: Where the page before ended.
-        statuses: Only in these.
-        owner: Only this owner's.
-    """
+    """Return campaigns, newest first."""
     may_read(actor)
     start, count = before(cursor), bounded(limit)
 
@@ -96,7 +81,6 @@ async def get(core: Core, actor: Actor, reference: str) -> CampaignDetail:
     """Return a campaign by its id or name.
 
     Raises:
-        NotFoundError: If there is none.
         ConflictError: If several people have one of that name.
         ForbiddenError: If the actor may not read.
     """
@@ -112,7 +96,6 @@ async def start(core: Core, actor: Actor, reference: str) -> CampaignDetail:
     """Let a campaign go on, whatever it rests for; one that is active stays so.
 
     Raises:
-        NotFoundError: If there is none.
         ForbiddenError: If it belongs to somebody else.
     """
     return await change(core, actor, reference, _start)
@@ -122,7 +105,6 @@ async def pause(core: Core, actor: Actor, reference: str) -> CampaignDetail:
     """Begin no further step of a campaign; what a provider trains goes on there. One that is paused stays so.
 
     Raises:
-        NotFoundError: If there is none.
         ForbiddenError: If it belongs to somebody else.
         IllegalTransition: If it is stopped.
     """
@@ -133,7 +115,6 @@ async def resume(core: Core, actor: Actor, reference: str) -> CampaignDetail:
     """Let a paused campaign go on; one that is active stays so.
 
     Raises:
-        NotFoundError: If there is none.
         ForbiddenError: If it belongs to somebody else.
         ConflictError: If it is held or stopped.
     """
@@ -144,7 +125,6 @@ async def stop(core: Core, actor: Actor, reference: str) -> CampaignDetail:
     """End a campaign: its open cycle is given up, and that cycle's task is cancelled. One that is stopped stays so.
 
     Raises:
-        NotFoundError: If there is none.
         ForbiddenError: If it belongs to somebody else.
     """
     return await change(core, actor, reference, partial(_stop, actor=actor))

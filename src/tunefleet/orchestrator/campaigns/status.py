@@ -21,8 +21,8 @@ from tunefleet.orchestrator.campaigns.cycle_state import Unreadable
 from tunefleet.spec.documents.campaign_document import CampaignSpec
 from tunefleet.spec.documents.campaign_file import dump_campaign_spec, load_campaign_spec
 
+# Notified when a campaign may want something of the engine.
 TOPIC: Final = "campaigns"
-"""Notified when a campaign may want something of the engine."""
 ACTIVE: Final = CampaignStatus.ACTIVE.value
 _NUMBER: Final = re.compile(r"\b\d+(?:[.,]\d+)*")
 
@@ -72,13 +72,7 @@ def readable(text: str) -> CampaignSpec | None:
 def find(connection: Connection, actor: Actor, reference: str) -> CampaignRow:
     """Return a campaign that somebody may see.
 
-    Args:
-        connection: To read with.
-        actor: Who asks.
-        reference: Its id or its name; of one name the asker's own campaign is meant first.
-
     Raises:
-        NotFoundError: If there is none.
         ConflictError: If several people have one of that name.
         ForbiddenError: If the actor may not read.
     """
@@ -102,7 +96,6 @@ def mine(connection: Connection, actor: Actor, reference: str) -> CampaignRow:
     """Return a campaign that somebody may change, and keep others from changing it before this transaction ends.
 
     Raises:
-        NotFoundError: If there is none.
         ConflictError: If several people have one of that name.
         ForbiddenError: If it belongs to somebody else.
     """
@@ -126,15 +119,6 @@ def move(
 ) -> CampaignRow:
     """Change the status of a campaign, and tell of it.
 
-    Args:
-        connection: Of the operation.
-        row: The campaign, locked.
-        target: Where it goes.
-        now: Unix time.
-        reason: Why, for people.
-        cause: Why, in one word, for programs.
-        more: Other columns that change with it.
-
     Raises:
         IllegalTransition: If the lifecycle has no such change.
     """
@@ -148,19 +132,7 @@ def move(
 def await_person(
     connection: Connection, row: CampaignRow, now: float, why: str, *, verb: str, cause: str | None = None
 ) -> CampaignRow:
-    """Hold a campaign until a person acts; its reason begins with the command to type.
-
-    Args:
-        connection: Of the operation.
-        row: The campaign, locked.
-        now: Unix time.
-        why: What is wrong, for people; kept as it is if it names a command already.
-        verb: What lets it go on, as in `needs_you`.
-        cause: Why, in one word, for programs.
-
-    Raises:
-        IllegalTransition: If the lifecycle has no such change.
-    """
+    """Hold a campaign until a person acts; its reason begins with the command to type."""
     reason = why if why.startswith(NEEDS_YOU) else needs_you(row.name, verb, why)
     return move(connection, row, CampaignStatus.HELD, now, reason=reason, cause=cause)
 
@@ -169,11 +141,7 @@ def tell(connection: Connection, row: CampaignRow, kind: str, now: float, **data
     """Append an event of a campaign, and wake who waits for news of it.
 
     Args:
-        connection: Of the operation.
-        row: The campaign.
         kind: What happened, such as `campaign.promoted`.
-        now: Unix time.
-        data: More about it; what is null is left out.
     """
     about = {"campaign": row.id, "name": row.name, **{key: value for key, value in data.items() if value is not None}}
     events.append(connection, [Event(kind, now, data=about, project=row.project, campaign_seq=row.seq)])

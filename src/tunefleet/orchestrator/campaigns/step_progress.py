@@ -26,10 +26,6 @@ class Activity:
 
     Args:
         what: In one word, such as `downloading`, `shuffling`, `uploading` or `merging`.
-        done: How much of it is done.
-        total: How much there is; null if nobody knows.
-        unit: What is counted; null if nothing is.
-        of: What it is done to, for people.
     """
 
     what: str
@@ -52,13 +48,7 @@ def put(connection: Connection, state: CycleState, activity: Activity, now: floa
 async def going_on(
     core: Core, actor: Actor, told: Mapping[tuple[str, int], CampaignActivity]
 ) -> dict[tuple[str, int], CampaignActivity]:
-    """Return what the running cycles of all campaigns do, by campaign and cycle.
-
-    Args:
-        core: The server.
-        actor: Who reads.
-        told: What was known before: what has not changed is taken from it.
-    """
+    """Return what the running cycles of all campaigns do, by campaign and cycle."""
     may_read(actor)
 
     def operation(connection: Connection) -> dict[tuple[str, int], CampaignActivity]:

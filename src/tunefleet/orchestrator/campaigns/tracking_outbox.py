@@ -30,16 +30,7 @@ _SAID_EVERY: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Untold:
-    """A cycle that a tracker is to be told of.
-
-    Args:
-        state: Of the cycle; its spec says where it goes as the campaign wants it now.
-        tracker: Which one.
-        revision: How often the cycle was recorded anew.
-        recorded_at: When it was recorded, in Unix time.
-        cost: What the cycle has cost.
-        row: As it is stored.
-    """
+    """A cycle that a tracker is to be told of."""
 
     state: CycleState
     tracker: str
@@ -60,11 +51,7 @@ def pause_s(tries: int) -> float:
 
 
 class Outbox:
-    """What is to be told, of all campaigns of a server.
-
-    Args:
-        core: The server.
-    """
+    """What is to be told, of all campaigns of a server."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -99,12 +86,7 @@ class Outbox:
         return await self._core.read(tracking_outbox.any_untold)
 
     async def told(self, untold: Untold, place: str) -> None:
-        """Store that a tracker has taken a cycle.
-
-        Args:
-            untold: What it was told.
-            place: Where the run is: a URL, a path or a name.
-        """
+        """Store that a tracker has taken a cycle."""
         text = scrub(place)[:MAX_TEXT]
 
         def operation(connection: Connection) -> None:

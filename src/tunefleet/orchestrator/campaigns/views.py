@@ -31,8 +31,8 @@ from tunefleet.schemas.campaign import (
     TrackingView,
 )
 
+# How many cycles are shown with their campaign.
 NEWEST_CYCLES: Final = 10
-"""How many cycles are shown with their campaign."""
 _LINEAGE: Final = {
     "chunk": StepName.DATA,
     "task": StepName.SUBMIT,
@@ -90,14 +90,7 @@ def _fields(connection: Connection, row: CampaignRow) -> dict[str, Any]:
 def cycle_views(
     connection: Connection, row: CampaignRow, found: Sequence[CycleRow], *, steps: bool = True
 ) -> list[CycleView]:
-    """Show cycles of a campaign.
-
-    Args:
-        connection: To read with.
-        row: The campaign.
-        found: Its cycles.
-        steps: Whether each is shown with its steps.
-    """
+    """Show cycles of a campaign."""
     numbers = [each.number for each in found]
     of_steps = cycles.steps(connection, row.seq, numbers) if steps else []
     costs = spend.of_cycles(connection, row.seq)

@@ -12,21 +12,7 @@ _FORGET_S: Final = 3600.0
 
 @dataclass(slots=True)
 class Turn:
-    """A message that is to be answered.
-
-    Args:
-        id: Its id.
-        task_id: The session's task.
-        request: What is asked.
-        asked_at: When it came, on the monotonic clock.
-        told_at: When it was heard of last, on the monotonic clock.
-        read: Somebody has begun to read its answer.
-        taken: The worker has it.
-        begun: A piece has come.
-        gone: Nobody waits for it any more.
-        whole: Its last piece has come.
-        unread: Characters that nobody has read.
-    """
+    """A message that is to be answered."""
 
     id: str
     task_id: str
@@ -60,16 +46,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Session:
-    """A chat on a worker.
-
-    Args:
-        heard_at: When its worker was heard of last, on the monotonic clock.
-        ready: Its model is loaded.
-        models: What a request may name.
-        turns: By their ids, in the order in which they came.
-        attempt_id: The attempt that asks for its turns.
-        ending: It is to end when its turns are answered.
-    """
+    """A chat on a worker."""
 
     heard_at: float
     ready: bool = False
@@ -90,12 +67,7 @@ class Talks:
         return self._sessions.get(task_id)
 
     def session(self, task_id: str, now: float) -> Session:
-        """Return a session; it is made if need be, and those that nobody has heard of for long are forgotten.
-
-        Args:
-            task_id: Its task.
-            now: The monotonic clock.
-        """
+        """Return a session; it is made if need be, and those that nobody has heard of for long are forgotten."""
         found = self._sessions.get(task_id)
         if found is None:
             old = [

@@ -23,31 +23,26 @@ from tunefleet.schemas.chat import ChatHeard, ChatPiece, ChatPoll, ChatRequest, 
 KIND: Final = "chat"
 MAX_TURNS: Final = 32
 """Turns of a session that wait at once."""
+# Characters of an answer that nobody has read yet, before it is given up.
 MAX_UNREAD: Final = 1 << 20
-"""Characters of an answer that nobody has read yet, before it is given up."""
 HOLD_S: Final = 25.0
 _OPEN_S: Final = 5.0
 """The same while turns are open: whether the worker is there is seen from its asking."""
+# How long a worker may be silent before who waits for its answer is told.
 _SILENT_S: Final = 15.0
-"""How long a worker may be silent before who waits for its answer is told."""
+# How long a turn is kept whose answer nobody has begun to read: who asked has gone before.
 _UNHEARD_S: Final = 10.0
-"""How long a turn is kept whose answer nobody has begun to read: who asked has gone before."""
+# How long a session counts as ready after its worker was heard of last.
 _AWAY_S: Final = 60.0
-"""How long a session counts as ready after its worker was heard of last."""
+# How long a turn waits until its answer begins: the session may still be loading its model.
 _FIRST_S: Final = 900.0
-"""How long a turn waits until its answer begins: the session may still be loading its model."""
+# How long the next piece of an answer is waited for.
 _NEXT_S: Final = 180.0
-"""How long the next piece of an answer is waited for."""
 _LOOK_S: Final = 2.0
 
 
 async def view(core: Core, actor: Actor, task_id: str) -> ChatView:
-    """Return where a chat stands.
-
-    Raises:
-        NotFoundError: If there is no such task.
-        ConflictError: If it is no chat.
-    """
+    """Return where a chat stands."""
     may_read(actor)
     row = await core.read(lambda connection: _chat(connection, actor, task_id))
     return _view(core, row)
@@ -57,8 +52,6 @@ async def begin(core: Core, actor: Actor, task_id: str, request: ChatRequest) ->
     """Take a turn; `pieces` gives its answer.
 
     Raises:
-        NotFoundError: If there is no such task.
-        ConflictError: If it is no chat, has ended, or too many turns wait.
         InputError: If the session has no model of that name.
         ForbiddenError: If the chat belongs to somebody else.
     """
@@ -118,8 +111,6 @@ async def end(core: Core, actor: Actor, task_id: str) -> ChatView:
     """Let a chat end, as completed, when the turns that it answers are done.
 
     Raises:
-        NotFoundError: If there is no such task.
-        ConflictError: If it is no chat, or does not run.
         ForbiddenError: If it belongs to somebody else.
     """
     row = await core.read(lambda connection: _chat(connection, actor, task_id))

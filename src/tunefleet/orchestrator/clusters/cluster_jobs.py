@@ -28,14 +28,7 @@ from tunefleet.placement import Requirement
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A job that is stored and not asked for yet.
-
-    Args:
-        row: The job.
-        need: What its task needs.
-        options: What the document says to the engine.
-        secret: The key of its workers.
-    """
+    """A job that is stored and not asked for yet."""
 
     row: ClusterJobRow
     need: Requirement
@@ -124,11 +117,7 @@ def leaves(connection: Connection, job: ClusterJobRow, step: Step, now: float) -
 
 
 def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: float) -> list[str]:
-    """Write down that a job is over: its key and its workers are gone, and what they held is placed anew.
-
-    Returns:
-        The workers.
-    """
+    """Write down that a job is over: its key and its workers are gone, and what they held is placed anew."""
     task = tasks.by_ids(connection, [job.task_id]).get(job.task_id)
     begun = job.state in {"waiting", "running"}
     waited = begun and task is not None and needs_nodes(task.status)

@@ -10,24 +10,17 @@ from tunefleet.db.fleet import clusters
 from tunefleet.db.repositories import tasks
 from tunefleet.placement import Requirement
 
+# So long further workers of a job are waited for, after it got its nodes and after each that has come.
+#
+# The nodes of one job begin within seconds of each other, and those that a training leaves out idle until it is over.
+#
 GATHER_S: Final = 20.0
-"""So long further workers of a job are waited for, after it got its nodes and after each that has come.
-
-The nodes of one job begin within seconds of each other, and those that a training leaves out idle until it is over.
-"""
 
 
 def gathered(
     connection: Connection, needs: Mapping[tuple[str, str], Requirement], now: float, patience_s: float
 ) -> dict[tuple[str, str], Requirement]:
-    """Return what may be placed now: all but tasks whose job has not brought as many workers as they can use.
-
-    Args:
-        connection: Of the operation.
-        needs: What waits, by key and project.
-        now: Unix time.
-        patience_s: How long nodes are waited for in all: the task is to begin well before that, whoever comes still.
-    """
+    """Return what may be placed now: all but tasks whose job has not brought as many workers as they can use."""
     elastic = {line for line, need in needs.items() if need.nodes < need.nodes_max}
     if not elastic:
         return dict(needs)

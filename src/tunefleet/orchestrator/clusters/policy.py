@@ -15,10 +15,10 @@ from tunefleet.lifecycle.task import TaskStatus
 Act = Literal["none", "waits", "runs", "leave", "cancel", "end", "fail"]
 VANISHED_S: Final = 30.0
 """So long after it was asked for, a job that the cluster does not know is gone, or was never taken."""
+# How long the workers of a job may take to leave by themselves.
 LEAVE_S: Final = 60.0
-"""How long the workers of a job may take to leave by themselves."""
+# So many jobs in a row of which no worker took the task, and the task fails.
 BARREN: Final = 3
-"""So many jobs in a row of which no worker took the task, and the task fails."""
 _WANTED: Final = frozenset({TaskStatus.QUEUED, TaskStatus.DISPATCHED, TaskStatus.RUNNING})
 
 
@@ -27,11 +27,8 @@ class Crew:
     """The workers of a job.
 
     Args:
-        ids: Who has registered and answers.
         hindrance: Why the task cannot run on them, ever, as a sentence without its full stop; null if it can.
-        complete: Whether no further ones are to be expected.
         held: Why the task gets no workers now, whoever is there; null if it gets them.
-        standing: How many have registered and are not lost; who is just silent for a moment counts.
         over_at: When the last try of the task on them was over; null if none was.
     """
 
@@ -50,8 +47,6 @@ class Step:
     Args:
         act: `waits` and `runs` only write down where it stands; `leave` sends its workers away, `cancel` ends it in the
             cluster, `end` writes down that it is over, `fail` ends it and the task with it.
-        told: Why, for people.
-        barren: Whether the job was of no use, though its task could have run.
     """
 
     act: Act
@@ -77,13 +72,7 @@ def next_step(
     """Decide about a job.
 
     Args:
-        job: As it is stored.
-        status: Of its task; null if that was removed.
         seen: What the cluster says; null if it does not know it.
-        crew: Its workers.
-        now: Unix time.
-        patience_s: How long nodes are waited for once the job runs.
-        lost_after_s: How long a node is waited for that was there, and is gone.
     """
     wanted = status is not None and needs_nodes(status)
     if seen is None:

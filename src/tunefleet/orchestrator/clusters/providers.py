@@ -25,12 +25,7 @@ _HINT: Final = 'write engine: {type: slurm, gpu_type: NAME} with the name that `
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """The engines of a server.
-
-    Args:
-        clusters: Those that it asks, by name.
-        chosen: Whether an admin tells Slurm for every job which nodes or GPUs to take.
-    """
+    """The engines of a server."""
 
     clusters: Mapping[str, Cluster] = field(default_factory=dict)
     chosen: bool = False
@@ -53,12 +48,7 @@ def of(settings: ServerSettings) -> Engines:
 
 
 def faults(engines: Engines, told: Iterable[tuple[TaskNode, BaseTaskSpec]]) -> list[Fault]:
-    """Find tasks whose engine this server cannot ask for nodes, or not for the GPUs that they name.
-
-    Args:
-        engines: Those of this server.
-        told: The tasks of a document.
-    """
+    """Find tasks whose engine this server cannot ask for nodes, or not for the GPUs that they name."""
     found, absent = [], engines.absent
     for node, spec in told:
         if spec.engine is None:

@@ -33,12 +33,7 @@ _UNKNOWN: Final = "the server has no settings for this engine any more"
 
 
 class ClusterKeeper:
-    """Brings jobs and tasks together.
-
-    Args:
-        core: The server.
-        url: Under which this process reaches itself; the settings may know another for the nodes.
-    """
+    """Brings jobs and tasks together."""
 
     def __init__(self, core: Core, url: str | None) -> None:
         self._core = core

@@ -22,15 +22,7 @@ from tunefleet.placement.gangs import largest
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """How things stand.
-
-    Args:
-        jobs: The jobs that are not over.
-        statuses: Task → its status.
-        crews: Job → its workers.
-        waiting: The tasks for which a job is to be asked for, each with its engine.
-        fresh: The jobs of which a worker has taken the task since the last look.
-    """
+    """How things stand."""
 
     jobs: tuple[ClusterJobRow, ...]
     statuses: Mapping[str, str]

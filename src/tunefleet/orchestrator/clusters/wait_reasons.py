@@ -11,14 +11,7 @@ from tunefleet.db.rows import TaskRow
 
 
 def nodes(connection: Connection, rows: Sequence[TaskRow], absent: Mapping[str, str], most: int) -> dict[str, str]:
-    """Return why queued tasks wait for an engine, by task id; those that have none are left out.
-
-    Args:
-        connection: To read with.
-        rows: The tasks.
-        absent: The engines that this server does not ask, each with a sentence that says what is to be set.
-        most: How many jobs are asked for at a time.
-    """
+    """Return why queued tasks wait for an engine, by task id; those that have none are left out."""
     jobs = [row for row in rows if row.slot_class == "job"]
     engines = clusters.engines_of(connection, [row.seq for row in jobs])
     if not engines:

@@ -35,8 +35,8 @@ from tunefleet.schemas.compat.task_results import (
     ResultStored,
 )
 
+# Where a task stands while somebody may bring a result for it.
 _TAKES: Final = frozenset({"dispatched", "running", "paused"})
-"""Where a task stands while somebody may bring a result for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,6 @@ class Found:
     """A file of a task.
 
     Args:
-        name: Its name below `…/files/`.
-        digest: Its sha256.
-        size_bytes: Its length.
-        kind: Of the artifact that it belongs to.
-        at: Unix time of its publication.
         body: Its bytes, if it is made of what the database has.
     """
 
@@ -67,12 +62,7 @@ def signer(core: Core, base: str) -> Signer:
 
 
 async def envelope(core: Core, who: Who, task_id: str, sign: Signer) -> dict[str, Any]:
-    """Return the stored envelope of a task, its links to files made fresh.
-
-    Raises:
-        NotFoundError: If there is no such task, or it has no result.
-        ForbiddenError: If it is none of the asker's business.
-    """
+    """Return the stored envelope of a task, its links to files made fresh."""
 
     def operation(connection: Connection) -> dict[str, Any]:
         task = _visible(connection, who, task_id)
@@ -95,8 +85,6 @@ async def post(core: Core, who: Who, body: ResultEnvelope) -> ResultStored:
     """Store a result before its attempt has ended; the end, if it brings one of its own, replaces it.
 
     Raises:
-        NotFoundError: If there is no such task.
-        ForbiddenError: If it is not the asker's to bring.
         ConflictError: If nobody runs the task, and this is not the result that it has.
         QuotaError: If the project would keep more than it may.
     """
@@ -126,7 +114,6 @@ async def may_store(core: Core, who: Who, task_id: str) -> None:
     """Refuse, before a file is read, who may not give a task files.
 
     Raises:
-        NotFoundError: If there is no such task.
         ForbiddenError: If it belongs to somebody else.
         ConflictError: If the asker's attempt has ended.
     """
@@ -136,16 +123,7 @@ async def may_store(core: Core, who: Who, task_id: str) -> None:
 async def store(
     core: Core, who: Who, task_id: str, entry: FileEntry, sign: Signer, *, of_job: bool = False
 ) -> ResultStored:
-    """Give a task a file that has just been put into the store; a file of that name is replaced.
-
-    Args:
-        core: The server.
-        who: Who brings it.
-        task_id: The task.
-        entry: The file.
-        sign: Makes its link.
-        of_job: Whether the server has made it of what jobs have brought.
-    """
+    """Give a task a file that has just been put into the store; a file of that name is replaced."""
     await artifact_service.stored(core, who, entry.digest, entry.size_bytes, of_job=of_job)
     body = ArtifactCreate(
         name=entry.path, kind=FILE_KIND, files=(entry,), digest=manifest_digest([entry]), metadata={SINGLE_FILE: True}
@@ -161,12 +139,7 @@ async def store(
 
 
 async def files(core: Core, who: Who, task_id: str, sign: Signer) -> ResultFiles:
-    """List the files of a task, each with a link.
-
-    Raises:
-        NotFoundError: If there is no such task.
-        ForbiddenError: If it is none of the asker's business.
-    """
+    """List the files of a task, each with a link."""
 
     def operation(connection: Connection) -> list[Found]:
         return _all_files(connection, _visible(connection, who, task_id), core.clock.wall())
@@ -190,15 +163,7 @@ async def files(core: Core, who: Who, task_id: str, sign: Signer) -> ResultFiles
 async def find(core: Core, who: Who | None, task_id: str, name: str, signature: Signature | None) -> Found:
     """Find one file of a task, for who may read it or has a good link.
 
-    Args:
-        core: The server.
-        who: Who asks; null if nothing says so.
-        task_id: Whose file.
-        name: Its name; `artifacts/NAME` is taken for `NAME`.
-        signature: Of the link.
-
     Raises:
-        NotFoundError: If there is no such file.
         ForbiddenError: If the link is not good, and who asks may not read it.
     """
 

@@ -25,13 +25,13 @@ from tunefleet.orchestrator.workflows.fan_out import MANY_WORKERS
 from tunefleet.schemas.api import WorkflowDetail
 from tunefleet.schemas.compat.v1 import RecordFields, RecordStatus, Submitted, SubmittedTask, TaskAnswer, TaskRecord
 
+# How many tasks the bare list has at most.
 NEWEST: Final = 1000
-"""How many tasks the bare list has at most."""
+# After so many characters of documents and specs the bare list ends: each record repeats the whole document, and a
+# large one would be sent as often as it has stages.
 LISTED_CHARACTERS: Final = 16_000_000
-"""After so many characters of documents and specs the bare list ends: each record repeats the whole document, and a
-large one would be sent as often as it has stages."""
+# So many records are made at a time, so that no more is read than is sent.
 _PIECE: Final = 50
-"""So many records are made at a time, so that no more is read than is sent."""
 _TRAININGS: Final = frozenset({"sft", "lora_sft", "dpo", "ppo"})
 _WORDS: Final[Mapping[str, RecordStatus]] = {
     "pending": "PENDING",
@@ -89,14 +89,7 @@ async def newest(core: Core, actor: Actor) -> tuple[list[TaskRecord], int | None
 async def get(core: Core, actor: Actor, task_id: str, *, v1: bool = False) -> TaskAnswer:
     """Return a task under our names and v1's.
 
-    Args:
-        core: The server.
-        actor: Who asks.
-        task_id: Its id, or a unique beginning of it.
-        v1: Whether `status` is v1's word.
-
     Raises:
-        NotFoundError: If there is none.
         ConflictError: If several ids begin so.
     """
     detail = await tasks.get(core, actor, task_id)

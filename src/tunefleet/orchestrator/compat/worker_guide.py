@@ -18,8 +18,8 @@ from tunefleet.schemas.compat.worker_guide import EndedTask, GuideWorker, Snapsh
 from tunefleet.schemas.fleet import WorkerView
 from tunefleet.transport.redis.worker_guide_events import hardware
 
+# How many tasks that have ended the snapshot names.
 NEWEST: Final = 100
-"""How many tasks that have ended the snapshot names."""
 _MOST: Final = 1000
 _JOULES_PER_KWH: Final = 3.6e6
 
@@ -30,11 +30,7 @@ async def list_workers(core: Core, actor: Actor) -> list[GuideWorker]:
 
 
 async def get_worker(core: Core, actor: Actor, worker_id: str) -> GuideWorker:
-    """Return one worker.
-
-    Raises:
-        NotFoundError: If there is none.
-    """
+    """Return one worker."""
     return _shown(await workers.get(core, actor, worker_id))
 
 

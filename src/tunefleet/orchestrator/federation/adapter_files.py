@@ -34,23 +34,13 @@ def work_folder(core: Core, holder: str) -> Path:
 
 
 def leftovers(core: Core, holders: set[str]) -> list[Path]:
-    """Return the folders of those who were killed at work.
-
-    Args:
-        core: The server.
-        holders: Who holds a round now.
-    """
+    """Return the folders of those who were killed at work."""
     folders = root(core).iterdir() if root(core).is_dir() else ()
     return [folder for folder in folders if folder.name not in holders]
 
 
 def local(blobs: BlobStore, digest: str, folder: Path) -> Path:
     """Return a path at which a file of the store can be read; it must not be changed.
-
-    Args:
-        blobs: The store.
-        digest: Of the file.
-        folder: Where a copy goes, if the store is not a folder of this machine.
 
     Raises:
         NotFoundError: If the store does not have it.
@@ -82,11 +72,6 @@ def keep(blobs: BlobStore, path: Path, name: str) -> FileEntry:
 
     One that is there already, as the config of most versions is, is not written again.
 
-    Args:
-        blobs: The store.
-        path: The file.
-        name: What it is called in an artifact.
-
     Raises:
         UnreachableError: If the store does not answer.
     """
@@ -106,12 +91,6 @@ def drop(connection: Connection, blobs: BlobStore, digests: Sequence[str], now: 
     """Remove those files that nothing refers to and nobody holds, once the operation is committed.
 
     A round with many workers leaves gigabytes behind: they do not wait for the collection of garbage.
-
-    Args:
-        connection: Of the operation.
-        blobs: The store.
-        digests: Of the files.
-        now: Unix time.
     """
     free = artifacts.unreferenced(connection, sorted(set(digests)), now=now)
     capacity.free(connection, blobs, free)

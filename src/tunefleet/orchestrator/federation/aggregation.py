@@ -41,12 +41,7 @@ _STATE: Final = "state.safetensors"
 
 
 class Blamed(Exception):
-    """One update cannot be averaged with the others.
-
-    Args:
-        update: The update.
-        error: What is wrong with it.
-    """
+    """One update cannot be averaged with the others."""
 
     def __init__(self, update: UpdateRow, error: TunefleetError) -> None:
         super().__init__(error.message)
@@ -59,9 +54,6 @@ class Work:
     """A closed round and what it is made of.
 
     Args:
-        federation: Whose it is.
-        round: The round.
-        updates: Those that count, by worker.
         previous: The newest version; null before the first.
     """
 
@@ -73,13 +65,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a round has made, as it is kept until it is published.
-
-    Args:
-        files: Of the adapter, by path, with those that go with it.
-        state: The outer optimizer's state after this round.
-        report: What the strategy says.
-    """
+    """What a round has made, as it is kept until it is published."""
 
     files: tuple[FileEntry, ...]
     state: FileEntry | None
@@ -114,15 +100,6 @@ def look(connection: Connection, current: RoundRow) -> Work | None:
 async def run(core: Core, work: Work, folder: Path, holder: str) -> RoundRow | None:
     """Average the updates of a round and store what comes of it.
 
-    Args:
-        core: The server.
-        work: The round, aggregating.
-        folder: For what lies around meanwhile.
-        holder: Who works on it.
-
-    Returns:
-        The round, publishing; null if somebody else has it by now.
-
     Raises:
         Blamed: If one of the updates cannot be averaged with the others.
         AdapterRefused: If they cannot be, and no one of them is to blame.
@@ -135,13 +112,7 @@ async def run(core: Core, work: Work, folder: Path, holder: str) -> RoundRow | N
 
 
 async def make(core: Core, work: Work, folder: Path) -> Made:
-    """Average the updates of a round; raises as `run` does.
-
-    Args:
-        core: The server.
-        work: The round, aggregating.
-        folder: For what lies around meanwhile.
-    """
+    """Average the updates of a round; raises as `run` does."""
     return await asyncio.to_thread(_make, core.blobs, work, folder)
 
 
@@ -237,14 +208,6 @@ def store(
     connection: Connection, *, blobs: BlobStore, work: Work, made: Made, holder: str, now: float
 ) -> RoundRow | None:
     """Record what a round has made, and return the round; null if somebody else has it by now.
-
-    Args:
-        connection: Of the operation.
-        blobs: The store.
-        work: The round, aggregating.
-        made: What it has made.
-        holder: Who works on it.
-        now: Unix time.
 
     Raises:
         StoreError: If a file of it is gone again.

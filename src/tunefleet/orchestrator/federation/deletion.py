@@ -21,12 +21,7 @@ _AT_ONCE: Final = 500
 
 
 def forget(connection: Connection, row: FederationRow) -> None:
-    """Forget a federation with its versions; files that nothing else needs are collected later.
-
-    Args:
-        connection: Of the operation.
-        row: The federation, locked; it has ended, and nobody reads its versions.
-    """
+    """Forget a federation with its versions; files that nothing else needs are collected later."""
     members = federations.members(connection, row.seq)
     holders = [
         row.id,

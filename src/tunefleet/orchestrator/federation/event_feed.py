@@ -19,12 +19,7 @@ _OF_ALL: Final = ("federation", "number", "round")
 
 
 async def after(core: Core, who: Who, reference: str, event_id: int) -> list[EventView]:
-    """Return a page of the events of a federation behind one, oldest first.
-
-    Raises:
-        NotFoundError: If there is no such federation.
-        ForbiddenError: If it is none of the asker's business.
-    """
+    """Return a page of the events of a federation behind one, oldest first."""
 
     def operation(connection: Connection) -> list[EventView]:
         row = find(connection, who, reference)
@@ -46,12 +41,7 @@ def _for(who: Who, row: FederationRow, event: EventView) -> EventView:
 
 
 async def start(core: Core, who: Who, reference: str, event_id: int | None) -> tuple[str, int]:
-    """Return a federation's id, and behind which event a reader goes on: by default behind the newest.
-
-    Raises:
-        NotFoundError: If there is no such federation.
-        ForbiddenError: If it is none of the asker's business.
-    """
+    """Return a federation's id, and behind which event a reader goes on: by default behind the newest."""
 
     def operation(connection: Connection) -> tuple[str, int]:
         row = find(connection, who, reference)

@@ -12,11 +12,6 @@ from tunefleet.placement import Board, Candidate, Policy, Requirement, WorkerSta
 def shortage(spec: Mapping[str, Any], need: Requirement, fleet: Sequence[WorkerState]) -> tuple[str, bool] | None:
     """Say how a fleet is too small for a federated training.
 
-    Args:
-        spec: Of the whole task.
-        need: What a part needs of a worker.
-        fleet: All registered workers.
-
     Returns:
         A clause, and whether rounds have to wait for it; null if all parts can run at the same time, none can run at
         all, or it is no federated training.

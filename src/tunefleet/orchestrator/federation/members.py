@@ -20,12 +20,7 @@ from tunefleet.spec.options.notify import address_fault
 
 
 async def list_(core: Core, who: Who, reference: str) -> tuple[MemberView, ...]:
-    """Return the workers that a federation has heard of, by name.
-
-    Raises:
-        NotFoundError: If there is no such federation.
-        ForbiddenError: If it is none of the asker's business.
-    """
+    """Return the workers that a federation has heard of, by name."""
 
     def operation(connection: Connection) -> tuple[MemberView, ...]:
         row = find(connection, who, reference)
@@ -38,7 +33,6 @@ async def change(core: Core, who: Who, reference: str, worker: str, body: Member
     """Let a worker join, or change where it is told of new versions; what waits goes to its new address.
 
     Raises:
-        NotFoundError: If there is no such federation.
         ForbiddenError: If it is none of the asker's business, or the worker may not take part.
         GoneError: If the federation has ended, or a later attempt of the worker takes part.
         InputError: If the address cannot be used.

@@ -31,8 +31,6 @@ class FederationActor:
     """Whoever has the token of a federation.
 
     Args:
-        federation_id: The federation that it reaches.
-        project: Where that is.
         worker: The only name that it is good for; null for the token that all workers may have.
     """
 
@@ -61,14 +59,7 @@ class Owned(Protocol):
 
 
 def token_of(server_secret: bytes, federation_id: str, serial: int = 0, worker: str | None = None) -> str:
-    """Return the token that names a federation and proves that the server named it.
-
-    Args:
-        server_secret: The server's.
-        federation_id: The federation.
-        serial: How often its token was replaced.
-        worker: The only name that it shall be good for.
-    """
+    """Return the token that names a federation and proves that the server named it."""
     named = f"{federation_id}.{serial}" if serial or worker is not None else federation_id
     if worker is not None:
         named += f".{base64.urlsafe_b64encode(worker.encode()).decode().rstrip('=')}"
@@ -81,11 +72,7 @@ def is_token(secret: str) -> bool:
 
 
 def proven(server_secret: bytes, token: str) -> tuple[str, int, str | None]:
-    """Return the federation, the serial and the worker that a token names; if it is good still is not known yet.
-
-    Raises:
-        AuthError: If this server never made it.
-    """
+    """Return the federation, the serial and the worker that a token names; if it is good still is not known yet."""
     named, _, mac = token.rpartition(".")
     if not hmac.compare_digest(mac.encode(), _mac(server_secret, named).encode()):
         raise AuthError(
@@ -97,11 +84,7 @@ def proven(server_secret: bytes, token: str) -> tuple[str, int, str | None]:
 
 
 def worker_name(given: str | int) -> str:
-    """Return how a worker is known: a whole number by its digits.
-
-    Raises:
-        InputError: If it is no name.
-    """
+    """Return how a worker is known: a whole number by its digits."""
     try:
         return _NAME.validate_python(str(given))
     except ValidationError:
@@ -112,12 +95,7 @@ def worker_name(given: str | int) -> str:
 
 
 def may_look(who: Who, federation: Owned) -> None:
-    """Refuse who may not see a federation.
-
-    Raises:
-        NotFoundError: If it is another project's.
-        ForbiddenError: If the token is another federation's.
-    """
+    """Refuse who may not see a federation."""
     _same_project(who, federation)
     if isinstance(who, FederationActor):
         _same_federation(who, federation)
@@ -129,13 +107,7 @@ def may_take_part(who: Who, federation: Owned, worker: str | None = None) -> Non
     """Refuse who may not upload to a federation, or take its chunks: it takes its token, a worker's key, or its owner.
 
     Args:
-        who: Who asks.
-        federation: Of what.
         worker: Under which name; null if it is done under none.
-
-    Raises:
-        NotFoundError: If it is another project's.
-        ForbiddenError: If it is none of the asker's business, or the token is another worker's.
     """
     _same_project(who, federation)
     if isinstance(who, FederationActor):
@@ -160,12 +132,7 @@ def only_worker(who: Who) -> str | None:
 
 
 def may_steer(who: Who, federation: Owned) -> None:
-    """Refuse who may not start, pause, roll back or cancel a federation: it takes its owner or an admin.
-
-    Raises:
-        NotFoundError: If it is another project's.
-        ForbiddenError: If it is none of the asker's business.
-    """
+    """Refuse who may not start, pause, roll back or cancel a federation: it takes its owner or an admin."""
     _same_project(who, federation)
     if isinstance(who, FederationActor):
         raise ForbiddenError(

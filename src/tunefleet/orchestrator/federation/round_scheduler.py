@@ -49,11 +49,7 @@ def pause_s(tries: int) -> float:
 
 
 class RoundKeeper:
-    """Looks after the rounds of all federations of a server.
-
-    Args:
-        core: The server.
-    """
+    """Looks after the rounds of all federations of a server."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

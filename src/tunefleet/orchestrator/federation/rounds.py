@@ -31,13 +31,7 @@ _SAMPLING: Final = RoundStatus.SAMPLING.value
 
 
 def tick(connection: Connection, seq: int, now: float) -> None:
-    """Do what a federation's newest round has been waiting for: draw who takes part, or close it.
-
-    Args:
-        connection: Of the operation.
-        seq: The federation's number.
-        now: Unix time.
-    """
+    """Do what a federation's newest round has been waiting for: draw who takes part, or close it."""
     row = federations.by_seq(connection, seq, lock=True)
     if row is None or row.status != RUNNING:
         return
@@ -51,13 +45,7 @@ def tick(connection: Connection, seq: int, now: float) -> None:
 
 
 def open_next(connection: Connection, row: FederationRow, now: float) -> FederationRow:
-    """Open the next round of a federation, or complete it if it has had all its rounds.
-
-    Args:
-        connection: Of the operation.
-        row: The federation, locked; none of its rounds is open.
-        now: Unix time.
-    """
+    """Open the next round of a federation, or complete it if it has had all its rounds."""
     spec = spec_of(row)
     if spec.rounds is not None and rounds.count(connection, row.seq, RoundStatus.PUBLISHED) >= spec.rounds:
         _discard(
@@ -77,14 +65,7 @@ def open_next(connection: Connection, row: FederationRow, now: float) -> Federat
 
 
 def draw(connection: Connection, row: FederationRow, current: RoundRow, now: float) -> None:
-    """Draw who takes part in a round, take in what waits for one, and close it if that is enough.
-
-    Args:
-        connection: Of the operation.
-        row: The federation, locked and running.
-        current: Its round, still sampling.
-        now: Unix time.
-    """
+    """Draw who takes part in a round, take in what waits for one, and close it if that is enough."""
     spec = spec_of(row)
     drawn = _drawn(row, spec, current.number, task_parts.may_come(connection, row))
     named = None if drawn is None else orjson.dumps(drawn).decode()
@@ -123,17 +104,7 @@ def participants(current: RoundRow) -> tuple[str, ...] | None:
 
 
 def close_if_complete(connection: Connection, row: FederationRow, current: RoundRow, now: float) -> bool:
-    """Close a round that has all that it waited for, or enough of it at its deadline.
-
-    Args:
-        connection: Of the operation.
-        row: The federation, locked.
-        current: Its round, collecting.
-        now: Unix time.
-
-    Returns:
-        Whether it is closed now.
-    """
+    """Close a round that has all that it waited for, or enough of it at its deadline."""
     reason = _why_closed(connection, row, current, now)
     if reason is None:
         return False
@@ -142,12 +113,7 @@ def close_if_complete(connection: Connection, row: FederationRow, current: Round
 
 
 def has_all_it_awaits(connection: Connection, seq: int) -> bool:
-    """Whether the round of a training's parts has all that it waits for: one that it waited for may be queued again.
-
-    Args:
-        connection: To read with.
-        seq: The federation's number.
-    """
+    """Whether the round of a training's parts has all that it waits for: one that it waited for may be queued again."""
     row = federations.by_seq(connection, seq)
     current = None if row is None else rounds.get(connection, seq, row.round)
     if row is None or current is None or current.status != _COLLECTING:
@@ -179,19 +145,7 @@ def _end_if_deserted(connection: Connection, row: FederationRow, current: RoundR
 
 
 def close_now(connection: Connection, row: FederationRow, now: float) -> RoundRow:
-    """Close the open round of a federation because somebody wants its version now.
-
-    Args:
-        connection: Of the operation.
-        row: The federation, locked.
-        now: Unix time.
-
-    Returns:
-        The round, which is aggregated next; one that is being aggregated already is returned as it is.
-
-    Raises:
-        ConflictError: If there are too few updates, or the federation does not run.
-    """
+    """Close the open round of a federation because somebody wants its version now."""
     if row.status != RUNNING:
         raise ConflictError(f"The federation {row.id} is {row.status}.", hint=how_to_start(row))
     current = rounds.get(connection, row.seq, row.round)
@@ -231,16 +185,6 @@ def fail(
 
     If one update is to blame, it is rejected and the others count in the next round. Else nobody knows whose fault it
     was, and all of them are put aside: the same ones would fail again.
-
-    Args:
-        connection: Of the operation.
-        row: The federation, locked.
-        current: The round as the caller saw it.
-        reason: Why.
-        error: In a sentence that names what is to blame.
-        now: Unix time.
-        holder: Who works on it.
-        blamed: The update to blame, if that is known.
 
     Returns:
         False if the round is somebody else's by now: nothing was changed.
@@ -295,15 +239,7 @@ def supersede(connection: Connection, older: UpdateRow, by: int, now: float) -> 
 
 
 def abandon(connection: Connection, row: FederationRow, reason: RoundReason, why: str, now: float) -> None:
-    """Give up the open round of a federation, and all that has come for it or for the next one.
-
-    Args:
-        connection: Of the operation.
-        row: The federation, locked.
-        reason: Why.
-        why: The same in a sentence, kept with each update.
-        now: Unix time.
-    """
+    """Give up the open round of a federation, and all that has come for it or for the next one."""
     current = rounds.get(connection, row.seq, row.round)
     if current is not None and not RoundStatus(current.status).final:
         rounds.move(connection, current, reason, now, error=why)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tunefleet.db import Connection
 from tunefleet.db.federations import federation_updates, federations
 from tunefleet.db.federations import rounds as round_rows
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.repositories import tasks
+from tunefleet.db.rows import TaskRow
 from tunefleet.errors import ConflictError, ForbiddenError, InputError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor, may_read, may_submit
 from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.federation import creation, deletion, participants, rounds, views
+from tunefleet.orchestrator.federation import deletion, participants, rounds, views
 from tunefleet.orchestrator.federation.participants import Who, may_steer, only_worker
-from tunefleet.orchestrator.federation.status import find, move, sees
+from tunefleet.orchestrator.federation.status import find, move, sees, tell
 from tunefleet.orchestrator.federation.updates import acceptance
+from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.notifications import formats
-from tunefleet.orchestrator.pagination import before, bounded, split
+from tunefleet.orchestrator.views import before, bounded, split
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.federated import FederationCreated, FederationDetail, FederationView, RoundView, UpdateView
 from tunefleet.spec.options.federation_options import FederationSpec
@@ -36,13 +40,6 @@ async def create(
 ) -> FederationCreated:
     """Make a federation.
 
-    Args:
-        core: The server.
-        actor: Whose it is.
-        spec: What is asked of it.
-        start: Whether it runs at once; else it does with the first upload, or when somebody starts it.
-        then: Stores more in the same transaction.
-
     Raises:
         InputError: If the secret for callbacks cannot be used.
         ForbiddenError: If the actor may not make rows.
@@ -54,7 +51,7 @@ async def create(
         raise InputError("The callback_secret cannot be used.", hint="Write whsec_ and base64 of 24 bytes or more.")
 
     def operation(connection: Connection) -> tuple[FederationRow, FederationDetail]:
-        row = creation.make(connection, spec, now, project=actor.project, owner=actor.owner)
+        row = make(connection, spec, now, project=actor.project, owner=actor.owner)
         if then is not None:
             then(connection, row)
         if start:
@@ -75,16 +72,7 @@ async def list_(
     statuses: Sequence[str] | None = None,
     owner: str | None = None,
 ) -> Page[FederationView]:
-    """Return federations, newest first.
-
-    Args:
-        core: The server.
-        actor: Who reads.
-        limit: How many at most.
-        cursor: Where the page before ended.
-        statuses: Only in these.
-        owner: Only this owner's.
-    """
+    """Return federations, newest first."""
     may_read(actor)
     start, count = before(cursor), bounded(limit)
 
@@ -100,12 +88,7 @@ async def list_(
 
 
 async def get(core: Core, who: Who, reference: str) -> FederationDetail:
-    """Return a federation.
-
-    Raises:
-        NotFoundError: If there is none.
-        ForbiddenError: If it is none of the asker's business.
-    """
+    """Return a federation."""
     return await core.read(
         lambda connection: views.federation_detail(connection, find(connection, who, reference), who)
     )
@@ -142,18 +125,7 @@ async def list_updates(
 
     Where each worker has its own token, the token and the keys that several may have list none.
 
-    Args:
-        core: The server.
-        who: Who reads.
-        reference: The federation.
-        limit: How many at most.
-        cursor: Where the page before ended.
-        round_: Only of this round.
-        worker: Only of this worker.
-        states: Only in these.
-
     Raises:
-        NotFoundError: If there is none.
         ForbiddenError: If it is none of the asker's business, or `worker` is one whose updates it may not read.
     """
     start, count = before(cursor), bounded(limit)
@@ -184,7 +156,6 @@ async def start(core: Core, who: Who, reference: str) -> FederationDetail:
     """Let a federation run, or go on after a pause; one that runs is left as it is.
 
     Raises:
-        NotFoundError: If there is none.
         ForbiddenError: If it belongs to somebody else.
         IllegalTransition: If it has ended.
     """
@@ -195,7 +166,6 @@ async def pause(core: Core, who: Who, reference: str) -> FederationDetail:
     """Keep a federation from closing rounds; updates are taken. One that is paused is left as it is.
 
     Raises:
-        NotFoundError: If there is none.
         ForbiddenError: If it belongs to somebody else.
         IllegalTransition: If it does not run.
     """
@@ -206,7 +176,6 @@ async def cancel(core: Core, who: Who, reference: str) -> FederationDetail:
     """End a federation; its versions stay.
 
     Raises:
-        NotFoundError: If there is none.
         ForbiddenError: If it belongs to somebody else.
         IllegalTransition: If it has ended.
     """
@@ -217,7 +186,6 @@ async def remove(core: Core, who: Who, reference: str) -> None:
     """Forget a federation that has ended, with its versions; files that nothing else needs are collected.
 
     Raises:
-        NotFoundError: If there is none.
         ForbiddenError: If it belongs to somebody else.
         ConflictError: If it has not ended, its training has not, or a task reads one of its versions.
     """
@@ -278,3 +246,25 @@ def _refuse_wanted(connection: Connection, row: FederationRow) -> None:
                 f"The training {whole.id} takes its adapter from {row.id}, and is {whole.status}.",
                 hint=f"Wait for it, or `tunefleet cancel {whole.id}`.",
             )
+
+
+def make(
+    connection: Connection, spec: FederationSpec, now: float, *, project: str, owner: str, task: TaskRow | None = None
+) -> FederationRow:
+    """Store a federation that is not started yet, and tell of it.
+
+    Raises:
+        QuotaError: If the project would keep more than it may.
+    """
+    id_ = new_id("fed")
+    values: dict[str, Any] = {
+        "id": id_, "project": project, "name": spec.name or id_, "owner": owner, "status": "queued",
+        "spec": spec.model_dump_json(exclude_none=True), "contract": None,
+        "callback_secret": spec.callback_secret or formats.new_secret(), "version": 0, "round": 0, "created_at": now,
+        "task_seq": None if task is None else task.seq,
+    }  # fmt: skip
+    quotas.store_document(connection, project, len(values["spec"].encode()))
+    row = federations.insert_one(connection, values)
+    about: dict[str, Any] = {} if task is None else {"task": task.id}
+    tell(connection, row, "federation.created", now, name=row.name, **about)
+    return row

@@ -16,12 +16,12 @@ from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.orchestrator.federation.participants import FederationActor, Who, may_look, may_take_part, only_worker
 from tunefleet.spec.options.federation_options import FederationSpec
 
+# Notified when a round of any federation may want something of the server.
 TOPIC: Final = "federations"
-"""Notified when a round of any federation may want something of the server."""
+# Notified when a training task may end because of its federation, or a federation because of its task's parts.
 SETTLING: Final = "settling"
-"""Notified when a training task may end because of its federation, or a federation because of its task's parts."""
+# Until when what a federation needs is pinned: it is let go of by name.
 FOREVER: Final = 1e11
-"""Until when what a federation needs is pinned: it is let go of by name."""
 RUNNING: Final = FederationStatus.RUNNING.value
 PAUSED: Final = FederationStatus.PAUSED.value
 QUEUED: Final = FederationStatus.QUEUED.value
@@ -43,18 +43,7 @@ def spec_of(row: FederationRow) -> FederationSpec:
 
 
 def find(connection: Connection, who: Who, reference: str, *, lock: bool = False) -> FederationRow:
-    """Return a federation that somebody may see.
-
-    Args:
-        connection: To read with.
-        who: Who asks.
-        reference: Its id or its number.
-        lock: Whether nobody else may change it before the end of this transaction.
-
-    Raises:
-        NotFoundError: If there is none.
-        ForbiddenError: If it is none of the asker's business.
-    """
+    """Return a federation that somebody may see."""
     row = existing(connection, who.project, reference, lock=lock)
     may_look(who, row)
     return row
@@ -66,15 +55,7 @@ def find_to_take_part(
     """Return a federation that somebody may take part in.
 
     Args:
-        connection: To read with.
-        who: Who asks.
-        reference: Its id or its number.
         worker: Under which name; null for what is done under none.
-        lock: As in `find`.
-
-    Raises:
-        NotFoundError: If there is none.
-        ForbiddenError: If it is none of the asker's business, or takes a token that is the worker's own.
     """
     row = find(connection, who, reference, lock=lock)
     may_take_part(who, row, worker)
@@ -87,17 +68,7 @@ def find_to_take_part(
 
 
 def find_to_close(connection: Connection, who: Who, reference: str) -> FederationRow:
-    """Return a federation, locked, for a caller that may close its rounds.
-
-    Args:
-        connection: Of the operation.
-        who: The caller.
-        reference: Its id or its number.
-
-    Raises:
-        NotFoundError: If there is none.
-        ForbiddenError: If the caller may not take part, or only for one worker.
-    """
+    """Return a federation, locked, for a caller that may close its rounds."""
     row = find(connection, who, reference, lock=True)
     may_take_part(who, row)
     if only_worker(who) is not None or (spec_of(row).own_tokens and _is_shared(who)):
@@ -114,11 +85,6 @@ def sees(who: Who, row: FederationRow, worker: str) -> bool:
 
     A worker's own token reads that worker's. Where each worker has one, the token and the keys that several workers may
     have read nobody's.
-
-    Args:
-        who: Who asks; may look at the federation.
-        row: The federation.
-        worker: Whose it is.
     """
     mine = only_worker(who)
     return mine == worker if mine is not None else not (spec_of(row).own_tokens and _is_shared(who))
@@ -135,11 +101,7 @@ def _is_shared(who: Who) -> bool:
 
 
 def existing(connection: Connection, project: str, reference: str, *, lock: bool = False) -> FederationRow:
-    """Return a federation, whoever asks; `find` says whether they may see it.
-
-    Raises:
-        NotFoundError: If there is none.
-    """
+    """Return a federation, whoever asks; `find` says whether they may see it."""
     row = federations.find(connection, project, reference, lock=lock)
     if row is None:
         raise NotFoundError(f"There is no federation {reference}.", hint="`tunefleet federation ls` lists them.")
@@ -154,11 +116,7 @@ def how_to_start(row: FederationRow) -> str | None:
 
 
 def locked(connection: Connection, row: FederationRow) -> FederationRow:
-    """Return a federation as it is now, and keep others from changing it before the end of this transaction.
-
-    Raises:
-        NotFoundError: If it was removed meanwhile.
-    """
+    """Return a federation as it is now, and keep others from changing it before the end of this transaction."""
     found = federations.by_seq(connection, row.seq, lock=True)
     if found is None:
         raise NotFoundError(f"The federation {row.id} was removed.")
@@ -167,12 +125,6 @@ def locked(connection: Connection, row: FederationRow) -> FederationRow:
 
 def move(connection: Connection, row: FederationRow, target: FederationStatus, now: float) -> FederationRow:
     """Change the status of a federation, and tell of it.
-
-    Args:
-        connection: Of the operation.
-        row: The federation, locked.
-        target: Where it goes.
-        now: Unix time.
 
     Raises:
         IllegalTransition: If the lifecycle has no such change.
@@ -195,12 +147,7 @@ def tell(
     """Append an event of a federation, and wake who waits for news of it.
 
     Args:
-        connection: Of the operation.
-        row: The federation.
         kind: What happened, such as `federation.version`.
-        now: Unix time.
-        is_due: Whether a round may want something of the server now, or at another time than before.
-        data: More about it.
     """
     about = {"federation": row.id, "number": row.seq, **data}
     events.append(connection, [Event(kind, now, data=about, project=row.project, federation_seq=row.seq)])

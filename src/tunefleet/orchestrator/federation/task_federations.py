@@ -16,7 +16,7 @@ from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.orchestrator.federation import creation, deletion, rounds, token_access
+from tunefleet.orchestrator.federation import deletion, rounds, service, token_access
 from tunefleet.orchestrator.federation.status import move, spec_of
 from tunefleet.orchestrator.federation.task_parts import worker_of
 from tunefleet.orchestrator.federation.updates import acceptance
@@ -28,14 +28,7 @@ _MARK: Final = '"federation"'
 
 
 def make(connection: Connection, task: TaskRow, spec: Mapping[str, Any], now: float) -> FederationRow:
-    """Make and start the federation of a task whose parts were just stored.
-
-    Args:
-        connection: Of the operation.
-        task: The whole task.
-        spec: Its `federation` block.
-        now: Unix time.
-    """
+    """Make and start the federation of a task whose parts were just stored."""
     wanted = FederatedTrainingSpec.model_validate(dict(spec))
     made = FederationSpec(
         name=task.name,
@@ -46,22 +39,12 @@ def make(connection: Connection, task: TaskRow, spec: Mapping[str, Any], now: fl
         rounds=wanted.rounds,
         sync_every_steps=wanted.sync_every_steps,
     )
-    row = creation.make(connection, made, now, project=task.project, owner=task.owner, task=task)
+    row = service.make(connection, made, now, project=task.project, owner=task.owner, task=task)
     return acceptance.begin(connection, row, now)
 
 
 def part_ended(connection: Connection, row: FederationRow, parts: Sequence[TaskRow], now: float) -> TaskRow | None:
-    """Go on without parts that are over.
-
-    Args:
-        connection: Of the operation.
-        row: The federation.
-        parts: All parts of its task.
-        now: Unix time.
-
-    Returns:
-        The part for whose end the task must end, since too few others are left; null if it goes on.
-    """
+    """Go on without parts that are over."""
     if not FederationStatus(row.status).final:
         bad = [part for part in parts if part.status in {TaskStatus.FAILED, TaskStatus.CANCELLED}]
         if len(parts) - len(bad) < spec_of(row).min_workers:
@@ -79,15 +62,7 @@ def end_with(connection: Connection, ended: Sequence[TaskRow], now: float) -> No
 
 
 def read_by(connection: Connection, rows: Sequence[TaskRow]) -> dict[int, str]:
-    """Return which of these tasks have a federation with a version that a task reads which has not ended.
-
-    Args:
-        connection: To read with.
-        rows: Tasks.
-
-    Returns:
-        The `seq` of each such task, and the id of one that reads.
-    """
+    """Return which of these tasks have a federation with a version that a task reads which has not ended."""
     made = federations.of_tasks(connection, [row.seq for row in rows])
     found = federations.readers(connection, [each.seq for each in made.values()])
     return {seq: found[each.seq] for seq, each in made.items() if each.seq in found}
@@ -101,13 +76,7 @@ def remove_with(connection: Connection, removed: Sequence[TaskRow], now: float) 
 
 
 def for_offers(connection: Connection, offers: Sequence[OfferRow], secret: bytes) -> dict[str, FederatedPart]:
-    """Return what the parts among some offers need to take part, by task.
-
-    Args:
-        connection: To read with.
-        offers: What a worker is offered.
-        secret: The server's, of which tokens are made.
-    """
+    """Return what the parts among some offers need to take part, by task."""
     attempts = {
         offer.task_id: offer.number
         for offer in offers

@@ -44,14 +44,7 @@ def may_come(connection: Connection, row: FederationRow) -> list[str] | None:
 
 
 def is_deserted(connection: Connection, row: FederationRow, number: int, least: int) -> bool:
-    """Whether so many parts are over that a round cannot get enough updates any more.
-
-    Args:
-        connection: To read with.
-        row: The federation.
-        number: Of its open round.
-        least: Fewest updates that make a round.
-    """
+    """Whether so many parts are over that a round cannot get enough updates any more."""
     coming = may_come(connection, row)
     if coming is None:
         return False

@@ -35,8 +35,8 @@ from tunefleet.orchestrator.workflows import fan_out, part_results
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.compat.task_results import ARCHIVE_KIND, SINGLE_FILE
 
+# Time between two looks, if nothing says that there is something to do.
 SWEEP_S: Final = 60.0
-"""Time between two looks, if nothing says that there is something to do."""
 PRODUCT: Final = "final_lora"
 ARCHIVE: Final = f"{PRODUCT}.tar.gz"
 _LOST: Final = tuple(f"{PRODUCT}_{key}" for key in ("path", "archive", "archive_path", "archive_url", "archive_bytes"))

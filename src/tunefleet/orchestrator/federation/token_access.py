@@ -58,14 +58,7 @@ def current(connection: Connection, server_secret: bytes, federation_id: str) ->
 async def show(core: Core, who: Who, reference: str, worker: str | None = None) -> FederationToken:
     """Return the token of a federation, for who may steer it.
 
-    Args:
-        core: The server.
-        who: Who asks.
-        reference: The federation, by id or number.
-        worker: The only name that the token shall be good for.
-
     Raises:
-        NotFoundError: If there is no such federation.
         ForbiddenError: If it belongs to somebody else.
         InputError: If the name is none, or does not take part.
     """
@@ -90,14 +83,7 @@ async def replace(core: Core, who: Who, reference: str, *, old_for_s: float = 0.
 
     Links to versions that were given out stay good until they expire, and a poll that is held ends first.
 
-    Args:
-        core: The server.
-        who: Who asks.
-        reference: The federation, by id or number.
-        old_for_s: How long the old token is good as well, for workers that have it.
-
     Raises:
-        NotFoundError: If there is no such federation.
         ForbiddenError: If it belongs to somebody else.
     """
     return await core.write(partial(_replace, core=core, who=who, reference=reference, old_for_s=old_for_s))

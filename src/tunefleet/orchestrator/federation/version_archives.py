@@ -34,14 +34,6 @@ async def with_archive(core: Core, row: VersionRow) -> tuple[VersionRow, FileEnt
     """Return a version with its archive, which is made first if nobody has asked for it before.
 
     Who asks meanwhile waits for the one who makes it. Two servers may make it both, and it is the same.
-
-    Args:
-        core: The server.
-        row: The version.
-
-    Raises:
-        NotFoundError: If it was removed meanwhile.
-        StoreError: If its files cannot be read, or there is no room.
     """
     found = archive_of(row)
     if found is not None:
@@ -83,11 +75,7 @@ def _record(connection: Connection, *, core: Core, row: VersionRow, made: FileEn
 def keep_archive(
     connection: Connection, blobs: BlobStore, federation: FederationRow, made: FileEntry, now: float
 ) -> None:
-    """Record the file of an archive; whoever calls pins it.
-
-    Raises:
-        StoreError: If it is gone again.
-    """
+    """Record the file of an archive; whoever calls pins it."""
     # Files are deleted in this thread only, so that it cannot go between this look and the commit.
     if not blobs.has(made.digest):
         raise StoreError(f"An archive of {federation.id} was collected; it is made again.", hint="Ask again.")

@@ -40,14 +40,6 @@ KIND: Final = "adapter"
 async def run(core: Core, work: Work, holder: str) -> VersionRow | None:
     """Publish what a round has made.
 
-    Args:
-        core: The server.
-        work: The round, publishing.
-        holder: Who works on it.
-
-    Returns:
-        The version; null if somebody else has the round by now.
-
     Raises:
         TunefleetError: If the store does not answer, or has no room.
     """
@@ -58,14 +50,7 @@ async def run(core: Core, work: Work, holder: str) -> VersionRow | None:
 
 
 async def at_once(core: Core, work: Work, made: Made, holder: str) -> VersionRow | None:
-    """Store what a round has made, and publish it in the same transaction; returns and raises as `run` does.
-
-    Args:
-        core: The server.
-        work: The round, aggregating.
-        made: What it has made.
-        holder: Who works on it.
-    """
+    """Store what a round has made, and publish it in the same transaction; returns and raises as `run` does."""
     archive = await _told_archive(core, work, made)
 
     def operation(connection: Connection) -> VersionRow | None:
@@ -131,11 +116,6 @@ def announced(
     """Tell of a version that was just stored: by an event, and by callbacks.
 
     Args:
-        connection: Of the operation.
-        core: The server.
-        row: The federation.
-        version: Its newest version.
-        now: Unix time.
         took_s: How long its round was open; null if no round has made it.
     """
     model = next(digest for path, digest, _ in orjson.loads(version.files) if path == ADAPTER_FILE)

@@ -21,23 +21,18 @@ from tunefleet.orchestrator.federation import rounds, version_publisher, views, 
 from tunefleet.orchestrator.federation.participants import FederationActor, Who, may_look, may_steer
 from tunefleet.orchestrator.federation.status import FOREVER, existing, find
 from tunefleet.orchestrator.federation.version_archives import with_archive
-from tunefleet.orchestrator.pagination import before, bounded
+from tunefleet.orchestrator.views import before, bounded
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.federated import VersionDetail, VersionView
 
+# Who waits for a version looks this often, even if nothing says that there is one: another server may make it.
 LOOK_S: Final = 5.0
-"""Who waits for a version looks this often, even if nothing says that there is one: another server may make it."""
 
 
 async def list_(
     core: Core, who: Who, reference: str, *, limit: int = 50, cursor: str | None = None
 ) -> Page[VersionView]:
-    """Return versions, newest first.
-
-    Raises:
-        NotFoundError: If there is no such federation.
-        ForbiddenError: If it is none of the asker's business.
-    """
+    """Return versions, newest first."""
     start, count = before(cursor), bounded(limit)
 
     def operation(connection: Connection) -> Page[VersionView]:
@@ -51,12 +46,7 @@ async def list_(
 
 
 async def get(core: Core, who: Who, reference: str, version: int) -> VersionDetail:
-    """Return a version with how it came about.
-
-    Raises:
-        NotFoundError: If there is no such federation or version.
-        ForbiddenError: If it is none of the asker's business.
-    """
+    """Return a version with how it came about."""
 
     def operation(connection: Connection) -> VersionDetail:
         row = find(connection, who, reference)
@@ -66,11 +56,7 @@ async def get(core: Core, who: Who, reference: str, version: int) -> VersionDeta
 
 
 def version_of(connection: Connection, row: FederationRow, version: int | None = None) -> VersionRow:
-    """Return a version of a federation, by default the newest.
-
-    Raises:
-        NotFoundError: If there is no such version, or none yet.
-    """
+    """Return a version of a federation, by default the newest."""
     found = federation_versions.get(connection, row.seq, row.version if version is None else version)
     if found is None and version is None:
         raise NotFoundError(
@@ -89,18 +75,7 @@ async def newest(core: Core, who: Who, reference: str, *, after: int = 0, wait_s
     """Return the newest version, once it is newer than one that the asker has.
 
     Args:
-        core: The server.
-        who: Who asks.
-        reference: The federation.
         after: The version that the asker has; 0 for none.
-        wait_s: How long to wait for a newer one.
-
-    Returns:
-        The version; null if none is newer.
-
-    Raises:
-        NotFoundError: If there is no such federation.
-        ForbiddenError: If it is none of the asker's business.
     """
     # A token names its federation, and is refused with any other; a key may know this one by its number.
     if isinstance(who, FederationActor):
@@ -144,7 +119,6 @@ async def rollback(core: Core, who: Who, reference: str, version: int) -> Versio
     What has come for the open round was trained on what is undone, and is put aside.
 
     Raises:
-        NotFoundError: If there is no such federation or version.
         ForbiddenError: If it belongs to somebody else.
         ConflictError: If it is the newest one already.
     """

@@ -35,8 +35,8 @@ from tunefleet.schemas.federated import (
     VersionView,
 )
 
+# How many rounds are shown with their federation.
 NEWEST_ROUNDS = 10
-"""How many rounds are shown with their federation."""
 
 
 def federation_view(connection: Connection, row: FederationRow, who: Who) -> FederationView:

@@ -37,18 +37,7 @@ def are_wanted(connection: Connection, row: FederationRow) -> bool:
 def announce(
     connection: Connection, row: FederationRow, version: ToldVersion, now: float, *, base_url: str | None
 ) -> int:
-    """Store what is to be told of a version; the event of its publication is the newest one.
-
-    Args:
-        connection: Of the operation that publishes it.
-        row: The federation.
-        version: What is told.
-        now: Unix time.
-        base_url: Under which people reach the server.
-
-    Returns:
-        How many workers are told.
-    """
+    """Store what is to be told of a version; the event of its publication is the newest one."""
     told = [each for each in federations.members(connection, row.seq) if each.callback_url is not None]
     if told:
         (event_id,) = notifications.last_event_ids(connection, 1)

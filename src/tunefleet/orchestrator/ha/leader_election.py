@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 RENEW_S: Final = 1.0
 LEASE_S: Final = 2.5
 """A leader leads for so long after its last renewal began."""
+# A follower waits for so long for the next renewal; longer than the lease, whenever either of them looks.
 PATIENCE_S: Final = 3.0
-"""A follower waits for so long for the next renewal; longer than the lease, whenever either of them looks."""
 LOOK_S: Final = 0.5
 _BLIND_S: Final = 2.0
 """After so long without a look (the process or the database stood still) patience begins anew."""
@@ -46,8 +46,6 @@ class Election:
     """One server's part in who leads.
 
     Args:
-        core: The server.
-        server_id: Its name, the same after a restart.
         url: Under which other servers reach it; null if that is not known.
     """
 
@@ -164,13 +162,7 @@ class Election:
 
 
 async def keep_place(election: Election, core: Core, give_up: Callable[[TwinError], None]) -> None:
-    """Take part in the election until the server stops; a database that is away is waited for.
-
-    Args:
-        election: Of this server.
-        core: The server.
-        give_up: Called if this server cannot stay.
-    """
+    """Take part in the election until the server stops; a database that is away is waited for."""
     failed = False
     while not core.signals.closed:
         topic = core.signals.version(servers.TOPIC)

@@ -32,12 +32,7 @@ class Leading:
     """What a server knows of who leads.
 
     Args:
-        shared: Whether other servers may be there; else this one leads always.
-        server_id: This server's name.
         epoch: The epoch that this server leads in; null while it follows.
-        until: When that ends unless it is renewed, on the monotonic clock.
-        row: Who leads, as was last seen.
-        seen: When each server was last seen to be alive, on the monotonic clock.
     """
 
     shared: bool = False

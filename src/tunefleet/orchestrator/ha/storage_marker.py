@@ -46,14 +46,6 @@ def digest_of(connection: Connection) -> str | None:
 def check(database: Database, name: str, blobs: BlobStore, folder: Path, *, now: float, adopt: bool = False) -> None:
     """Refuse a database whose files or data folder are another's; blocks.
 
-    Args:
-        database: Of the server.
-        name: What messages call it.
-        blobs: Its files.
-        folder: Its data folder.
-        now: Unix time.
-        adopt: Take them as they are.
-
     Raises:
         StoreError: If they do not belong together, or others serve with files somewhere else.
     """
@@ -74,12 +66,6 @@ def check(database: Database, name: str, blobs: BlobStore, folder: Path, *, now:
 
 def require(connection: Connection, name: str, blobs: BlobStore, folder: Path) -> None:
     """Refuse to look after files that were not paired with a database by a start of a server; changes nothing.
-
-    Args:
-        connection: To read with.
-        name: What messages call the database.
-        blobs: The files.
-        folder: The data folder; one without a mark may be another machine's.
 
     Raises:
         StoreError: If they do not belong together.

@@ -21,8 +21,8 @@ from tunefleet.orchestrator.views import moment
 from tunefleet.schemas.notify import ChannelChange, ChannelCreate, ChannelCreated, ChannelTestReply, ChannelView, Told
 from tunefleet.spec.options.notify import MAILTO, OCCASIONS, Format, Occasion, address_fault, format_of
 
+# Of one owner.
 MAX_CHANNELS: Final = 50
-"""Of one owner."""
 _LIST: Final = "`tunefleet notify ls` lists them."
 
 
@@ -57,11 +57,7 @@ async def list_(core: Core, actor: Actor) -> list[ChannelView]:
 
 
 async def get(core: Core, actor: Actor, channel: str) -> ChannelView:
-    """Return a channel by its id, or by its name if it is the actor's.
-
-    Raises:
-        NotFoundError: If there is none.
-    """
+    """Return a channel by its id, or by its name if it is the actor's."""
     may_read(actor)
     return channel_view(await core.read(partial(find, actor=actor, channel=channel)))
 
@@ -70,7 +66,6 @@ async def change(core: Core, actor: Actor, channel: str, body: ChannelChange) ->
     """Change a channel; what waits for it goes to its new address.
 
     Raises:
-        NotFoundError: If there is none.
         InputError: If the address cannot be used.
         ForbiddenError: If it is to be for everyone's tasks, and the actor is no admin.
     """
@@ -81,11 +76,7 @@ async def change(core: Core, actor: Actor, channel: str, body: ChannelChange) ->
 
 
 async def remove(core: Core, actor: Actor, channel: str) -> None:
-    """Forget a channel; what waits for it is given up.
-
-    Raises:
-        NotFoundError: If there is none.
-    """
+    """Forget a channel; what waits for it is given up."""
     may_submit(actor)
 
     def operation(connection: Connection) -> None:
@@ -97,11 +88,7 @@ async def remove(core: Core, actor: Actor, channel: str) -> None:
 
 
 async def test(core: Core, actor: Actor, channel: str) -> ChannelTestReply:
-    """Send a message that says that it is a test, now and once, and say how it went.
-
-    Raises:
-        NotFoundError: If there is no such channel.
-    """
+    """Send a message that says that it is a test, now and once, and say how it went."""
     may_submit(actor)
     row = await core.read(partial(_mine, actor=actor, channel=channel))
     now = core.clock.wall()
@@ -177,16 +164,7 @@ def shown(target: str) -> str:
 
 
 def find(connection: Connection, actor: Actor, channel: str) -> ChannelRow:
-    """Return a channel that the actor may see.
-
-    Args:
-        connection: To read with.
-        actor: Who asks.
-        channel: Its id, or the name of one of the actor's.
-
-    Raises:
-        NotFoundError: If there is none.
-    """
+    """Return a channel that the actor may see."""
     named = notifications.by_name(connection, channel, project=actor.project, owner=actor.owner)
     row = named or notifications.by_id(connection, channel)
     if row is None or not _visible(actor, row):

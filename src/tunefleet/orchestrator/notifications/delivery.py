@@ -41,11 +41,7 @@ def pause_s(tries: int) -> float:
 
 
 class Courier:
-    """Delivers the notifications of a server.
-
-    Args:
-        core: The server.
-    """
+    """Delivers the notifications of a server."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

@@ -22,12 +22,12 @@ from tunefleet.orchestrator.views import moment
 from tunefleet.schemas.notify import Told, ToldCampaign, ToldTask, ToldWorkflow
 from tunefleet.spec.options.notify import Occasion
 
+# Reasons that are told under their own name.
 _OWN_NAME: Final[dict[str, Occasion]] = {
     "out_of_memory": "out_of_memory",
     "stalled": "stalled",
     "worker_lost": "worker_lost",
 }
-"""Reasons that are told under their own name."""
 _PLAIN: Final[dict[str, tuple[Occasion, ...]]] = {
     "task.completed": ("done",),
     "task.paused": ("paused",),
@@ -66,13 +66,7 @@ class Case:
     """An event, and the task, the worker or the campaign that it is told of.
 
     Args:
-        event_id: Of the event.
-        event: The event.
-        owner: Who is told, if they want to.
         task: The task; null where it is about a worker or a campaign.
-        workflow: Its workflow's name.
-        loss: The last one that it logged, with its step.
-        campaign: The campaign, where it is about one.
     """
 
     event_id: int
@@ -90,13 +84,7 @@ class Case:
         return None if about is None else about.id
 
     def told(self, id_: str, occasion: Occasion, base_url: str | None) -> Told:
-        """Return what is said.
-
-        Args:
-            id_: Of the notification.
-            occasion: What it counts as for who gets it.
-            base_url: Under which people reach the server.
-        """
+        """Return what is said."""
         event, row = self.event, self.task
         shared: dict[str, Any] = {"id": id_, "event": occasion, "at": moment(event.at)}
         if self.campaign is not None:
@@ -155,10 +143,6 @@ def cases(connection: Connection, told: Sequence[tuple[int, Event]]) -> list[Cas
     """Return what events are to be told of, in their order.
 
     Parts of a task that was spread are left out: the whole is told.
-
-    Args:
-        connection: Of the transaction that has appended the events.
-        told: Those that count as something, with their ids.
     """
     rows = tasks.by_ids(connection, [event.task_id for _, event in told if event.task_id is not None])
     found = [case for event_id, event in told for case in _of_event(connection, event_id, event, rows)]

@@ -40,14 +40,7 @@ def is_secret(text: str) -> bool:
 
 
 def payload(told: Told, format_: Format, secret: str | None, sent_at: float) -> tuple[bytes, dict[str, str]]:
-    """Return body and headers of a request.
-
-    Args:
-        told: What is said.
-        format_: How; not `email`.
-        secret: Signs it; nothing but our own format is signed.
-        sent_at: Unix time of this try.
-    """
+    """Return body and headers of a request."""
     headers = {"Content-Type": "application/json", "User-Agent": f"tunefleet/{tunefleet.__version__}"}
     if format_ == "slack":
         return orjson.dumps({"text": slack_text(told)}), headers
@@ -84,13 +77,7 @@ def discord_text(told: Told) -> str:
 
 
 def mail(told: Told, target: str, sender: str) -> EmailMessage:
-    """Return a notification as an e-mail.
-
-    Args:
-        told: What is said.
-        target: `mailto:` and the address.
-        sender: The address that it comes from.
-    """
+    """Return a notification as an e-mail."""
     message = EmailMessage()
     message["Subject"] = " ".join(f"[tunefleet] {told.title}".split())[:_SUBJECT_MAX]
     message["From"] = sender

@@ -13,8 +13,7 @@ from tunefleet.db.repositories.notifications import NoticeRow
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.notifications.channels import find, shown
-from tunefleet.orchestrator.pagination import before, bounded, split
-from tunefleet.orchestrator.views import maybe_moment, moment
+from tunefleet.orchestrator.views import before, bounded, maybe_moment, moment, split
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.notify import Happened, NotificationView
 from tunefleet.spec.options.notify import Format
@@ -30,20 +29,7 @@ async def list_(
     channel: str | None = None,
     states: Sequence[str] | None = None,
 ) -> Page[NotificationView]:
-    """Return what the actor was told or is to be told, newest first; an admin sees it of all owners.
-
-    Args:
-        core: The server.
-        actor: Who reads.
-        limit: How many at most.
-        cursor: Where the page before ended.
-        task_ids: Only of these tasks.
-        channel: Only to this channel: its id, or the name of one of the actor's.
-        states: Only in these states.
-
-    Raises:
-        NotFoundError: If there is no such channel.
-    """
+    """Return what the actor was told or is to be told, newest first; an admin sees it of all owners."""
     may_read(actor)
     start, count = before(cursor), bounded(limit)
 
@@ -64,12 +50,7 @@ async def list_(
 
 
 def notice_view(row: NoticeRow, channel: str | None) -> NotificationView:
-    """Show a notification.
-
-    Args:
-        row: The notification.
-        channel: The name of its channel.
-    """
+    """Show a notification."""
     return NotificationView(
         id=row.id,
         owner=row.owner,

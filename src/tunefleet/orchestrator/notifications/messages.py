@@ -36,10 +36,6 @@ class Happening:
     """What happened to a task.
 
     Args:
-        occasion: What it counts as.
-        task: The task.
-        workflow: The name of its workflow.
-        kind: Of the event.
         silent_s: For how long a stalled job has written nothing, in seconds.
     """
 
@@ -88,13 +84,7 @@ def worker_text(worker_id: str) -> tuple[str, str, str]:
 
 
 def campaign_text(kind: str, name: str, data: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return title, text and command for what happened to a campaign.
-
-    Args:
-        kind: Of the event.
-        name: Of the campaign.
-        data: Of the event.
-    """
+    """Return title, text and command for what happened to a campaign."""
     show = f"tunefleet campaign show {name}"
     match kind:
         case "campaign.promoted":
@@ -124,12 +114,7 @@ def _command(text: str) -> str | None:
 
 
 def spell_until(until: float, now: float) -> str:
-    """Return how long a wait is, and for a longer one until when: `42 s`, or `12 min, until 2026-01-02 03:04 UTC`.
-
-    Args:
-        until: When it ends, in Unix time.
-        now: Unix time.
-    """
+    """Return how long a wait is, and for a longer one until when: `42 s`, or `12 min, until 2026-01-02 03:04 UTC`."""
     left = until - now
     at = "" if left < _SHORT_S else f", until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M} UTC"
     return f"{spell(left)}{at}"

@@ -31,7 +31,6 @@ class Outcome:
 
     Args:
         error: Why it failed, in one sentence; null if it was taken.
-        lasting: Whether another try would fail too.
         later_s: In how many seconds the receiver wants to be asked again, if it said so.
     """
 
@@ -41,11 +40,7 @@ class Outcome:
 
 
 class Sender:
-    """Sends notifications.
-
-    Args:
-        settings: Which private addresses may be reached, and by whom mail is sent.
-    """
+    """Sends notifications."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
@@ -60,15 +55,7 @@ class Sender:
         self._mails.shutdown(wait=False, cancel_futures=True)
 
     async def send(self, told: Told, format_: Format, target: str, secret: str | None, now: float) -> Outcome:
-        """Try once.
-
-        Args:
-            told: What is said.
-            format_: How.
-            target: Where to.
-            secret: Signs it; null if nothing does.
-            now: Unix time.
-        """
+        """Try once."""
         try:
             if format_ == "email":
                 await self._mail(told, target)
@@ -90,11 +77,7 @@ class Sender:
 
 
 def mail_server(settings: ServerSettings) -> SplitResult:
-    """Return the address of the mail server.
-
-    Raises:
-        MachineError: If there is none, or it is none of `smtp://` and `smtps://`.
-    """
+    """Return the address of the mail server."""
     if settings.smtp_url is None:
         raise MachineError("This server sends no mail.", hint="Its operator sets TUNEFLEET_SMTP_URL.")
     url = urlsplit(settings.smtp_url.get_secret_value())

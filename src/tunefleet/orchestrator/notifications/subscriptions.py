@@ -16,13 +16,7 @@ from tunefleet.spec.options.notify import MAILTO, NotifySpec, format_of, is_addr
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Who submits a document.
-
-    Args:
-        project: Where.
-        owner: Whose its tasks are.
-        mails: Whether the server sends mail.
-    """
+    """Who submits a document."""
 
     project: str
     owner: str
@@ -30,13 +24,7 @@ class Who:
 
 
 def faults(connection: Connection, who: Who, told: Iterable[tuple[TaskNode, Sequence[NotifySpec]]]) -> list[Fault]:
-    """Find whom a document names and nobody can tell, each where it stands.
-
-    Args:
-        connection: To read with.
-        who: Who submits it.
-        told: Its tasks, with their `notify` blocks.
-    """
+    """Find whom a document names and nobody can tell, each where it stands."""
     found = [fault for node, notify in told for fault in _faults(connection, who, node, notify)]
     # What all stages share is written once.
     return sorted(dict.fromkeys(found), key=lambda fault: (fault.line, fault.column))
@@ -53,12 +41,7 @@ def _faults(connection: Connection, who: Who, node: TaskNode, notify: Sequence[N
 
 
 def store(connection: Connection, told: Iterable[tuple[TaskRow, Sequence[NotifySpec]]]) -> None:
-    """Store what the documents of tasks want.
-
-    Args:
-        connection: Of the operation.
-        told: Tasks that were just stored, with their `notify` blocks.
-    """
+    """Store what the documents of tasks want."""
     notifications.add_wishes(connection, [wish for row, notify in told for wish in _wishes(connection, row, notify)])
 
 

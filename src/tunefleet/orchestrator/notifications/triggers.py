@@ -27,18 +27,13 @@ TOPIC: Final = "notifications"
 CHANNELS: Final = "channels"
 """Woken when other people are to be told than before."""
 """Notified when there is something to deliver."""
+# What follows from the end of another task, which was told: channels are spared it, unless a document names them.
 _CASCADE: Final = frozenset({"upstream_failed"})
-"""What follows from the end of another task, which was told: channels are spared it, unless a document names them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Who wants to be told.
-
-    Args:
-        channels: That are switched on; one for everyone's tasks only while its owner is an admin.
-        wishes: Whether the document of any task wants something.
-    """
+    """Who wants to be told."""
 
     channels: tuple[ChannelRow, ...]
     wishes: bool
@@ -64,7 +59,6 @@ class Watch:
 
     Args:
         base_url: Under which people reach the server; null if that is not known.
-        shared_admin: Whether there is a token that makes anybody an admin.
     """
 
     def __init__(self, base_url: str | None, *, shared_admin: bool = False) -> None:
@@ -79,12 +73,7 @@ class Watch:
         self._known = None
 
     def __call__(self, connection: Connection, noted: Sequence[object]) -> None:
-        """Store what the events of a transaction are to be told to whom.
-
-        Args:
-            connection: Of the transaction.
-            noted: What its operations noted: its events among them.
-        """
+        """Store what the events of a transaction are to be told to whom."""
         if any(thing is CHANGED for thing in noted):
             self._known = None
             wake(connection, CHANNELS)

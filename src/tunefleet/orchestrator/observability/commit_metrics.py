@@ -19,8 +19,8 @@ from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.orchestrator.observability.counters import Meters
 from tunefleet.orchestrator.observability.task_spans import TaskSpans
 
+# Of so many waiting tasks the time of becoming ready is remembered; older ones are placed uncounted.
 _MOST_WAITING: Final = 200_000
-"""Of so many waiting tasks the time of becoming ready is remembered; older ones are placed uncounted."""
 _CYCLES: Final = {
     "campaign.cycle": "begun",
     "campaign.cycle_completed": "completed",
@@ -34,9 +34,7 @@ class Commits:
     """Looks at the notes of each transaction.
 
     Args:
-        meters: What is counted; null counts nothing.
         spans: Where the spans of tasks go; null if nowhere.
-        then: Looks at the notes before, and may write into the transaction.
     """
 
     def __init__(self, meters: Meters | None, spans: TaskSpans | None, then: BeforeCommit) -> None:

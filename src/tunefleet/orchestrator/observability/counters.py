@@ -24,8 +24,8 @@ from prometheus_client import (
 import tunefleet
 from tunefleet.spec.options.notify import Format
 
+# How many values a label has at most that people can choose; further ones are counted as `other`.
 MOST: Final = 64
-"""How many values a label has at most that people can choose; further ones are counted as `other`."""
 OTHER: Final = "other"
 _QUICK: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _WAITS: Final = (0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
@@ -55,12 +55,7 @@ class Bounded:
 
 
 class Meters:
-    """The counters and histograms of one server.
-
-    Args:
-        wall: The wall clock.
-        process: Whether figures of the process and of Python are among them.
-    """
+    """The counters and histograms of one server."""
 
     def __init__(self, wall: Callable[[], float] = time.time, *, process: bool = True) -> None:
         self.wall = wall

@@ -28,12 +28,12 @@ from tunefleet.orchestrator.scheduling.cluster_state import Presences
 from tunefleet.placement import Requirement, WorkerState, explain
 from tunefleet.schemas.worker_link import GpuLoad
 
+# So long a look is good.
 FRESH_S: Final = 5.0
-"""So long a look is good."""
+# The needs that most tasks have are told by themselves, the others together.
 MOST_NEEDS: Final = 40
-"""The needs that most tasks have are told by themselves, the others together."""
+# So many pairs of need and worker are looked at; whether the rest is served is not told.
 _MOST_MATCHES: Final = 20_000
-"""So many pairs of need and worker are looked at; whether the rest is served is not told."""
 _GIB: Final = 1 << 30
 _MOST_TAGS: Final = 80
 MOST_WORKERS: Final = 200
@@ -77,11 +77,7 @@ class _Look:
 
 
 class Gauges(Collector):
-    """Holds the newest look; `refresh` makes a new one if it is too old.
-
-    Args:
-        kind: What the label `kind` may hold.
-    """
+    """Holds the newest look; `refresh` makes a new one if it is too old."""
 
     def __init__(self, kind: Bounded) -> None:
         self._kind = kind
@@ -245,10 +241,6 @@ def _gauge(name: str, help_: str, labels: list[str]) -> GaugeMetricFamily:
 
 async def written(core: Core, accept: str) -> tuple[bytes, str]:
     """Return the figures of this moment, and their content type.
-
-    Args:
-        core: The server.
-        accept: What the asker takes: OpenMetrics, or the text that came before it.
 
     Raises:
         NotFoundError: If nothing is counted here.

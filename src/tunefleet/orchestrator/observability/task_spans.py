@@ -29,23 +29,13 @@ def attempt_place(task: Place, attempt_id: str) -> Place:
 
 
 def attempt_traceparent(task: str | None, attempt_id: str) -> str | None:
-    """Return what a worker is told of an attempt's span; null if its task belongs to no trace.
-
-    Args:
-        task: The `traceparent` of the task.
-        attempt_id: The attempt.
-    """
+    """Return what a worker is told of an attempt's span; null if its task belongs to no trace."""
     place = traceparent.read(task)
     return None if place is None else attempt_place(place, attempt_id).traceparent
 
 
 class TaskSpans:
-    """Looks at the notes of each transaction.
-
-    Args:
-        spans: Where spans go.
-        wall: The wall clock.
-    """
+    """Looks at the notes of each transaction."""
 
     def __init__(self, spans: Spans, wall: Callable[[], float]) -> None:
         self._spans = spans

@@ -30,7 +30,6 @@ def inherit(connection: Connection, origins: Mapping[str, str]) -> None:
     """Put new tasks into the traces of those that they come from, below their spans.
 
     Args:
-        connection: Of the operation.
         origins: New task → the task that it repeats or is a part of; where that belongs to no trace, it is noted.
     """
     if not origins:

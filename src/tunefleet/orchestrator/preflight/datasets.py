@@ -24,15 +24,7 @@ from tunefleet.schemas.datasets import DatasetLook
 async def look_at(core: Core, actor: Actor, reference: str, *, path: str | None, rows: int) -> DatasetLook:
     """Look through a file of an artifact.
 
-    Args:
-        core: The server.
-        actor: Who asks.
-        reference: Id, name or digest of the artifact.
-        path: Which of its files; by default the training split.
-        rows: How many rows are shown.
-
     Raises:
-        NotFoundError: If there is no such artifact, or no such file in it.
         DataError: If it has no file of rows.
     """
     found = await artifacts.get(core, actor, reference)

@@ -17,8 +17,8 @@ from tunefleet.spec import BaseTaskSpec, LoraSpec, ModelTrainingSpec
 from tunefleet.spec.options.adapter import QuantizationSpec
 from tunefleet.spec.options.training_options import CommonTrainingSpec
 
+# Kinds that do nothing with a row but learn it; others hold a second model beside the first, or draw answers.
 _PLAIN: Final = frozenset({"sft", "lora_sft"})
-"""Kinds that do nothing with a row but learn it; others hold a second model beside the first, or draw answers."""
 _POSITIONS: Final = "max_position_embeddings"
 
 
@@ -49,11 +49,6 @@ def forecast(
 
     Args:
         spec: Of the task; null if it has references to others.
-        told: Where it would go.
-        fleet: All registered workers.
-        known: Configurations of models.
-        settings: Of the server.
-        now: Monotonic time.
     """
     if not isinstance(spec, ModelTrainingSpec):
         return None

@@ -23,8 +23,8 @@ _REVISION: Final = re.compile(r"[\w.-]{1,96}")
 _KEPT_S: Final = 600.0
 _MOST: Final = 256
 
+# A configuration, or why there is none.
 Found = Mapping[str, Any] | str
-"""A configuration, or why there is none."""
 
 
 @dataclass
@@ -35,14 +35,7 @@ class Configurations:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def of(self, name: str, revision: str | None, settings: ServerSettings, now: float) -> Found:
-        """Return a model's configuration, or why there is none; may block for some seconds.
-
-        Args:
-            name: As the document has it.
-            revision: Of the hub.
-            settings: Of the server.
-            now: Monotonic time.
-        """
+        """Return a model's configuration, or why there is none; may block for some seconds."""
         if name.startswith(BUILTIN_PREFIX):
             return _shipped(name.removeprefix(BUILTIN_PREFIX))
         key = (name, revision or "main")

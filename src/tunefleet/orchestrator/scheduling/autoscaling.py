@@ -32,8 +32,8 @@ from tunefleet.schemas.fleet import ElasticView
 
 log = logging.getLogger(__name__)
 
+# The least time between two looks at who is needed.
 GAP_S: Final = 0.5
-"""The least time between two looks at who is needed."""
 _RESTS: Final = 5.0
 _MAX_REST_S: Final = 5.0
 _COUNTED: Final = 1000
@@ -52,11 +52,7 @@ def rest_s(spent_s: float) -> float:
 
 
 async def run_once(core: Core) -> int:
-    """Look once: who is needed comes back; who is idle rests, if it is time to look for those.
-
-    Returns:
-        How many workers were sent to rest or called back.
-    """
+    """Look once: who is needed comes back; who is idle rests, if it is time to look for those."""
     if not core.settings.elastic:
         return await _call_all(core)
     now, mark = core.clock.monotonic(), core.fleet.elastic
@@ -93,7 +89,6 @@ async def set_enabled(core: Core, actor: Actor, worker_id: str, *, enabled: bool
     """Call a worker back, or send it to rest; the scaling goes on from there.
 
     Raises:
-        NotFoundError: If there is none.
         ConflictError: If elastic scaling is switched off.
         ForbiddenError: If the actor is not an admin.
     """

@@ -35,7 +35,6 @@ class Presences:
     """What the leader remembers of its workers at one moment.
 
     Args:
-        now: Unix time.
         limits: Worker id → slot class → how many attempts it takes in all; only workers that answer.
         loads: Worker id → how busy it is, where that is known and still true.
         warm: Worker id → models and datasets that it was given lately.
@@ -45,7 +44,6 @@ class Presences:
         fetching: Attempt → what it fetches before its job begins, in words.
         joins: `seq` of the spread task whose parts' files cannot be put together yet → what they do meanwhile.
         absent: Engine that this server does not ask for nodes → what is to be set.
-        nodes_jobs: How many jobs engines are asked for at a time.
     """
 
     now: float
@@ -196,14 +194,7 @@ def avoided(connection: Connection, task_ids: list[str], now: float) -> dict[str
 def reasons(
     connection: Connection, here: Presences, rows: Sequence[TaskRow], fleet: Sequence[WorkerState] | None = None
 ) -> dict[str, str]:
-    """Say why tasks wait, by task id; tasks that do not wait are left out.
-
-    Args:
-        connection: To read with.
-        here: Who answers now.
-        rows: The tasks.
-        fleet: What `states` returned, if the caller has it.
-    """
+    """Say why tasks wait, by task id; tasks that do not wait are left out."""
     told = relations.reasons(connection, rows, here.joins)
     told |= {row.id: why for row in rows if (why := _ending(row, here)) is not None}
     waiting = [row for row in rows if row.status == "queued"]

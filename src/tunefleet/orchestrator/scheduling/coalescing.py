@@ -21,23 +21,20 @@ from tunefleet.placement import Assignment, Board, Candidate, Decisions, WorkerS
 from tunefleet.placement.match import lacks
 from tunefleet.spec import TASK_KINDS
 
+# Of our kinds; of a kind of another package the executor says whether it merges.
 MERGEABLE: Final = frozenset({"inference", "rag"})
-"""Of our kinds; of a kind of another package the executor says whether it merges."""
+# What equal tasks may have each for itself.
 _OWN: Final = frozenset({"data", "notify"})
-"""What equal tasks may have each for itself."""
+# The same, in `inference`.
 _OWN_WORDS: Final = frozenset({"system_prompt", "systemPrompt"})
-"""The same, in `inference`."""
+# So many more are looked at, because some of them may not go where the first one goes.
 _SPARE: Final = 32
-"""So many more are looked at, because some of them may not go where the first one goes."""
 
 
 def key_of(owner: str, project: str, spec: Mapping[str, Any], inputs: Mapping[str, Mapping[str, str]]) -> str | None:
     """Return what equal tasks share; null if tasks of the kind are never merged.
 
     Args:
-        owner: Whose task it is: tasks of two owners are never equal.
-        project: Where.
-        spec: Its spec, without references.
         inputs: Pointer into the spec → digest and name of an artifact.
     """
     if spec["taskType"] in TASK_KINDS and spec["taskType"] not in MERGEABLE:
@@ -63,11 +60,6 @@ def assign(
     """Assign candidates; of equal ones the first goes ahead, and takes others along where its worker merges.
 
     Args:
-        connection: Of the operation.
-        board: Decides.
-        line: Waiting tasks.
-        fleet: All workers.
-        now: Unix time.
         largest: How many tasks may run as one; 1 merges nothing.
 
     Returns:

@@ -15,8 +15,8 @@ from tunefleet.orchestrator.scheduling.cluster_state import Presences
 from tunefleet.placement import Requirement, WorkerState, is_able
 from tunefleet.schemas.ui import TaskDemand
 
+# For how long workers that have left say what the next ones are able to: who starts those may change them.
 _REMEMBERED_S: Final = 3600.0
-"""For how long workers that have left say what the next ones are able to: who starts those may change them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,7 @@ class Sort:
     """Workers that somebody could start.
 
     Args:
-        pool: Their ids begin with it and a dot.
-        cpu: Cores of each; 0 if that is not known.
         memory_bytes: Main memory of each; 0 if that is not known.
-        gpu_count: GPUs of each.
-        tags: Tags of each.
-        allow_code: Whether they run code that a document names.
     """
 
     pool: str

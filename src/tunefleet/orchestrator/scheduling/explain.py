@@ -41,11 +41,7 @@ from tunefleet.spec.documents.submit_checks import new_faults, remarks
 
 
 async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:
-    """Say why a task stands where it stands, and what each worker makes of it.
-
-    Raises:
-        NotFoundError: If there is no such task.
-    """
+    """Say why a task stands where it stands, and what each worker makes of it."""
     may_read(actor)
     here, policy = cluster_state.presences(core), scheduler.policy_of(core.settings)
 

@@ -14,17 +14,13 @@ from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.context import Core
 from tunefleet.placement import BARE_SHARE, QUANTUM_S, Decayed, Share
 
+# Use that is older by so many half-lives counts for nothing.
 _HALF_LIVES: Final = 8.0
-"""Use that is older by so many half-lives counts for nothing."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What projects have used lately: stored rows, read once each. One thread at a time uses it.
-
-    Args:
-        half_life_s: After this time a use counts half.
-    """
+    """What projects have used lately: stored rows, read once each. One thread at a time uses it."""
 
     half_life_s: float
     _decayed: Decayed = field(init=False)
@@ -53,12 +49,6 @@ def standing(connection: Connection, ledger: Ledger, waiting: Collection[str], n
     """Return how the projects stand that have tasks waiting; null if there is one, without quotas.
 
     A project whose places are 0 gets nothing.
-
-    Args:
-        connection: Of the operation.
-        ledger: What was used lately.
-        waiting: The projects.
-        now: Unix time.
     """
     rows = {row.name: row for row in project_rows.all_rows(connection) if row.name in waiting}
     if len(waiting) < 2 and not any(row.limited for row in rows.values()):

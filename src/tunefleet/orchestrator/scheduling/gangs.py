@@ -20,8 +20,8 @@ from tunefleet.orchestrator.tasks import unreported_ends
 from tunefleet.orchestrator.tasks.verdicts import reason_of
 from tunefleet.schemas.worker_link import Finish
 
+# So long after a silent worker would be known to be lost, the word of who says that the others are gone is taken.
 SPARE_S: Final = 15.0
-"""So long after a silent worker would be known to be lost, the word of who says that the others are gone is taken."""
 
 
 def complete(connection: Connection, rows: Iterable[AttemptRow]) -> dict[str, str]:
@@ -55,14 +55,6 @@ def take(
     patience_s: float,
 ) -> tuple[dict[str, Finish], set[str]]:
     """Take the ends of nodes.
-
-    Args:
-        connection: Of the operation.
-        finishes: Attempt → how it ended.
-        mine: The worker's open attempts; those that end here are taken out.
-        rows: Their tasks.
-        now: Unix time.
-        patience_s: How long it is waited for what became of the nodes that another one misses.
 
     Returns:
         The ends that are those of tasks; and the attempts whose end is not taken yet.

@@ -18,12 +18,12 @@ from tunefleet.orchestrator.scheduling import cluster_state
 from tunefleet.placement import Board, Candidate, Requirement, Share, WorkerState, take_turns
 from tunefleet.placement.policy import TRAININGS
 
+# How many tasks with one need a pass looks at; what is left is looked at by the next one.
 MAX_CANDIDATES: Final = 1024
-"""How many tasks with one need a pass looks at; what is left is looked at by the next one."""
+# How long a training waits for a busy worker that has the files of an earlier stage, with stickiness on.
 STICKY_WAIT_S: Final = 60.0
-"""How long a training waits for a busy worker that has the files of an earlier stage, with stickiness on."""
+# So many more than there is room for: those that the free workers did not take lately must not hide the others.
 _SPARE: Final = 32
-"""So many more than there is room for: those that the free workers did not take lately must not hide the others."""
 _PIECE: Final = 64
 
 _rank = attrgetter("rank")
@@ -38,13 +38,7 @@ class Line:
     task is handed out if it is one that a worker is kept for, and no other: they would all wait.
 
     Args:
-        connection: Of the operation.
-        board: Knows who has room.
-        needs: The needs of those that wait.
-        fleet: All workers.
         shares: How the projects stand; null if there is one, without quotas.
-        now: Unix time.
-        sticky: Whether tasks prefer the worker that has the files of a stage before them.
     """
 
     def __init__(

@@ -28,10 +28,10 @@ from tunefleet.orchestrator.telemetry import series, worker_load
 from tunefleet.orchestrator.training_protocol import agents
 from tunefleet.orchestrator.workers.presence import Fleet
 
+# How old a stored `last_seen_at` may be.
 FLUSH_S: Final = 10.0
-"""How old a stored `last_seen_at` may be."""
+# Looks are made once a second, and what they take.
 _LATE_S: Final = 1.5
-"""Looks are made once a second, and what they take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,6 @@ async def run_once(core: Core) -> int:
     """Look once: give up silent workers, void offers that nobody took, end what is over its time.
 
     Call it about once a second: silence counts only while somebody looks.
-
-    Returns:
-        How many things were found.
     """
     now, mark = core.clock.wall(), core.sweep
     since, mark.ready_at = mark.ready_at, now

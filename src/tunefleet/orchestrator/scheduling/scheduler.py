@@ -31,10 +31,8 @@ class Pass:
     """What one pass has done.
 
     Args:
-        assignments: Who went where.
         needs: Task → what it needs; of those that were assigned.
         kept: Worker → the waiting task for which it gathers what becomes free.
-        spent_s: What it took of a processor.
     """
 
     assignments: tuple[Assignment, ...] = ()
@@ -43,8 +41,8 @@ class Pass:
     spent_s: float = 0.0
 
 
+# A pass that takes no longer is made whenever something has changed.
 _CHEAP_S: Final = 0.01
-"""A pass that takes no longer is made whenever something has changed."""
 _PAUSES: Final = 2.0
 _MAX_PAUSE_S: Final = 1.0
 
@@ -73,11 +71,7 @@ def policy_of(settings: ServerSettings) -> Policy:
 
 
 async def run_once(core: Core) -> int:
-    """Place what can be placed now.
-
-    Returns:
-        How many attempts were opened.
-    """
+    """Place what can be placed now."""
     here = cluster_state.presences(core)
     if not here.limits:
         return 0

@@ -33,17 +33,7 @@ class About(NamedTuple):
     """All that decides how a worker stands.
 
     Args:
-        id: Which worker.
-        text: What it said of itself, JSON.
-        online: Whether it is registered as working.
-        pulls: It takes tasks by itself.
         limits: Slot class → how many attempts it takes in all; null if it does not answer.
-        held: Its open attempts, as `db.repositories.attempts.held` reads them.
-        cordoned: Kinds that it was offered in vain too often.
-        decided: What people, and the elastic scaling, have decided about it.
-        load: How busy it is, where that is known and still true.
-        warm: Models and datasets that it was given lately.
-        kept_for: The waiting task for which it gathers what becomes free.
         project: The only project that it serves; null if it serves all.
     """
 
@@ -68,11 +58,7 @@ def capabilities(text: str) -> Capabilities:
 
 
 def closed(decided: ControlRow | None) -> str | None:
-    """Say why a worker gets nothing new, as a clause after its name; null if it may.
-
-    Args:
-        decided: What people, and the elastic scaling, have decided about it.
-    """
+    """Say why a worker gets nothing new, as a clause after its name; null if it may."""
     if decided is None:
         return None
     if decided.drains:
@@ -97,12 +83,7 @@ def remembered(about: About, known: Needs) -> WorkerState:
 
 
 def state(about: About, known: Needs) -> WorkerState:
-    """Return how a worker stands.
-
-    Args:
-        about: What is known of it.
-        known: Returns what needs are, by key.
-    """
+    """Return how a worker stands."""
     plain, limits = _described(about.id, about.text, about.project), about.limits
     takes = plain.slots if limits is None else {n: min(slots, limits.get(n, 0)) for n, slots in plain.slots.items()}
     held = attempts.held(about.held)

@@ -26,15 +26,7 @@ async def abort(core: Core, row: ArrivingRow) -> None:
 
 
 async def collect(core: Core, unknown_s: float) -> int:
-    """Abort uploads with which nobody went on for the time of grace, and what the store has of unknown ones.
-
-    Args:
-        core: The server.
-        unknown_s: Age of those that no row names.
-
-    Returns:
-        How many were aborted.
-    """
+    """Abort uploads with which nobody went on for the time of grace, and what the store has of unknown ones."""
     direct, now = core.blobs.direct, core.clock.wall()
     if direct is None:
         return 0

@@ -30,12 +30,11 @@ from tunefleet.orchestrator.access.permissions import (
 )
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.ids import MEANT_AT_MOST, new_id, several
-from tunefleet.orchestrator.pagination import before, bounded, split
 from tunefleet.orchestrator.storage import capacity, garbage_collection, verification
 from tunefleet.orchestrator.storage.garbage_collection import Collected
 from tunefleet.orchestrator.tasks import checkpoints
 from tunefleet.orchestrator.telemetry.ingest import refuse_ended
-from tunefleet.orchestrator.views import artifact_detail, artifact_view
+from tunefleet.orchestrator.views import artifact_detail, artifact_view, before, bounded, split
 from tunefleet.schemas.api import (
     ArtifactCreate,
     ArtifactDetail,
@@ -89,12 +88,6 @@ async def reserve(core: Core, who: Who, digest: str, size_bytes: int) -> None:
 
     What the project's other unfinished uploads have left counts as well. What a job brings is taken, as in `stored`.
 
-    Args:
-        core: The server.
-        who: The uploader.
-        digest: Of the file.
-        size_bytes: Its whole length.
-
     Raises:
         QuotaError: If a person's project would keep more than it may.
         ForbiddenError: If the uploader may not upload.
@@ -128,13 +121,6 @@ async def stored(core: Core, who: Who, digest: str, size_bytes: int, *, of_job: 
 
     What a job brings is taken whatever the project's quota: work that is done is not lost.
 
-    Args:
-        core: The server.
-        who: The uploader.
-        digest: Of the file.
-        size_bytes: Its length.
-        of_job: Whether the server has made it of what jobs have brought.
-
     Raises:
         QuotaError: If a person's project would keep more than it may.
         OffsetConflict: If the file is gone again (it was collected as an older, unused one): upload it anew.
@@ -165,7 +151,6 @@ async def publish(core: Core, who: Who, body: ArtifactCreate, *, task_id: str | 
         ArtifactError: If a file is not stored or has another size, a path is unsafe, or the digest is not that of the
             files.
         ForbiddenError: If the publisher may not write there.
-        NotFoundError: If there is no such task.
         ConflictError: If the attempt has ended.
     """
     _may_upload(who)
@@ -296,7 +281,6 @@ async def remove(core: Core, actor: Actor, reference: str) -> None:
     """Remove an artifact; its files go when nothing else refers to them.
 
     Raises:
-        NotFoundError: If there is none.
         ConflictError: If a task that has not ended reads it.
         ForbiddenError: If it belongs to somebody else.
     """

@@ -38,16 +38,7 @@ def add(connection: Connection, blobs: BlobStore, digest: str, size_bytes: int) 
 
 
 def refuse(connection: Connection, blobs: BlobStore, sizes: Mapping[str, int]) -> None:
-    """Refuse files that would go beyond the limit; those that any project has take nothing.
-
-    Args:
-        connection: To read with.
-        blobs: The store.
-        sizes: Digest → length in bytes.
-
-    Raises:
-        NoRoomError: If they would.
-    """
+    """Refuse files that would go beyond the limit; those that any project has take nothing."""
     if blobs.limit_bytes is not None and sizes:
         known = artifacts.known_anywhere(connection, list(sizes))
         blobs.within_limit(sum(size for digest, size in sizes.items() if digest not in known))

@@ -37,10 +37,10 @@ from tunefleet.schemas.direct import DirectLink, DirectLinks, DirectOffer, Direc
 log = logging.getLogger(__name__)
 LINK_S: Final = 900
 """How long a link takes a part."""
+# So long files pass through the server once its service has refused.
 _AGAIN_S: Final = 600.0
-"""So long files pass through the server once its service has refused."""
+# A store is read back, and copies, no slower than this.
 _READ_BYTES_PER_S: Final = 4 << 20
-"""A store is read back, and copies, no slower than this."""
 
 
 def offer(core: Core, who: Who) -> DirectOffer | None:

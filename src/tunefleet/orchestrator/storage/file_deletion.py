@@ -11,8 +11,8 @@ from tunefleet.db import Connection, after_commit
 from tunefleet.db.engine.writer import later
 from tunefleet.db.repositories import artifacts
 
+# Files of one further operation: while it runs no server writes.
 _BATCH: Final = 16
-"""Files of one further operation: while it runs no server writes."""
 
 
 def delete_files(connection: Connection, blobs: BlobStore, digests: Sequence[str]) -> None:
@@ -22,11 +22,6 @@ def delete_files(connection: Connection, blobs: BlobStore, digests: Sequence[str
     others write to the same database, their next operation may come first, and record a file that they find still
     there; so each batch is deleted in an operation of its own, and only what no row knows by then. A server that ends
     before that leaves files that the next collection of garbage finds.
-
-    Args:
-        connection: Of the operation.
-        blobs: The store.
-        digests: Of the files.
     """
     if not digests:
         return

@@ -28,13 +28,7 @@ PARTIAL_S: Final = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What was deleted.
-
-    Args:
-        files: How many.
-        size_bytes: How large they were.
-        uploads: How many uploads to the object store were aborted with which nobody went on.
-    """
+    """What was deleted."""
 
     files: int
     size_bytes: int

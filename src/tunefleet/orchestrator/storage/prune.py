@@ -18,19 +18,12 @@ from tunefleet.orchestrator.storage.garbage_collection import Collected
 from tunefleet.orchestrator.storage.usage_report import Count
 from tunefleet.schemas.api import PruneReply
 
+# Workflows removed in one operation: others must not wait long for the writer.
 _GROUP: Final = 20
-"""Workflows removed in one operation: others must not wait long for the writer."""
 
 
 async def run(core: Core, older_than_s: float, dry_run: bool = False, *, project: str = DEFAULT_PROJECT) -> PruneReply:
-    """Remove workflows that ended so long ago, with all that they made, then files that nothing refers to.
-
-    Args:
-        core: The server.
-        older_than_s: Age since their end.
-        dry_run: Only say what would be removed.
-        project: Whose workflows.
-    """
+    """Remove workflows that ended so long ago, with all that they made, then files that nothing refers to."""
     limit = core.clock.wall() - older_than_s
     rows = await core.read(partial(_ended, project=project, limit=limit))
     freed = Collected(0, 0)

@@ -32,11 +32,7 @@ from tunefleet.orchestrator.federation import task_federations
 
 
 def refuse_needed(connection: Connection, rows: Sequence[TaskRow]) -> None:
-    """Refuse to remove what a task that has not ended still needs, or what has made a model that may be in use.
-
-    Raises:
-        ConflictError: If there is any such.
-    """
+    """Refuse to remove what a task that has not ended still needs, or what has made a model that may be in use."""
     needing = dependencies.needing(connection, [row.seq for row in rows])
     if needing:
         raise ConflictError(

@@ -16,12 +16,7 @@ PREFIX: Final = "/api/v1/results"
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What stands in the query of a link.
-
-    Args:
-        expires: Unix time, in whole seconds.
-        signature: HMAC-SHA256 in hex.
-    """
+    """What stands in the query of a link."""
 
     expires: int
     signature: str
@@ -43,8 +38,6 @@ class Signer:
     """Makes links of one server, as one asker knows it.
 
     Args:
-        secret: The server's.
-        base: Its address for the asker, without a slash at the end.
         expires: Unix time at which the links end, in whole seconds.
     """
 
@@ -77,8 +70,6 @@ def renewed(value: Any, task_id: str, link: Callable[[str], str | None]) -> Any:
     """Return a result whose links to files of its task are good again.
 
     Args:
-        value: Any part of it.
-        task_id: Whose result it is.
         link: A file's name → a link to it; None if there is no such file.
     """
     if isinstance(value, dict):

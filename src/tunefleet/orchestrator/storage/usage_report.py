@@ -25,8 +25,8 @@ from tunefleet.orchestrator.views import moment
 from tunefleet.schemas.api import Role, ServerInfo
 from tunefleet.schemas.server_info import HealthView, Kept, ServerView, StorageUse, StorageView
 
+# So long a count is good: it looks at every file and row of a kind.
 FRESH_S: Final = 5.0
-"""So long a count is good: it looks at every file and row of a kind."""
 _KINDS: Final[tuple[Kept, ...]] = (
     "results", "checkpoints", "federations", "data", "arriving", "unused", "database", "working",
 )  # fmt: skip

@@ -23,23 +23,14 @@ from tunefleet.orchestrator.context import Core, Verified
 log = logging.getLogger(__name__)
 LATELY_S: Final = 600.0
 """A file that was read so lately is not read again for a push: many push the same one at once."""
+# A file that was read so lately is not read again in the background.
 GOOD_S: Final = 86_400.0
-"""A file that was read so lately is not read again in the background."""
+# Bytes that one look of the background reads at least; then it rests as long as its speed wants.
 _AT_A_TIME: Final = 64 << 20
-"""Bytes that one look of the background reads at least; then it rests as long as its speed wants."""
 
 
 def is_whole(blobs: BlobStore, digest: str, *, pace: Callable[[int], None] = lambda _: None) -> bool:
-    """Read a file and say whether it is what its digest says; blocks.
-
-    Args:
-        blobs: The store.
-        digest: Of the file.
-        pace: Told how many bytes were read; may wait.
-
-    Raises:
-        NotFoundError: If it is not there.
-    """
+    """Read a file and say whether it is what its digest says; blocks."""
     found = hashlib.sha256()
     for piece in blobs.pieces(digest):
         found.update(piece)
@@ -48,14 +39,7 @@ def is_whole(blobs: BlobStore, digest: str, *, pace: Callable[[int], None] = lam
 
 
 def damaged(blobs: BlobStore, digests: Iterable[str], verified: Verified, *, good_s: float = LATELY_S) -> Iterator[str]:
-    """Yield which of these files are lost or damaged, and put the damaged ones aside; blocks.
-
-    Args:
-        blobs: The store; of a service that keeps sums itself only the presence of a file is looked at.
-        digests: Of files that rows know.
-        verified: What was read lately.
-        good_s: How long what was read counts as good.
-    """
+    """Yield which of these files are lost or damaged, and put the damaged ones aside; blocks."""
     for digest in digests:
         now = time.monotonic()
         if now - verified.at.get(digest, -good_s) < good_s:

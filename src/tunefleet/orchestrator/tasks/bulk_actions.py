@@ -12,8 +12,8 @@ from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.schemas.ui import ManyReply, ManyRequest, OneOfMany
 
+# So many are on their way to the writer together: they share its commits.
 _AT_ONCE: Final = 16
-"""So many are on their way to the writer together: they share its commits."""
 
 
 async def do(core: Core, actor: Actor, wanted: ManyRequest) -> ManyReply:

@@ -25,16 +25,7 @@ _KEPT: Final[int | None] = TrainingSpec.model_fields["save_total_limit"].default
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A checkpoint that the server has heard of.
-
-    Args:
-        record: Its journal record.
-        worker_id: Who wrote it.
-        artifact: The upload; null if there is none.
-        eval_loss: The held-out loss at its step.
-        best: Whether it is the best one.
-        local: Whether its worker, by its rule of what to keep, still has it.
-    """
+    """A checkpoint that the server has heard of."""
 
     record: dict[str, Any]
     worker_id: str | None

@@ -21,8 +21,8 @@ from tunefleet.orchestrator.ids import attempt_token
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.worker_link import Command, CommandOutcome, pause_id
 
+# Those that are done when their checkpoint is whole; the others are done when they are applied.
 _LASTING = frozenset({ControlCommand.SAVE_CHECKPOINT, ControlCommand.SAVE_AND_STOP, ControlCommand.PAUSE})
-"""Those that are done when their checkpoint is whole; the others are done when they are applied."""
 
 
 def done(row: CommandRow) -> bool:
@@ -90,15 +90,7 @@ def take_back_pause(connection: Connection, task: TaskRow, now: float) -> None:
 def close(
     connection: Connection, attempts: Iterable[AttemptRow], why: str, now: float, *, paused: bool = False
 ) -> None:
-    """Fail the commands of attempts that have ended; what was applied, and needs no more, stays so.
-
-    Args:
-        connection: Of the operation.
-        attempts: The attempts.
-        why: How they ended, for the message.
-        now: Unix time.
-        paused: Whether they have paused: then that was done, whoever brought it about.
-    """
+    """Fail the commands of attempts that have ended; what was applied, and needs no more, stays so."""
     ids = [row.id for row in attempts if row.slot_class == "job"]
     if not ids:
         return
@@ -132,15 +124,7 @@ def note_stalls(
     rows: dict[str, TaskRow],
     now: float,
 ) -> None:
-    """Store which of a worker's jobs write nothing, and since when.
-
-    Args:
-        connection: Of the operation.
-        stalled: Attempt → for how many seconds.
-        mine: The worker's open attempts.
-        rows: Their tasks.
-        now: Unix time.
-    """
+    """Store which of a worker's jobs write nothing, and since when."""
     for attempt in mine.values():
         task = rows.get(attempt.task_id)
         silent_s = stalled.get(attempt.id)

@@ -34,22 +34,21 @@ from tunefleet.schemas.control import ControlCommand, SetData
 from tunefleet.schemas.worker_link import pause_id
 from tunefleet.spec.value_preview import nearest
 
+# How long a question for a command's outcome is held open at most.
 MAX_WAIT_S: Final = 30.0
-"""How long a question for a command's outcome is held open at most."""
+# What a task that refuses a command cannot be, in words.
 _DONE: Final[Mapping[ControlCommand, str]] = {
     ControlCommand.PAUSE: "paused",
     ControlCommand.SAVE_CHECKPOINT: "saved",
     ControlCommand.GRACEFUL_STOP: "stopped early",
     ControlCommand.SAVE_AND_STOP: "stopped early",
 }
-"""What a task that refuses a command cannot be, in words."""
 
 
 async def pause(core: Core, actor: Actor, task_id: str) -> TaskDetail:
     """Ask for a pause: the training saves at the end of its step and ends; asking again changes nothing.
 
     Raises:
-        NotFoundError: If there is no such task.
         ConflictError: If it does not run, is being cancelled, or is of a kind that cannot be paused.
         ForbiddenError: If it belongs to somebody else.
     """
@@ -81,17 +80,10 @@ async def resume(
     and goes back to its place in the queue by itself.
 
     Args:
-        core: The server.
-        actor: Who asks.
-        task_id: The task.
         from_step: The step of a checkpoint, `best`, or null for the newest.
         overrides: Dotted path below `spec` → value, for the new task of a final one.
 
-    Returns:
-        The task itself, or the new one.
-
     Raises:
-        NotFoundError: If there is no such task.
         ConflictError: If it runs or waits and is not to pause, there is no such checkpoint, or nothing is left to do.
         ForbiddenError: If it belongs to somebody else.
     """
@@ -140,14 +132,7 @@ async def _resume_final(
 
 
 async def stop(core: Core, actor: Actor, task_id: str, *, save: bool = True) -> CommandView:
-    """End a training early, as completed: what it has learned is delivered.
-
-    Args:
-        core: The server.
-        actor: Who asks.
-        task_id: The task.
-        save: Save a checkpoint first.
-    """
+    """End a training early, as completed: what it has learned is delivered."""
     name = ControlCommand.SAVE_AND_STOP if save else ControlCommand.GRACEFUL_STOP
     return await command(core, actor, task_id, CommandRequest(command=name))
 
@@ -156,8 +141,6 @@ async def command(core: Core, actor: Actor, task_id: str, request: CommandReques
     """Give a running task a command; one with an id that is known already is returned as it is.
 
     Raises:
-        NotFoundError: If there is no such task.
-        InputError: If there is no such command, or its data is wrong.
         ConflictError: If the task does not run, its kind does not take the command, or the id belongs to another one.
         ForbiddenError: If it belongs to somebody else.
     """
@@ -195,13 +178,6 @@ async def list_(core: Core, actor: Actor, task_id: str) -> list[CommandView]:
 
 async def get(core: Core, actor: Actor, task_id: str, command_id: str, *, wait_s: float = 0.0) -> CommandView:
     """Return a command, as soon as nothing more will become of it.
-
-    Args:
-        core: The server.
-        actor: Who asks.
-        task_id: Its task.
-        command_id: The command.
-        wait_s: How long to wait for that, at most.
 
     Raises:
         NotFoundError: If the task has no such command.

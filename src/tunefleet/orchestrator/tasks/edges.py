@@ -20,11 +20,7 @@ from tunefleet.spec.expressions.references import references_of
 
 
 async def edges(core: Core, actor: Actor, workflow_id: str) -> list[EdgeView]:
-    """Return what each task of a workflow takes from each one that it waits for.
-
-    Raises:
-        NotFoundError: If there is no such workflow.
-    """
+    """Return what each task of a workflow takes from each one that it waits for."""
     may_read(actor)
 
     def operation(connection: Connection) -> list[EdgeView]:

@@ -15,10 +15,10 @@ from tunefleet.db.rows import ArtifactRow
 from tunefleet.errors import NotFoundError
 from tunefleet.spec.documents.paths import NamedTask, values_at
 
+# Where a spec may name pushed data.
 NAMED_POINTER: Final = "data.artifact"
-"""Where a spec may name pushed data."""
+# Where a spec may name an artifact that the server has; `*` stands for each entry of a list.
 _NAMED_PLACES: Final = (NAMED_POINTER, "qdrant.artifact", "evaluations.*.data.artifact", "sources.*.artifact")
-"""Where a spec may name an artifact that the server has; `*` stands for each entry of a list."""
 _NAMED: Final = re.compile("|".join(re.escape(place).replace(r"\*", r"\d+") for place in _NAMED_PLACES))
 
 
@@ -33,12 +33,6 @@ class Input:
 
 def given(connection: Connection, project: str, task: str, digests: Mapping[str, str]) -> dict[str, Input]:
     """Return what was uploaded for a task, by pointer into its spec.
-
-    Args:
-        connection: To read with.
-        project: Whose artifacts.
-        task: Its name, for messages.
-        digests: Pointer → digest.
 
     Raises:
         NotFoundError: If one was not uploaded.
@@ -59,18 +53,7 @@ def _given(connection: Connection, project: str, task: str, pointer: str, digest
 def named(
     connection: Connection, project: str, task: str, spec: Mapping[str, Any], but: Container[str] = ()
 ) -> dict[str, Input]:
-    """Return the artifacts that a spec names, such as in `data.artifact`, by pointer into the spec.
-
-    Args:
-        connection: To read with.
-        project: Whose artifacts.
-        task: Its name, for messages.
-        spec: As written.
-        but: Pointers that are not looked at.
-
-    Raises:
-        NotFoundError: If there is none of that name, digest or id.
-    """
+    """Return the artifacts that a spec names, such as in `data.artifact`, by pointer into the spec."""
     found = {}
     for place in _NAMED_PLACES:
         for pointer, name, _ in values_at(spec, place):

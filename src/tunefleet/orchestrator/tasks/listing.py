@@ -18,24 +18,23 @@ from tunefleet.db.rows import TaskRow
 from tunefleet.errors import InputError
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.pagination import before, bounded
 from tunefleet.orchestrator.scheduling import cluster_state
 from tunefleet.orchestrator.scheduling.cluster_state import Presences
 from tunefleet.orchestrator.tasks import relations
-from tunefleet.orchestrator.views import task_view
+from tunefleet.orchestrator.views import before, bounded, task_view
 from tunefleet.orchestrator.workers.workers import visible
 from tunefleet.schemas.api import Page, TaskView
 from tunefleet.schemas.fleet import TaskGlance
 from tunefleet.schemas.ui import Overview, TaskCounts
 
+# What a list can be sorted by; `created` is the order of submission.
 SORTS: Final = task_list.SORTS
-"""What a list can be sorted by; `created` is the order of submission."""
+# Points of a loss that a small curve shows.
 _SPARK: Final = 60
-"""Points of a loss that a small curve shows."""
+# Newest points that they are taken from: an evaluation's, for one, have no loss.
 _LOOKED_AT: Final = 3 * _SPARK
-"""Newest points that they are taken from: an evaluation's, for one, have no loss."""
+# Rows of each list in the overview.
 _FIRST: Final = 10
-"""Rows of each list in the overview."""
 _RUNNING: Final = 100
 _MAX_WORDS: Final = 8
 
@@ -45,12 +44,7 @@ class Look:
     """What somebody wants to see of the tasks.
 
     Args:
-        limit: Rows of a page.
-        cursor: Where the page before ended.
-        q: Words that must be in id, name, kind, owner, worker or workflow.
         sort: One of `SORTS`, with `-` in front for the greatest first; null: the newest first.
-        glance: Whether to show the last values of those that run.
-        filters: Column → values separated by commas.
     """
 
     limit: int = 50

@@ -27,16 +27,7 @@ def manifest(
     has_result: bool,
     at: float,
 ) -> TaskManifest:
-    """Return the manifest of a task.
-
-    Args:
-        task_id: Whose it is.
-        spec: Its spec; names in `output.artifacts` are required.
-        rows: What it has published, newest first.
-        digests: Name → sha256 of each of its files.
-        has_result: Whether it has an envelope.
-        at: Unix time of what it describes.
-    """
+    """Return the manifest of a task."""
     named = [str(name).rstrip("/") for name in (spec.get("output") or {}).get("artifacts") or ()]
     required = dict.fromkeys([*ALWAYS_REQUIRED, *named])
     entries: dict[str, ManifestEntry] = {}

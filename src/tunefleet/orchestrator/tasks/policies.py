@@ -15,19 +15,12 @@ from tunefleet.orchestrator.tasks import requirements
 from tunefleet.placement import LIGHT_KINDS, Requirement, only
 from tunefleet.spec import BaseTaskSpec, TaskNode, load_task_spec
 
+# What of a spec decides how its task is queued and tried again, and who is told of it.
 _COMMON: Final = ("priority", "limits", "retry", "on_lost", "resources", "engine", "sloSeconds", "notify")
-"""What of a spec decides how its task is queued and tried again, and who is told of it."""
 
 
 def columns(spec: BaseTaskSpec, need: Requirement, now: float, submitted_at: float | None = None) -> dict[str, Any]:
-    """Return the columns of a task that its spec decides.
-
-    Args:
-        spec: The whole spec, or as much of it as is known.
-        need: What it needs of a worker.
-        now: Unix time: its place in the queue counts from here.
-        submitted_at: Unix time from which its deadline counts; `now` if it is submitted now.
-    """
+    """Return the columns of a task that its spec decides."""
     load = spec.resources.estimated_load
     due_at = None if spec.slo_s is None else (submitted_at or now) + spec.slo_s
     return {
@@ -51,9 +44,6 @@ def queue_deadline(spec: BaseTaskSpec, now: float) -> float | None:
 
 def so_far(raw: Mapping[str, Any]) -> tuple[BaseTaskSpec, Requirement]:
     """Return what is known of a task whose spec still has references.
-
-    Args:
-        raw: The spec as it is written.
 
     Returns:
         The blocks that every kind has, and the need, both without what the references will tell.
@@ -98,10 +88,10 @@ def store(connection: Connection, need: Requirement) -> None:
     tasks.add_requirement(connection, need.key, need.dump())
 
 
+# How many seconds of waiting one point of priority is worth.
 PRIORITY_S: Final = 600.0
-"""How many seconds of waiting one point of priority is worth."""
+# Tasks without a deadline are treated as if they were due so long after they were queued.
 DUE_S: Final = 3600.0
-"""Tasks without a deadline are treated as if they were due so long after they were queued."""
 _LOAD_S: Final = 1e-6
 _MAX_LOAD: Final = 1000
 
@@ -117,8 +107,6 @@ def rank(queued_at: float, priority: int, load: int = 0, due_at: float | None = 
     queued at the same moment: the heavier goes first, so that the long ones do not come last.
 
     Args:
-        queued_at: Unix time.
-        priority: Of the task.
         load: How heavy it is, in any unit; what is above 1000 counts as 1000.
         due_at: Unix time at which it should be done; null if nobody said.
     """

@@ -20,12 +20,7 @@ class Related:
     """Relations of some tasks, and what is known of their attempts, by `seq`.
 
     Args:
-        upstreams: Id and name of the tasks that each waits for, or has waited for.
-        wholes: What each is a part of.
-        merged: The task whose run computes each too, or has.
-        carried: The tasks that the run of each computes too, or has.
         ran: How many seconds the ended attempts of each have run.
-        workflows: The names of their workflows, by the workflow's `seq`.
     """
 
     upstreams: Mapping[int, Sequence[tuple[str, str]]] = field(default_factory=dict)
@@ -59,8 +54,6 @@ def reasons(connection: Connection, rows: Sequence[TaskRow], joins: Mapping[int,
     """Say what pending tasks wait for, and how far spread ones are, by task id.
 
     Args:
-        connection: To read with.
-        rows: The tasks.
         joins: `seq` of a spread task whose parts' files cannot be put together yet → what they do meanwhile.
     """
     pending = [row for row in rows if row.status == TaskStatus.PENDING]

@@ -75,11 +75,7 @@ def taken(connection: Connection, attempts: Sequence[AttemptRow]) -> None:
 
 
 def requeue(connection: Connection, row: TaskRow, from_step: FromStep, now: float) -> None:
-    """Put a paused task back at its place in the queue.
-
-    Raises:
-        ConflictError: If there is no such checkpoint, or nobody has it any more.
-    """
+    """Put a paused task back at its place in the queue."""
     if row.worker_id is not None and row.worker_id.startswith(EXTERNAL):
         raise ConflictError(f"The task {row.id} was registered, not submitted.", hint="Resume it where it runs.")
     known = checkpoints.known(connection, row)
@@ -103,11 +99,7 @@ def go_on(connection: Connection, row: TaskRow, now: float) -> None:
 
 
 def choose(connection: Connection, row: TaskRow, known: Sequence[Known], from_step: FromStep) -> Known:
-    """Return the checkpoint that a resume begins at.
-
-    Raises:
-        ConflictError: If there is none such, or nobody has it any more.
-    """
+    """Return the checkpoint that a resume begins at."""
     if cluster_state.needs(connection, [row.requirement_key])[row.requirement_key].nodes_max > 1:
         # Each of its workers has a disk of its own: all begin at what the server has.
         known = [each for each in known if each.artifact is not None]
@@ -133,11 +125,7 @@ def choose(connection: Connection, row: TaskRow, known: Sequence[Known], from_st
 
 
 def refuse_done(connection: Connection, row: TaskRow, chosen: Known) -> None:
-    """Refuse to let a completed training go on from its last step: the new task would have nothing to do.
-
-    Raises:
-        ConflictError: If the checkpoint is the training's end.
-    """
+    """Refuse to let a completed training go on from its last step: the new task would have nothing to do."""
     launches = journal.launches_of(connection, row.id)
     told = orjson.loads(launches[-1].progress) if launches and launches[-1].progress else {}
     end = int(told.get("max_steps") or 0)
@@ -175,11 +163,7 @@ def hand_on(connection: Connection, parent: TaskRow, child: TaskRow, chosen: Kno
 
 
 def refuse_running(row: TaskRow) -> None:
-    """Refuse to resume a task that is neither paused nor final.
-
-    Raises:
-        ConflictError: If it is.
-    """
+    """Refuse to resume a task that is neither paused nor final."""
     status = TaskStatus(row.status)
     if status is TaskStatus.PAUSED or status.final:
         return

@@ -24,8 +24,8 @@ from tunefleet.orchestrator.workflows.submission import Submission
 from tunefleet.schemas.api import RetryRequest
 from tunefleet.spec import Workflow, override_document, parse_workflow
 
+# How a path begins that leads to one task alone.
 _OWN: Final = re.compile(r"(?:spec\.)?(?:stages|graph\.nodes)\.(?P<task>[^.]+)\.spec\.")
-"""How a path begins that leads to one task alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,7 @@ class _Task:
 
 
 def refuse_part(connection: Connection, row: TaskRow, verb: str) -> None:
-    """Refuse to do with a part of a task what is done with the whole.
-
-    Raises:
-        ConflictError: If it is a part.
-    """
+    """Refuse to do with a part of a task what is done with the whole."""
     part = shards.of_tasks(connection, [row.seq]).get(row.seq)
     if part is not None:
         raise ConflictError(

@@ -24,11 +24,7 @@ def newest(connection: Connection, rows: Sequence[WorkflowRow]) -> dict[str, Wor
 
 
 def refuse_second(connection: Connection, workflow_id: str) -> None:
-    """Refuse to retry a workflow whose retry runs, or has done what was left.
-
-    Raises:
-        ConflictError: If it is so.
-    """
+    """Refuse to retry a workflow whose retry runs, or has done what was left."""
     row = workflows.by_ids(connection, [workflow_id]).get(workflow_id)
     newer = newest(connection, [row]).get(workflow_id) if row is not None else None
     if newer is not None and newer.status in {"running", "completed"}:

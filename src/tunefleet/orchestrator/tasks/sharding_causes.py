@@ -9,17 +9,12 @@ from tunefleet.db.repositories import shards, tasks
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 
+# The reason, and a sentence for the user.
 Cause = tuple[TaskReason, str]
-"""The reason, and a sentence for the user."""
 
 
 def causes(connection: Connection, rows: Sequence[TaskRow]) -> dict[int, Cause]:
-    """Return why parts are stopped whose whole has ended, by `seq`; what is no such part is left out.
-
-    Args:
-        connection: Of the operation.
-        rows: Tasks that are about to be cancelled.
-    """
+    """Return why parts are stopped whose whole has ended, by `seq`; what is no such part is left out."""
     places = shards.of_tasks(connection, [row.seq for row in rows])
     wholes = tasks.by_seqs(connection, sorted({place.parent_seq for place in places.values()}))
     ended = [whole for whole in wholes if TaskStatus(whole.status).final]

@@ -29,7 +29,6 @@ async def get(core: Core, actor: Actor, task_id: str) -> TaskDetail:
     """Return a task by its id or a unique beginning of it.
 
     Raises:
-        NotFoundError: If there is none.
         ConflictError: If several ids begin so.
     """
     may_read(actor)
@@ -58,7 +57,6 @@ async def cancel(core: Core, actor: Actor, task_id: str) -> TaskDetail:
     """Cancel a task; asking again changes nothing.
 
     Raises:
-        NotFoundError: If there is no such task.
         ConflictError: If it has ended in another way.
         ForbiddenError: If it belongs to somebody else.
     """
@@ -81,7 +79,6 @@ async def retry(core: Core, actor: Actor, task_id: str) -> WorkflowDetail:
     """Submit a final task again, as it was, as a new workflow; nothing is resumed.
 
     Raises:
-        NotFoundError: If there is no such task, or one of its inputs was removed.
         ConflictError: If it has not ended.
         ForbiddenError: If the actor may not submit.
     """
@@ -98,14 +95,7 @@ async def retry(core: Core, actor: Actor, task_id: str) -> WorkflowDetail:
 async def clone(core: Core, actor: Actor, task_id: str, overrides: Mapping[str, Any]) -> WorkflowDetail:
     """Submit a task again with some fields changed, as a new workflow.
 
-    Args:
-        core: The server.
-        actor: Who submits; the new workflow is theirs.
-        task_id: The task, in whatever status.
-        overrides: Dotted path below `spec` → value.
-
     Raises:
-        NotFoundError: If there is no such task, or one of its inputs was removed.
         SpecError: If the changed document is wrong.
         ForbiddenError: If the actor may not submit.
     """
@@ -117,7 +107,6 @@ async def remove(core: Core, actor: Actor, task_id: str) -> None:
     """Remove a final task with all that it made; a workflow goes with its last task.
 
     Raises:
-        NotFoundError: If there is no such task.
         ConflictError: If it has not ended, is a part of another one, or another one waits for it.
         ForbiddenError: If it belongs to somebody else.
     """
@@ -148,7 +137,6 @@ def find(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
     """Return a task of the actor's project by its id or a unique beginning of it.
 
     Raises:
-        NotFoundError: If there is none.
         ConflictError: If several ids begin so.
     """
     exact = tasks.by_ids(connection, [task_id]).get(task_id)

@@ -22,19 +22,7 @@ _FINAL: Final = frozenset(status.value for status in FINAL)
 
 
 def switch(connection: Connection, moves: Sequence[Move], now: float) -> list[TaskRow]:
-    """Change the status of tasks; those that wait for the ones that end become ready, or end too.
-
-    Args:
-        connection: Of the operation.
-        moves: At most one for each task.
-        now: Unix time of the change.
-
-    Returns:
-        The moved rows as they are now, in the order of the moves.
-
-    Raises:
-        IllegalTransition: If the lifecycle has no such change; nothing is written then.
-    """
+    """Change the status of tasks; those that wait for the ones that end become ready, or end too."""
     moved = task_transitions.switch(connection, moves, now)
     _follow(connection, moved, now)
     return moved

@@ -24,13 +24,7 @@ Ending = tuple[AttemptRow, TaskReason, str | None]
 
 
 def end(connection: Connection, endings: Sequence[Ending], now: float) -> None:
-    """Void attempts and decide what becomes of their tasks.
-
-    Args:
-        connection: Of the operation.
-        endings: Attempt as it was read in this transaction, reason, sentence for the user; only open attempts.
-        now: Unix time.
-    """
+    """Void attempts and decide what becomes of their tasks."""
     if not endings:
         return
     endings, others = _with_gangs(connection, endings)

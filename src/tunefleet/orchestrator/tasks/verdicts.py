@@ -12,8 +12,8 @@ from tunefleet.db.repositories.task_transitions import Move
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import OUTCOMES, RetryBudget, TaskReason, TaskStatus
 
+# How many lost workers a task outlives: one that kills its machine must end too.
 MAX_LOST: Final = 5
-"""How many lost workers a task outlives: one that kills its machine must end too."""
 MAX_BACKOFF_S: Final = 3600.0
 
 
@@ -29,13 +29,6 @@ def settle(
 
     A cancel that was stored before the end was reported wins, whatever the end was. Where a pause was asked for, a task
     that would be tried again is paused instead: a resume then goes on from what was saved.
-
-    Args:
-        task: The task as it is.
-        reason: How its attempt ended.
-        now: Unix time.
-        error: One sentence for the user.
-        stopped: Reason and sentence of why it was asked to end, if not because a user has cancelled it.
     """
     if task.desired == "cancel":
         reason, error = stopped or (TaskReason.CANCELLED_BY_USER, None)
@@ -66,12 +59,7 @@ def _settled(task: TaskRow, reason: TaskReason, now: float, error: str | None) -
 
 
 def reason_of(outcome: str, reason: str) -> TaskReason:
-    """Read the reason that a worker gives; one that does not go with the outcome, or is not known, becomes plain.
-
-    Args:
-        outcome: `completed`, `failed`, `cancelled`, `paused` or `released`.
-        reason: A `TaskReason` value, perhaps of a newer version.
-    """
+    """Read the reason that a worker gives; one that does not go with the outcome, or is not known, becomes plain."""
     if outcome == "released":
         return TaskReason.RELEASED
     plain = {

@@ -26,13 +26,13 @@ from tunefleet.db.rows import LaunchRow
 from tunefleet.orchestrator.telemetry import point_retention
 from tunefleet.orchestrator.telemetry.downsample import Column, downsample
 
+# Points that are read at once: the event loop gets its turn in between.
 _CHUNK: Final = 2000
-"""Points that are read at once: the event loop gets its turn in between."""
+# So many numbers of eight bytes are kept, of all tasks together, and curves that were made of them may take as much
+# again; tasks that were looked at longest ago go first.
 _MOST_NUMBERS: Final = 8_000_000
-"""So many numbers of eight bytes are kept, of all tasks together, and curves that were made of them may take as much
-again; tasks that were looked at longest ago go first."""
+# After so long nobody looks at a chart any more.
 KEPT_S: Final = 900.0
-"""After so long nobody looks at a chart any more."""
 
 Integers = NDArray[np.int64]
 
@@ -84,9 +84,7 @@ class Curve:
     """The points of a series that no later launch superseded, in step order, one a step.
 
     Args:
-        steps: The step of each.
         columns: Name → value of each; `Column` says what is absent and what is no number.
-        rows: Launch, sequence number and point of each record that they were made of, older ones first.
     """
 
     steps: Integers
@@ -120,13 +118,7 @@ class Curve:
 
 
 class Curves:
-    """What was read of tasks' points; safe in any thread.
-
-    Args:
-        most_numbers: How much is kept.
-        series_points: How many points of a series the store keeps; with more it thins what was read.
-        clock: One that never jumps.
-    """
+    """What was read of tasks' points; safe in any thread."""
 
     def __init__(
         self,

@@ -8,25 +8,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+# The shape of so many values decides; the others are shown at the same steps.
 _DENSE_NAMES: Final = 3
-"""The shape of so many values decides; the others are shown at the same steps."""
 
+# One value of each point in step order: NaN where a point lacks it, an infinity where it has one that is no number.
 Column = NDArray[np.float64]
-"""One value of each point in step order: NaN where a point lacks it, an infinity where it has one that is no number."""
 
 
 def downsample(columns: Mapping[str, Column], count: int, max_points: int) -> list[int]:
     """Choose at most `max_points` points that keep the shape of the series.
 
     First and last stay. Values that are logged seldom (an evaluation's) keep all their points where there is room.
-
-    Args:
-        columns: The values by name.
-        count: How many points there are.
-        max_points: At least 1.
-
-    Returns:
-        Indices of the points, ascending.
     """
     if count <= max_points:
         return list(range(count))

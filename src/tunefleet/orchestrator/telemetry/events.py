@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from tunefleet.db.repositories import events
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.pagination import bounded
-from tunefleet.orchestrator.views import event_view
+from tunefleet.orchestrator.views import bounded, event_view
 from tunefleet.schemas.api import EventView
 
 
@@ -25,13 +24,7 @@ async def after(
     """Return events that came after one, oldest first; the topic `events` is notified when there are new ones.
 
     Args:
-        core: The server.
-        actor: Who reads.
         event_id: The last event that the reader has; 0 for none.
-        limit: How many at most.
-        task_id: Only of this task.
-        workflow_id: Only of this workflow.
-        kinds: Only of these kinds.
     """
     may_read(actor)
     rows = await core.read(

@@ -39,8 +39,8 @@ SYSTEM: Final = "system"
 _TAKEN: Final = ("rss_bytes", "gpu_bytes", "gpu_allocated_bytes", "tokens_per_s", "step_time_s")
 _SAMPLE_S: Final = 15.0
 """A job says each second where it stands; of so many seconds the first such record is kept for the charts."""
+# What a value may be; some log a null.
 _VALUES: Final = frozenset({int, float, bool, str, type(None)})
-"""What a value may be; some log a null."""
 _TOLD: Final = {"event": "task.message", "checkpoint": "checkpoint.saved"}
 
 
@@ -296,11 +296,7 @@ def _data(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_ended(connection: Connection, attempt: AttemptActor) -> None:
-    """Refuse a report for an attempt that has ended.
-
-    Raises:
-        ConflictError: If its token is no longer good.
-    """
+    """Refuse a report for an attempt that has ended."""
     row = attempts.by_ids(connection, [attempt.attempt_id]).get(attempt.attempt_id)
     if row is None or not row.open:
         state = "unknown" if row is None else row.state

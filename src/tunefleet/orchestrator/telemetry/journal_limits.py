@@ -27,8 +27,8 @@ LAUNCH_CHARACTERS: Final = 1_024
 PROGRESS_CHARACTERS: Final = 4_096
 NAME_CHARACTERS: Final = 256
 """Of the name of a series or a value, and of a value that is a text."""
+# Of a point. An lm-eval task that is a group has a few for each of its tasks, of which some have two thousand.
 VALUES: Final = 4_096
-"""Of a point. An lm-eval task that is a group has a few for each of its tasks, of which some have two thousand."""
 SERIES: Final = 1_000
 POINT_CHARACTERS: Final = 1_500
 """So many characters of points are kept for each point that a series may have; GRPO logs as many, SFT a tenth."""
@@ -37,15 +37,7 @@ _LEAST_CHARACTERS: Final = 64 << 20
 
 @dataclass(slots=True)
 class JournalUsage:
-    """What of a task's journals is kept, while an operation adds to it.
-
-    Args:
-        task_id: The task.
-        row: What was kept before.
-        new: Whether nothing was kept before.
-        series: The names of all series.
-        lost: Of what something is left out, by the name of the event that says so.
-    """
+    """What of a task's journals is kept, while an operation adds to it."""
 
     task_id: str
     row: RoomRow
@@ -74,12 +66,7 @@ class JournalUsage:
         return taken
 
     def take_points(self, rows: Sequence[T], keep: int) -> list[T]:
-        """Return for which points there is room, and count them.
-
-        Args:
-            rows: Sequence number, series, and the other columns; the last one is the values.
-            keep: How many points of a series are kept.
-        """
+        """Return for which points there is room, and count them."""
         characters, most = self.row.point_characters, point_characters(keep)
         taken = []
         for row in rows:

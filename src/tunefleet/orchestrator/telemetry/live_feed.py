@@ -19,26 +19,21 @@ from tunefleet.orchestrator.workers.workers import visible
 from tunefleet.schemas.live import LivePoint, LivePoints, LiveResume, TaskProgress, WorkerLoad
 from tunefleet.schemas.worker_link import Load
 
+# So many tasks are compared at most.
 MOST_FOLLOWED = 8
-"""So many tasks are compared at most."""
+# Points of one message.
 _POINTS = 2000
-"""Points of one message."""
 _RUNNING = 500
 FRESH_S = 0.9
 """So long it is good where running tasks stand: less than the second after which a stream looks again."""
 
+# Number of a launch → the sequence number in its journal up to which it is known.
 Cursors = Mapping[int, int]
-"""Number of a launch → the sequence number in its journal up to which it is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Up to where a page knows what happened; `str` and `read` turn it to a text and back.
-
-    Args:
-        event_id: The last event.
-        points: Task → where its points stand.
-    """
+    """Up to where a page knows what happened; `str` and `read` turn it to a text and back."""
 
     event_id: int
     points: Mapping[str, Cursors] = field(default_factory=dict)
@@ -52,11 +47,7 @@ class Place:
 
     @classmethod
     def read(cls, text: str) -> Place:
-        """Read a place.
-
-        Raises:
-            InputError: If it is none of ours.
-        """
+        """Read a place."""
         first, *rest = text.split(";")
         points: dict[str, Cursors] = {}
         try:

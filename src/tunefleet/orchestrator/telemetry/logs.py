@@ -34,10 +34,7 @@ async def append(core: Core, attempt: AttemptActor, offset: int, data: bytes) ->
     """Store bytes of an attempt's log and return where it stands.
 
     Args:
-        core: The server.
-        attempt: Whose log.
         offset: Where in the attempt's log the bytes start.
-        data: The bytes.
 
     Raises:
         OffsetConflict: If bytes before them are missing; it carries the offset to go on from.
@@ -74,14 +71,7 @@ def open_stream(connection: Connection, attempt: AttemptActor) -> StreamRow:
 
 
 def extend(connection: Connection, stream: StreamRow, data: bytes, limit_bytes: int) -> None:
-    """Append bytes to the stream of an attempt; beyond the limit a line says that no more is kept.
-
-    Args:
-        connection: Of the operation.
-        stream: Of the attempt.
-        data: What has come.
-        limit_bytes: How much of a task's log is kept.
-    """
+    """Append bytes to the stream of an attempt; beyond the limit a line says that no more is kept."""
     end = stream.base + stream.received
     room = max(0, limit_bytes - end)
     kept = data[:room]
@@ -106,15 +96,7 @@ async def read(
     """Return a piece of a task's log.
 
     Args:
-        core: The server.
-        actor: Who reads.
-        task_id: The task, or a unique beginning of its id.
-        offset: Where the piece starts; default the beginning.
         tail_bytes: Start so many bytes before the end instead, at the start of a line.
-        limit_bytes: How long the piece may be.
-
-    Raises:
-        NotFoundError: If there is no such task.
     """
     may_read(actor)
     limit = max(4, min(limit_bytes, MAX_READ_BYTES))

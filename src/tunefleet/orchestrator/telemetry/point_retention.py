@@ -12,28 +12,12 @@ from tunefleet.db.rows import LaunchRow
 
 
 def times(cursor: int, limit: int) -> int:
-    """Return how often the points of a launch have been thinned.
-
-    Args:
-        cursor: How many records of its journal are stored.
-        limit: How many points of a series are kept.
-    """
+    """Return how often the points of a launch have been thinned."""
     return max(0, cursor // (limit // 4) - 3)
 
 
 def thin(connection: Connection, launch: LaunchRow, cursor: int, limit: int, now: float) -> int:
-    """Thin the points of a launch if it is time for that; the first time, append an event that says so.
-
-    Args:
-        connection: Of the operation, which has stored the records up to the cursor.
-        launch: As it was before.
-        cursor: Where its journal stands now.
-        limit: How many points of a series are kept.
-        now: Unix time.
-
-    Returns:
-        How many characters the points had that are gone.
-    """
+    """Thin the points of a launch if it is time for that; the first time, append an event that says so."""
     before = times(launch.cursor, limit)
     if times(cursor, limit) == before:
         return 0

@@ -22,10 +22,10 @@ from tunefleet.schemas.ui import SeriesView
 if TYPE_CHECKING:
     from tunefleet.orchestrator.telemetry.curves import Curves
 
+# Points that become JSON at once: nobody else gets a turn meanwhile.
 _AT_ONCE = 500
-"""Points that become JSON at once: nobody else gets a turn meanwhile."""
+# How journals say what is none; some logged a null.
 _NO_NUMBER: Final = "NaN"
-"""How journals say what is none; some logged a null."""
 _VALUES: Final = frozenset({int, float, bool, str})
 
 
@@ -44,19 +44,6 @@ async def read(
 
     It is the JSON of a `MetricsView`, made in the reader's thread and piece by piece: a hundred thousand points as one
     would keep the event loop waiting.
-
-    Args:
-        core: The server.
-        actor: Who reads.
-        task_id: The task, or a unique beginning of its id.
-        series: Which series.
-        names: Only these values; default all.
-        max_points: Leave out points that a chart would not show, until there are so many at most.
-        after_step: Only later steps.
-        to_step: Only steps up to this one.
-
-    Raises:
-        NotFoundError: If there is no such task.
     """
     may_read(actor)
 
@@ -80,11 +67,7 @@ async def read(
 
 
 async def names_of(core: Core, actor: Actor, task_id: str) -> list[SeriesView]:
-    """Return which series a task has, and what is in them.
-
-    Raises:
-        NotFoundError: If there is no such task.
-    """
+    """Return which series a task has, and what is in them."""
     may_read(actor)
 
     def operation(connection: Connection) -> list[SeriesView]:

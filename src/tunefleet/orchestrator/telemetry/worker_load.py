@@ -15,8 +15,8 @@ from tunefleet.orchestrator.workers import workers
 from tunefleet.schemas.fleet import LoadSample, WorkerHistory
 from tunefleet.schemas.worker_link import Load
 
+# How long it is kept.
 KEPT_S: Final = 24 * 3600.0
-"""How long it is kept."""
 FORGET_EVERY_S: Final = 3600.0
 
 
@@ -43,19 +43,7 @@ async def flush(core: Core) -> None:
 async def history(
     core: Core, actor: Actor, worker_id: str, *, since: float | None, until: float | None, most: int
 ) -> WorkerHistory:
-    """Return how busy a worker was, oldest first.
-
-    Args:
-        core: The server.
-        actor: Who reads.
-        worker_id: Which worker.
-        since: Unix time; default: as far back as is kept.
-        until: Unix time; default: now.
-        most: So many samples at most; of more, one in so many is given, and the newest.
-
-    Raises:
-        NotFoundError: If there is no such worker.
-    """
+    """Return how busy a worker was, oldest first."""
     id_ = (await workers.get(core, actor, worker_id)).id
     start, end = since if since is not None else 0.0, until if until is not None else math.inf
 

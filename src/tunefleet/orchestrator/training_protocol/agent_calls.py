@@ -72,10 +72,6 @@ async def poll(core: Core, actor: Actor, who: Introduction, *, wait_s: float = 0
     """Return a job that an agent may claim, and what its jobs are asked for; hold the call until there is something.
 
     Args:
-        core: The server.
-        actor: The agent's key.
-        who: What its headers say.
-        wait_s: How long the call may be held.
         want: How many jobs it has room for; 0 asks for commands only.
 
     Raises:

@@ -33,11 +33,7 @@ async def list_(core: Core, actor: Actor) -> AgentList:
 
 
 async def get(core: Core, actor: Actor, agent_id: str) -> AgentReply:
-    """Return an agent, and how many jobs it has had.
-
-    Raises:
-        NotFoundError: If there is none.
-    """
+    """Return an agent, and how many jobs it has had."""
     may_read(actor)
 
     def operation(connection: Connection) -> tuple[WorkerRow, tuple[int, int, int]]:
@@ -52,7 +48,6 @@ async def remove(core: Core, actor: Actor, agent_id: str) -> AgentRemoved:
     """Forget an agent; what it held is placed anew.
 
     Raises:
-        NotFoundError: If there is none.
         ConflictError: If it is online and holds jobs.
     """
 
@@ -75,11 +70,7 @@ async def remove(core: Core, actor: Actor, agent_id: str) -> AgentRemoved:
 
 
 def _find(connection: Connection, actor: Actor, agent_id: str) -> WorkerRow:
-    """Return an agent that the actor may see.
-
-    Raises:
-        NotFoundError: If there is none.
-    """
+    """Return an agent that the actor may see."""
     row = worker_rows.get(connection, agent_id)
     visible = row is not None and row.session == AGENT_SESSION and row.project == actor.project
     if row is None or not visible or (actor.role == "member" and row.owner != actor.owner):

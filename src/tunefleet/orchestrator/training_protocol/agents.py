@@ -29,10 +29,10 @@ _LEASED: Final = "leased"
 _POLLING: Final = "polling"
 SILENT_AGENT_S: Final = 900.0
 """An agent without heartbeats that holds jobs is given up after so long without a poll or report."""
+# An agent that was heard of so lately is online.
 ONLINE_S: Final = 60.0
-"""An agent that was heard of so lately is online."""
+# Owner of the fleet's own worker key, the one made at the first start: it takes everybody's jobs.
 SHARED_OWNER: Final = "worker"
-"""Owner of the fleet's own worker key, the one made at the first start: it takes everybody's jobs."""
 _MIN_ID: Final = 10
 _SLOTS: Final = 64
 
@@ -131,11 +131,7 @@ def _enrol(
 
 
 def refuse_stranger(actor: Actor, row: WorkerRow) -> None:
-    """Refuse a key that is not of an agent's owner.
-
-    Raises:
-        ForbiddenError: If it is somebody else's, or the row is a worker's.
-    """
+    """Refuse a key that is not of an agent's owner."""
     if row.session != AGENT_SESSION:
         raise ForbiddenError(f"{row.id} is the id of a worker.", hint="Give the agent an id of its own (AGENT_ID).")
     if row.owner != actor.owner or row.project != actor.project:
@@ -187,25 +183,14 @@ def deaf(connection: Connection, row: TaskRow) -> str | None:
 
 
 def refuse_deaf(connection: Connection, row: TaskRow) -> None:
-    """Refuse to ask something of a job whose machine would never hear it.
-
-    Raises:
-        ConflictError: If that is so.
-    """
+    """Refuse to ask something of a job whose machine would never hear it."""
     why = deaf(connection, row)
     if why is not None:
         raise ConflictError(f"The job {row.id} cannot be asked from here: {why}.", hint="Do it where the job runs.")
 
 
 def ask_to_go_on(connection: Connection, row: TaskRow, here: Presences) -> bool:
-    """Ask the agent that keeps a paused job to go on with it.
-
-    Returns:
-        Whether it was asked: false if the job's machine is no agent, or does not answer.
-
-    Raises:
-        ConflictError: If the job was registered: its own machine resumes it, nobody else can.
-    """
+    """Ask the agent that keeps a paused job to go on with it."""
     if row.worker_id is not None and row.worker_id.startswith(EXTERNAL):
         refuse_deaf(connection, row)
     agent = worker_rows.get(connection, row.worker_id) if row.worker_id is not None else None

@@ -53,7 +53,6 @@ async def claim(core: Core, actor: Actor, who: Introduction, job_id: str) -> Cla
     A repeated claim of the agent that has it returns the same token.
 
     Raises:
-        JobNotFound: If there is no such job.
         AccessDenied: If it is somebody else's.
         AlreadyClaimed: If another agent or worker has it.
         InvalidStatus: If it does not wait, or this agent cannot run it.

@@ -26,11 +26,7 @@ _Found = tuple[TaskRow, DocumentRow, list[AttemptRow], list[str], JobRow | None]
 
 
 async def errors(core: Core, actor: Actor, task_id: str) -> JobErrors:
-    """Return the errors of a job, those alike together.
-
-    Raises:
-        NotFoundError: If there is no such job.
-    """
+    """Return the errors of a job, those alike together."""
     task, document, tries, told, _ = await _found(core, actor, task_id)
     raw: list[tuple[float | None, str, str]] = [
         (row.finished_at, "error", row.error) for row in tries if row.error is not None
@@ -70,7 +66,6 @@ async def analyze(core: Core, actor: Actor, task_id: str) -> FailureAnalysis:
     """Say why a job failed, and which changes may help.
 
     Raises:
-        NotFoundError: If there is no such job.
         InputError: If it neither failed nor was cancelled.
     """
     task, document, _, _, job = await _found(core, actor, task_id)

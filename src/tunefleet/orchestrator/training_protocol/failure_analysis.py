@@ -104,11 +104,7 @@ _PHASES: Final = (
 
 
 def told(error: str | None) -> tuple[str | None, str | None]:
-    """Split what a job says of its failure into one sentence and the rest.
-
-    Returns:
-        The sentence, and the whole text if it is more than that.
-    """
+    """Split what a job says of its failure into one sentence and the rest."""
     if not error or not error.strip():
         return None, None
     lines = [line.strip() for line in error.strip().splitlines() if line.strip()]
@@ -123,14 +119,7 @@ def reason_of(error: str | None) -> TaskReason:
 
 
 def analyze(*, reason: str | None, error: str | None, detail: str | None, config: Mapping[str, Any]) -> Analysis:
-    """Say why a job failed and what may help.
-
-    Args:
-        reason: The task's reason.
-        error: The sentence about it.
-        detail: Its traceback.
-        config: The job's parameters by name, flat.
-    """
+    """Say why a job failed and what may help."""
     text = "\n".join(part for part in (error, detail) if part)
     rule = _first(text)
     phase = phase_of(detail or error or "")

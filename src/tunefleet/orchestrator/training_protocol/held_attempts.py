@@ -13,18 +13,13 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.access.permissions import AttemptActor
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 
+# The task kinds that are jobs of this protocol.
 TRAININGS: Final = ("sft", "lora_sft")
-"""The task kinds that are jobs of this protocol."""
 
 
 @dataclass(slots=True)
 class Held:
-    """An attempt and its task, locked for the operation.
-
-    Args:
-        attempt: The attempt.
-        task: Its task, as it is now.
-    """
+    """An attempt and its task, locked for the operation."""
 
     attempt: AttemptRow
     task: TaskRow
@@ -36,11 +31,7 @@ class Held:
 
 
 def of_attempt(connection: Connection, who: AttemptActor) -> Held:
-    """Read and lock what a token speaks for.
-
-    Raises:
-        ConflictError: If the attempt became void.
-    """
+    """Read and lock what a token speaks for."""
     task = tasks.by_ids(connection, [who.task_id], lock=True).get(who.task_id)
     attempt = attempts.by_ids(connection, [who.attempt_id]).get(who.attempt_id)
     if task is None or attempt is None or attempt.state == "void":
@@ -49,11 +40,7 @@ def of_attempt(connection: Connection, who: AttemptActor) -> Held:
 
 
 def of_reporter(connection: Connection, who: AttemptActor, now: float) -> Held:
-    """Read and lock what a token speaks for, and note that it runs: only a job that runs has something to report.
-
-    Raises:
-        ConflictError: If the attempt became void.
-    """
+    """Read and lock what a token speaks for, and note that it runs: only a job that runs has something to report."""
     held = of_attempt(connection, who)
     start(connection, held, now)
     return held

@@ -44,8 +44,8 @@ from tunefleet.schemas.training_protocol.jobs import (
 )
 from tunefleet.spec import TrainingSpec
 
+# The one parameter of the protocol that a running training can change.
 _LIVE: Final = "learning_rate"
-"""The one parameter of the protocol that a running training can change."""
 _STEP: Final = re.compile(r"(?:^|/)checkpoint-(\d{1,15})/?$")
 _SPELLINGS: Final = {
     "num_epochs": "num_train_epochs", "per_device_train_batch_size": "batch_size", "max_length": "max_seq_length",
@@ -59,7 +59,6 @@ async def control(core: Core, actor: Actor, task_id: str, body: ControlAction) -
     """Cancel, pause or resume a job; it is on its way when this returns.
 
     Raises:
-        NotFoundError: If there is no such job.
         ConflictError: If it is in a state that forbids it, or nobody carries commands to who runs it.
         ForbiddenError: If it belongs to somebody else.
         InputError: If the checkpoint is none.
@@ -79,7 +78,6 @@ async def update_params(core: Core, actor: Actor, task_id: str, body: ParameterU
     """Change parameters of a running job: the learning rate now, the others when it is resumed as a new job.
 
     Raises:
-        NotFoundError: If there is no such job.
         InputError: If there is nothing to change, or something that cannot be.
         ConflictError: If it does not run.
         ForbiddenError: If it belongs to somebody else.
@@ -122,7 +120,6 @@ async def resume(core: Core, actor: Actor, task_id: str, body: ResumeJob) -> Res
     on.
 
     Raises:
-        NotFoundError: If there is no such job.
         InputError: If it is in no state to be resumed, or an adjustment or the checkpoint is unknown.
         ConflictError: If there is no checkpoint to go on from.
         ForbiddenError: If it belongs to somebody else.
@@ -216,7 +213,6 @@ async def start(core: Core, actor: Actor, body: StartJob) -> Started:
     """Submit the document of an earlier workflow again.
 
     Raises:
-        NotFoundError: If there is no such workflow, or no such data.
         SpecError: If the changed document is wrong.
         ForbiddenError: If the actor may not submit.
     """

@@ -53,18 +53,7 @@ def _store(connection: Connection, *, who: AttemptActor, body: LogLines, now: fl
 
 
 async def read(core: Core, actor: Actor, task_id: str, *, limit: int, offset: int) -> LogPage:
-    """Return lines of a job's log.
-
-    Args:
-        core: The server.
-        actor: Who reads.
-        task_id: The job, or a unique beginning of its id.
-        limit: How many lines at most.
-        offset: The number of the first; a negative one counts from the end.
-
-    Raises:
-        NotFoundError: If there is no such job.
-    """
+    """Return lines of a job's log."""
     may_read(actor)
 
     def operation(connection: Connection) -> LogPage:

@@ -21,8 +21,8 @@ from tunefleet.orchestrator.training_protocol import held_attempts as holding
 from tunefleet.orchestrator.training_protocol import points as translate
 from tunefleet.schemas.training_protocol.reports import Done, MetricPage, MetricRow, MetricRows, ReportedPoint
 
+# The most points that one answer holds.
 MAX_READ: Final = 100_000
-"""The most points that one answer holds."""
 
 
 async def report(core: Core, who: AttemptActor, reported: Sequence[ReportedPoint]) -> Done:
@@ -106,21 +106,13 @@ def _progress(launch: LaunchRow, reported: Sequence[ReportedPoint], now: float) 
 
 
 async def read(core: Core, actor: Actor, task_id: str) -> MetricRows:
-    """Return the points of a job in step order, the newest 100,000 at most.
-
-    Raises:
-        NotFoundError: If there is no such job.
-    """
+    """Return the points of a job in step order, the newest 100,000 at most."""
     job_id, rows = await _read(core, actor, task_id)
     return MetricRows(job_id=job_id, metrics=rows[-MAX_READ:])
 
 
 async def read_page(core: Core, actor: Actor, task_id: str, *, limit: int, offset: int) -> MetricPage:
-    """Return a page of the points of a job in step order.
-
-    Raises:
-        NotFoundError: If there is no such job.
-    """
+    """Return a page of the points of a job in step order."""
     job_id, rows = await _read(core, actor, task_id)
     return MetricPage(job_id=job_id, metrics=rows[offset : offset + limit], total=len(rows), limit=limit, offset=offset)
 

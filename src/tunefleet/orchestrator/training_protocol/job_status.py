@@ -44,7 +44,6 @@ async def report(core: Core, who: AttemptActor, patch: StatusPatch) -> StatusSto
     """Store the state that a job reports; saying it again changes nothing.
 
     Raises:
-        InputError: If it is no state that a job may report.
         ConflictError: If the job cannot come to that state from the one it is in; both are named.
     """
     await agents.touch(core, who)
@@ -61,17 +60,6 @@ def apply(connection: Connection, held: Held, patch: StatusPatch, *, core: Core,
     """Bring a held task to the state that its reporter says, and return the state it is in then.
 
     A failure that its task's policy retries leads back to the queue.
-
-    Args:
-        connection: Of the operation.
-        held: The attempt that speaks.
-        patch: What it says.
-        core: The server.
-        now: Unix time.
-
-    Raises:
-        InputError: If it is no state that a job may report.
-        ConflictError: If there is no such change.
     """
     wanted = patch.status
     if wanted not in REPORTABLE:

@@ -22,8 +22,8 @@ from tunefleet.orchestrator.views import maybe_moment, moment, progress_view
 from tunefleet.schemas.api import ProgressView
 from tunefleet.schemas.training_protocol.jobs import JobStatus
 
+# A running job that says nothing for so long gets a warning.
 WARN_AFTER_S: Final = 300.0
-"""A running job that says nothing for so long gets a warning."""
 _NEWEST: Final = 200
 _MAX_EVALUATIONS: Final = 10_000
 _GIB: Final = float(1 << 30)
@@ -50,11 +50,7 @@ class _Known:
 
 
 async def get(core: Core, actor: Actor, task_id: str) -> JobStatus:
-    """Return where a job stands.
-
-    Raises:
-        NotFoundError: If there is no such job.
-    """
+    """Return where a job stands."""
     may_read(actor)
     known = await core.read(lambda connection: _known(connection, find(connection, actor, task_id)))
     return _status(known, core.clock.wall())

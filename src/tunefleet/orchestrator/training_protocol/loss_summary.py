@@ -11,22 +11,15 @@ import orjson
 
 from tunefleet.db.rows import PointRow
 
+# How many losses the trend looks at.
 TREND_POINTS: Final = 10
-"""How many losses the trend looks at."""
 _TREND_SHARE: Final = 0.05
 Trend = Literal["improving", "stable", "degrading"]
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best evaluation.
-
-    Args:
-        eval_loss: Its loss.
-        step: At which step.
-        epoch: At which epoch, if that is known.
-        since: How many evaluations came after it without a better one.
-    """
+    """The best evaluation."""
 
     eval_loss: float
     step: int
@@ -57,11 +50,7 @@ def losses(points: Sequence[PointRow]) -> list[float]:
 
 
 def trend(last: Sequence[float]) -> Trend | None:
-    """Compare the later half of the last losses with the earlier one; 5 % are a difference.
-
-    Args:
-        last: The last ten losses or fewer, oldest first; too few have no trend.
-    """
+    """Compare the later half of the last losses with the earlier one; 5 % are a difference."""
     half = len(last) // 2
     if half == 0:
         return None

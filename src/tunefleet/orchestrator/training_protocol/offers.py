@@ -22,19 +22,15 @@ from tunefleet.placement import Fit, WorkerState, match
 from tunefleet.schemas.training_protocol.training import PolledJob
 from tunefleet.spec import TrainingTaskSpec, load_task_spec
 
+# How many tasks of one need are looked at: those behind them wait for another poll.
 _LOOK: Final = 32
-"""How many tasks of one need are looked at: those behind them wait for another poll."""
 
 
 def first(connection: Connection, agent: WorkerRow, *, owner: str | None, leased: bool, now: float) -> TaskRow | None:
     """Return the task whose turn it is, of those that an agent may have and can run.
 
     Args:
-        connection: To read with.
-        agent: Who polls.
         owner: Only this owner's tasks; null for everybody's.
-        leased: Whether it speaks our extensions; one that does not cannot fetch what was uploaded.
-        now: Unix time.
     """
     state, held = _state(connection, agent, now), Holding(connection, now)
     found: list[TaskRow] = []
@@ -78,13 +74,7 @@ def refusal(connection: Connection, agent: WorkerRow, row: TaskRow, *, leased: b
 
 
 def polled(connection: Connection, row: TaskRow, *, attempt: int | None = None) -> PolledJob:
-    """Return a task as an agent is told of it.
-
-    Args:
-        connection: To read with.
-        row: The task.
-        attempt: Number of the attempt that it was claimed with.
-    """
+    """Return a task as an agent is told of it."""
     document = tasks.document(connection, row)
     raw = orjson.loads(document.as_run)
     spec = load_task_spec(raw)

@@ -11,6 +11,7 @@ from tunefleet.db.rows import PointRow
 from tunefleet.orchestrator.views import LAST_SECOND
 from tunefleet.schemas.training_protocol.reports import MetricRow, ReportedPoint
 
+# Field of a reported point → name of the value in the journal.
 _NAMES: Final = {
     "train_loss": "loss",
     "eval_loss": "eval_loss",
@@ -24,9 +25,8 @@ _NAMES: Final = {
     "train_perplexity": "train_perplexity",
     "eval_perplexity": "eval_perplexity",
 }
-"""Field of a reported point → name of the value in the journal."""
+# Above it, its exponential is no float.
 _MAX_LOSS: Final = 700.0
-"""Above it, its exponential is no float."""
 
 
 def values_of(point: ReportedPoint) -> dict[str, float | str]:

@@ -31,14 +31,14 @@ from tunefleet.schemas.training_protocol.reports import (
     PredictionTrends,
 )
 
+# Field of a reported prediction → field of a journal record.
 _OURS: Final = {"sample_index": "index", "prediction": "output", "ground_truth": "reference"}
-"""Field of a reported prediction → field of a journal record."""
 _NOT_KEPT: Final = frozenset({"job_id", "user_id", "type", "seq", "at"})
 _NOT_MEASURES: Final = frozenset({"step", "epoch", "sample_index"})
 PIECE: Final = 200
 """So many are read at once by who follows them."""
+# Launch number and sequence number.
 Mark = tuple[int, int]
-"""Launch number and sequence number."""
 
 
 async def report(core: Core, who: AttemptActor, reported: Sequence[PredictionItem]) -> Done:
@@ -89,19 +89,7 @@ def _store(
 async def page(
     core: Core, actor: Actor, task_id: str, *, epoch: float | None, limit: int, offset: int
 ) -> PredictionPage:
-    """Return predictions of a job in the order in which they were made.
-
-    Args:
-        core: The server.
-        actor: Who reads.
-        task_id: The job.
-        epoch: Only of this epoch.
-        limit: How many at most.
-        offset: How many to pass over.
-
-    Raises:
-        NotFoundError: If there is no such job.
-    """
+    """Return predictions of a job in the order in which they were made."""
     may_read(actor)
 
     def operation(connection: Connection) -> PredictionPage:
@@ -121,11 +109,7 @@ async def page(
 
 
 async def epochs(core: Core, actor: Actor, task_id: str) -> PredictionEpochs:
-    """Return at which epochs and steps a job made predictions, and how many.
-
-    Raises:
-        NotFoundError: If there is no such job.
-    """
+    """Return at which epochs and steps a job made predictions, and how many."""
     may_read(actor)
 
     def operation(connection: Connection) -> PredictionEpochs:
@@ -138,11 +122,7 @@ async def epochs(core: Core, actor: Actor, task_id: str) -> PredictionEpochs:
 
 
 async def trends(core: Core, actor: Actor, task_id: str) -> PredictionTrends:
-    """Return the means of all measures of a job's predictions, a step each.
-
-    Raises:
-        NotFoundError: If there is no such job.
-    """
+    """Return the means of all measures of a job's predictions, a step each."""
     may_read(actor)
 
     def operation(connection: Connection) -> PredictionTrends:
@@ -183,9 +163,6 @@ async def after(
     """Return the job's id, its next predictions behind a mark, each with its own, and whether no more will come.
 
     Of so many as `PIECE`, more may be there already.
-
-    Raises:
-        NotFoundError: If there is no such job.
     """
     may_read(actor)
 

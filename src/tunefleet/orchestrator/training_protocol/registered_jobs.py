@@ -176,16 +176,7 @@ def _name_of(config: dict[str, Any]) -> str | None:
 async def page(
     core: Core, actor: Actor, *, status: str | None, limit: int, offset: int, owner: str | None = None
 ) -> JobPage:
-    """Return trainings, newest first: a member's own, everybody's for an admin or viewer.
-
-    Args:
-        core: The server.
-        actor: Who reads.
-        status: Only those with one of these task statuses, separated by commas.
-        limit: How many at most.
-        offset: How many to pass over.
-        owner: Only this owner's.
-    """
+    """Return trainings, newest first: a member's own, everybody's for an admin or viewer."""
     may_read(actor)
     whose = actor.owner if actor.role == "member" else owner
 

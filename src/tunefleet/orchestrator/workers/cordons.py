@@ -23,7 +23,6 @@ async def cordon(core: Core, actor: Actor, worker_id: str) -> WorkerView:
     """Give a worker nothing new; what it has goes on.
 
     Raises:
-        NotFoundError: If there is none.
         ForbiddenError: If the actor is not an admin.
     """
     now = core.clock.wall()
@@ -40,7 +39,6 @@ async def drain(core: Core, actor: Actor, worker_id: str) -> WorkerView:
     A worker that is away is told when it comes back.
 
     Raises:
-        NotFoundError: If there is none.
         ConflictError: If it is an agent: it cannot be told to leave.
         ForbiddenError: If the actor is not an admin.
     """
@@ -61,7 +59,6 @@ async def uncordon(core: Core, actor: Actor, worker_id: str) -> WorkerView:
     """Give a worker tasks again; a drain that has not finished is taken back.
 
     Raises:
-        NotFoundError: If there is none.
         ForbiddenError: If the actor is not an admin.
     """
 

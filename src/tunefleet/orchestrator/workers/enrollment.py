@@ -29,12 +29,6 @@ _AGAIN: Final = "An admin makes another with `tunefleet workers invite`."
 async def create(core: Core, actor: Actor, body: InvitationCreate, url: str) -> InvitationCreated:
     """Make an invitation; its token is shown this once.
 
-    Args:
-        core: The server.
-        actor: Who invites.
-        body: Whom.
-        url: The server, as the machine will reach it.
-
     Raises:
         ForbiddenError: If the actor is not an admin.
     """
@@ -73,7 +67,6 @@ async def withdraw(core: Core, actor: Actor, invitation_id: str) -> InvitationVi
 
     Raises:
         ForbiddenError: If the actor is not an admin.
-        NotFoundError: If there is no such invitation.
         ConflictError: If somebody has joined with it.
     """
     may_administer(actor)
@@ -93,11 +86,6 @@ async def withdraw(core: Core, actor: Actor, invitation_id: str) -> InvitationVi
 
 async def join(core: Core, address: str, request: JoinRequest) -> JoinReply:
     """Exchange the token of an invitation for the key of a worker.
-
-    Args:
-        core: The server.
-        address: Whence the request comes; failures are counted by it.
-        request: Token, and hash of the key.
 
     Raises:
         AuthError: If the token is wrong, too old or withdrawn, its project is archived, or the key that it was

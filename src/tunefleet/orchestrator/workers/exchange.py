@@ -24,8 +24,8 @@ _HOLD_SHARE: Final = 3.0
 """An exchange is held for this part of the patience with a silent worker."""
 
 
+# A proxy gives an answer up after a minute of silence, as nginx does unless it is told otherwise.
 _MAX_HOLD_S: Final = 45.0
-"""A proxy gives an answer up after a minute of silence, as nginx does unless it is told otherwise."""
 
 
 def hold_s(core: Core) -> float:

@@ -62,18 +62,12 @@ class Said:
 
     Args:
         holding: Token → attempt; null where the server never made the token.
-        accepts: The same, for accepts.
         points: Attempt → where it waits for the other nodes of its gang.
         finishes: Attempt → how it ended; the finishes with a token that the server never made are left out.
-        unknown: Tokens of those.
         reached: Attempt → generation of the desired state.
-        discarded: Removed tasks whose folder it has deleted.
-        outcomes: What became of commands.
         stalled: Attempt → for how many seconds its job has written nothing.
         delivering: Attempt whose job is over → why its delivery is held up, scrubbed; empty if it is not.
         fetching: Attempt → what it fetches before its job begins, and how far it is, scrubbed.
-        draining: Whether it was told to leave when it has finished, and knows.
-        leaves: Whether it has, and ends.
     """
 
     holding: Mapping[str, str | None]
@@ -102,9 +96,6 @@ class Answer:
     """A reply, and how pressing it is.
 
     Args:
-        reply: What the worker is told.
-        keys: The parts of it that are repeated until the worker acts on them.
-        urgent: Whether it acknowledges something: it is sent at once.
         known: Slot class → how many attempts the worker knows that it has, those left out that only deliver.
     """
 
@@ -172,16 +163,6 @@ def apply(
 
     Accepts and finishes are idempotent by token, and a finish of an offer implies its accept. An attempt that is void
     stays void: what its worker says of it changes nothing.
-
-    Args:
-        connection: Of the operation.
-        worker_id: Who speaks.
-        said: What it says.
-        secret: The server's, to name attempts.
-        now: Unix time.
-        returns: Whether it was given up and is back.
-        blobs: Where the files of uploads lie that are not needed any more.
-        patience_s: Silence after which a worker is given up.
     """
     if returns:
         worker_rows.set_status(connection, worker_id, "online")
@@ -275,19 +256,7 @@ def finish(
     now: float,
     blobs: BlobStore,
 ) -> list[TaskRow]:
-    """End accepted attempts as their holders say, and decide what becomes of their tasks.
-
-    Args:
-        connection: Of the operation.
-        finishes: Attempt → how it ended.
-        mine: The attempts by id; those that end are taken out.
-        rows: Their tasks by id.
-        now: Unix time.
-        blobs: Where the files lie.
-
-    Returns:
-        The tasks as they are now.
-    """
+    """End accepted attempts as their holders say, and decide what becomes of their tasks."""
     if not finishes:
         return []
     ended, moves, outcomes = [], [], []
@@ -367,16 +336,7 @@ def answer(
     acks: _Acks | None = None,
     mine: Mapping[str, AttemptRow] | None = None,
 ) -> Answer:
-    """Return what a worker is to be told now.
-
-    Args:
-        connection: To read with.
-        worker_id: The worker.
-        said: What it said.
-        secret: The server's, to name attempts.
-        acks: What is acknowledged.
-        mine: Its open attempts as they are now, if the caller has them.
-    """
+    """Return what a worker is to be told now."""
     acks = acks or _Acks()
     mine = attempts.open_of(connection, worker_id) if mine is None else mine
     offered = any(row.state == "offered" for row in mine.values())

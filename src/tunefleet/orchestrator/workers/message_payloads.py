@@ -29,7 +29,6 @@ async def fetch(core: Core, digest: str) -> bytes:
     """Return a message that a worker has put.
 
     Raises:
-        NotFoundError: If it is not here.
         TooLargeError: If it is longer than a body may be.
     """
     return await asyncio.to_thread(_read, core.blobs, digest, core.settings.max_body_bytes)

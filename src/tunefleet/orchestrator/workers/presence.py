@@ -16,12 +16,12 @@ from typing import Any, Final
 from tunefleet.db import DEFAULT_PROJECT
 from tunefleet.schemas.worker_link import GpuLoad, Load
 
+# The session of every agent, a worker that polls; a worker's own is random.
 AGENT_SESSION: Final = "agent"
-"""The session of every agent, a worker that polls; a worker's own is random."""
+# The longest time between two looks that counts as silence.
 MAX_TICK_S: Final = 2.0
-"""The longest time between two looks that counts as silence."""
+# So much more free memory or disk is worth a look at who waits.
 NOTEWORTHY_BYTES: Final = 256 << 20
-"""So much more free memory or disk is worth a look at who waits."""
 _NOBODY: Final[Mapping[str, str]] = MappingProxyType({})
 SAY_AGAIN_S: Final = 1.0
 """What a worker was told and did not act on is told again after this time."""
@@ -32,20 +32,10 @@ class Presence:
     """One session of a worker, since it was first heard of.
 
     Args:
-        session: Which process of the worker.
-        renewals: How often it was heard of.
-        polls: Number of the newest exchange; an older one is answered at once.
         limits: Slot class → how many attempts it takes in all; replaced when that changes, as it is used elsewhere.
-        said: What it was told, and when on the monotonic clock.
-        lost: It was given up; its next exchange makes it online again.
         stalled: The attempts that it said write nothing; null before its first word about it.
         delivering: The attempts whose job is over, and why each is held up: they take no room. The worker says them
             in each exchange, so that a new leader knows them after the first.
-        fetching: What attempts fetch before their jobs begin, in words; said as `delivering` is.
-        load: How busy it was when it told last.
-        load_at: When that was, on the wall clock.
-        outdated: Something of ours has ended there since: what it told of free memory counts no more.
-        project: Of the worker's key.
     """
 
     session: str
@@ -67,12 +57,7 @@ class Presence:
 
         Args:
             load: The figures; null if it tells nothing now.
-            at: The wall clock.
-            ended: Whether something that ran there has ended.
             delivering: Attempt → why its delivery is held up; empty if it is not.
-
-        Returns:
-            Whether there may be more room than before.
         """
         over = not delivering.keys() <= self.delivering.keys()
         self.delivering, ended = delivering, ended or over
@@ -96,12 +81,6 @@ class Agent:
     """What is remembered of an agent between two polls.
 
     Args:
-        owner: Whose it is.
-        about: What its headers said: hostname, platform, version.
-        leased: Whether it renews what it holds by heartbeats.
-        load: What its machine does, as it said last.
-        holding: The jobs that it said it holds, and those that it claimed since.
-        heard: Resumes that it has acknowledged and not carried out yet.
         missed: Attempts that are its own and that it does not name → since when, on the monotonic clock.
     """
 
@@ -139,8 +118,6 @@ class ElasticMark:
     """Where elastic scaling stands.
 
     Args:
-        looked_at: When it looked for idle workers last, on the monotonic clock.
-        resting: Who rests, as of the last look.
         changed_at: Worker → when it was sent to rest or called back last.
     """
 
@@ -219,22 +196,13 @@ class Fleet:
         return {worker_id: frozenset(given) for worker_id, given in self.warm.items()}
 
     def tick(self, now: float) -> float:
-        """Return how much time counts since the last look.
-
-        Args:
-            now: The monotonic clock.
-        """
+        """Return how much time counts since the last look."""
         elapsed = 0.0 if self._looked_at is None else min(now - self._looked_at, MAX_TICK_S)
         self._looked_at = now
         return elapsed
 
     def watch(self, worker_ids: list[str], elapsed_s: float) -> dict[str, float]:
-        """Look at workers' renewals and return for how long each has been silent.
-
-        Args:
-            worker_ids: Who is expected to renew; others are forgotten.
-            elapsed_s: What `tick` returned.
-        """
+        """Look at workers' renewals and return for how long each has been silent."""
         watched: dict[str, _Watched] = {}
         for worker_id in worker_ids:
             presence = self.presences.get(worker_id)

@@ -19,20 +19,14 @@ from tunefleet.orchestrator.tasks import unreported_ends
 from tunefleet.placement import only
 from tunefleet.schemas.worker_link import RegisterRequest
 
+# Workers that may register with one key: anyone who has it can make up names.
 MOST_OF_A_KEY: Final = 10_000
-"""Workers that may register with one key: anyone who has it can make up names."""
+# Clocks that differ by less are taken to agree: a registration may be on its way for some seconds.
 _SKEW_S: Final = 10.0
-"""Clocks that differ by less are taken to agree: a registration may be on its way for some seconds."""
 
 
 def with_clock(actor: Actor, request: RegisterRequest, now: float) -> RegisterRequest:
-    """Return a registration that says how far its worker's clock is off.
-
-    Args:
-        actor: The worker's key.
-        request: What it says.
-        now: Unix time.
-    """
+    """Return a registration that says how far its worker's clock is off."""
     # What comes by Redis may have lain there while no server was up.
     known = request.sent_at is not None and actor != REDIS_WORKER
     ahead_s = round((request.sent_at or 0.0) - now, 1) if known else 0.0
@@ -44,14 +38,6 @@ def apply(
     connection: Connection, *, actor: Actor, request: RegisterRequest, held: set[str], alive: bool, now: float
 ) -> set[str]:
     """Store a registration and return the ids of the held attempts that are still good.
-
-    Args:
-        connection: Of the operation.
-        actor: The worker's key.
-        request: What it says.
-        held: The attempts that it holds, by id.
-        alive: Whether a worker with this id was heard of lately.
-        now: Unix time.
 
     Raises:
         ForbiddenError: If the id belongs to another key, or the key to another id, or to as many as may have it.
@@ -105,11 +91,7 @@ def leave(connection: Connection, worker_id: str, now: float) -> None:
 
 
 def refuse_foreign_key(actor: Actor, row: WorkerRow) -> None:
-    """Refuse a key that is not the worker's.
-
-    Raises:
-        ForbiddenError: If another key registered the worker first.
-    """
+    """Refuse a key that is not the worker's."""
     if row.key_id == actor.key_id:
         return
     if actor == REDIS_WORKER:
@@ -129,11 +111,7 @@ def refuse_foreign_key(actor: Actor, row: WorkerRow) -> None:
 
 
 def _as_invited(connection: Connection, actor: Actor, request: RegisterRequest) -> RegisterRequest:
-    """Return a registration as the invitation binds it that its key was made by.
-
-    Raises:
-        ForbiddenError: If the invitation names another worker.
-    """
+    """Return a registration as the invitation binds it that its key was made by."""
     row = invitations.by_key(connection, actor.key_id)
     if row is None:
         return request
@@ -149,11 +127,7 @@ def _as_invited(connection: Connection, actor: Actor, request: RegisterRequest) 
 
 
 def _for_one_task(connection: Connection, actor: Actor, request: RegisterRequest) -> RegisterRequest:
-    """Return a registration as a key binds it that was made for the workers of a cluster's job: to one task.
-
-    Raises:
-        ForbiddenError: If the job is over.
-    """
+    """Return a registration as a key binds it that was made for the workers of a cluster's job: to one task."""
     job = clusters.by_key(connection, actor.key_id)
     if job is None:
         return request
@@ -173,11 +147,7 @@ def _leave_if_unneeded(connection: Connection, actor: Actor, worker_id: str) -> 
 
 
 def _refuse_foreign_folder(actor: Actor, before: WorkerRow, request: RegisterRequest) -> None:
-    """Refuse another results folder to a worker that has no key: the folder is all that it is known by.
-
-    Raises:
-        ConflictError: If the id was registered from another folder, be that worker alive or not.
-    """
+    """Refuse another results folder to a worker that has no key: the folder is all that it is known by."""
     if actor == REDIS_WORKER and before.state_id != request.state_id:
         host = worker_state.capabilities(before.capabilities).hostname
         raise ConflictError(

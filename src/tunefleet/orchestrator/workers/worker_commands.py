@@ -28,8 +28,6 @@ async def ask(core: Core, actor: Actor, worker_id: str, request: CommandRequest)
     """Tell a worker to do something about itself.
 
     Raises:
-        NotFoundError: If there is no such worker.
-        InputError: If there is no such verb.
         ConflictError: If the worker does not answer, or the command id was used for something else.
         ForbiddenError: If the actor is not an admin.
     """

@@ -14,10 +14,9 @@ from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.access.permissions import Actor, is_operator, may_administer, may_read
 from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.pagination import bounded
 from tunefleet.orchestrator.scheduling import cluster_state, worker_state
 from tunefleet.orchestrator.tasks import unreported_ends
-from tunefleet.orchestrator.views import maybe_moment, moment
+from tunefleet.orchestrator.views import bounded, maybe_moment, moment
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.fleet import WorkerView
 
@@ -37,11 +36,7 @@ async def list_(
 
 
 async def get(core: Core, actor: Actor, worker_id: str) -> WorkerView:
-    """Return a worker.
-
-    Raises:
-        NotFoundError: If there is none.
-    """
+    """Return a worker."""
     may_read(actor)
     row, held, decided = await core.read(partial(_one, actor=actor, worker_id=worker_id))
     return _view(core, row, held, decided)
@@ -51,7 +46,6 @@ async def remove(core: Core, actor: Actor, worker_id: str) -> None:
     """Forget a worker that does not answer; what it held is placed anew.
 
     Raises:
-        NotFoundError: If there is none.
         ConflictError: If it answers.
         ForbiddenError: If the actor is not an admin.
     """
@@ -81,12 +75,7 @@ def visible(actor: Actor, project: str) -> bool:
 
 
 def owned(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:
-    """Return a worker that an admin may decide about: of its own project or, for who looks after all, any.
-
-    Raises:
-        NotFoundError: If there is none, or it is another project's.
-        ForbiddenError: If the actor is not an admin, or the worker serves all projects.
-    """
+    """Return a worker that an admin may decide about: of its own project or, for who looks after all, any."""
     may_administer(actor)
     row = _found(connection, actor, worker_id)
     if row.project != actor.project and not is_operator(actor):

@@ -31,24 +31,16 @@ from tunefleet.orchestrator.workflows import part_results
 from tunefleet.placement import Fit, Requirement, match
 from tunefleet.spec import asked_shards
 
+# The most parts that are made where the spec does not say how many.
 MAX_AUTO: Final = 8
-"""The most parts that are made where the spec does not say how many."""
+# Where a spread task ran, in its result and in v1's record.
 MANY_WORKERS: Final = "MULTI"
-"""Where a spread task ran, in its result and in v1's record."""
+# Topic that is notified when the parts of a task have ended whose files are to be put together.
 JOINING: Final = "joining"
-"""Topic that is notified when the parts of a task have ended whose files are to be put together."""
 
 
 def count(connection: Connection, spec: Mapping[str, Any], need: Requirement, project: str, now: float) -> int:
-    """Return how many parts a task is split into; 1 if it is not.
-
-    Args:
-        connection: To read with.
-        spec: Its spec, without references.
-        need: What it needs of a worker.
-        project: Whose it is.
-        now: Unix time.
-    """
+    """Return how many parts a task is split into; 1 if it is not."""
     most = asked_shards(spec)
     if most == 1:
         return 1
@@ -71,12 +63,7 @@ def split(connection: Connection, row: TaskRow, spec: Mapping[str, Any], inputs:
     """Store the parts of a task that is ready, and return its move.
 
     Args:
-        connection: Of the operation.
-        row: The task, with its needs and policy.
-        spec: Its spec, without references.
         inputs: JSON: pointer → digest and name of an artifact.
-        total: How many parts.
-        now: Unix time.
     """
     plain = _without_spreading(spec)
     wait_s = (spec.get("limits") or {}).get("max_queue_s")
@@ -160,15 +147,7 @@ def results_of(connection: Connection, parts: Sequence[TaskRow]) -> list[dict[st
 def finished(
     connection: Connection, row: TaskRow, parts: Sequence[TaskRow], result: Mapping[str, Any], now: float
 ) -> Move:
-    """Store what a spread task has found, and return its end.
-
-    Args:
-        connection: Of the operation.
-        row: The task.
-        parts: Its parts, all completed.
-        result: Made of theirs.
-        now: Unix time.
-    """
+    """Store what a spread task has found, and return its end."""
     tasks.set_outcomes(connection, [(row.seq, _envelope(row, parts, result, now), None)])
     return Move(row, TaskReason.FINISHED, changes={"error": None})
 

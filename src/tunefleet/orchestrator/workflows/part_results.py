@@ -13,11 +13,7 @@ Results = Sequence[Mapping[str, Any]]
 
 
 def exported(results: Results) -> list[Mapping[str, Any]] | None:
-    """Return the exports of parts that have all sent their file to the server; None if one has not.
-
-    Args:
-        results: In the order of the parts.
-    """
+    """Return the exports of parts that have all sent their file to the server; None if one has not."""
     found = [each.get(_EXPORT) for each in results]
     exports = [each for each in found if isinstance(each, Mapping) and isinstance(each.get("artifact_name"), str)]
     return exports if exports and len(exports) == len(results) else None
@@ -25,10 +21,6 @@ def exported(results: Results) -> list[Mapping[str, Any]] | None:
 
 def merge(results: Results, joined: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Make one result of the results of parts.
-
-    Args:
-        results: In the order of the parts.
-        joined: Where the file is that their exported files make up, one after the other, if there is one.
 
     Returns:
         `items` one after the other, those with an `index` counted anew; `count` of them; `usage` added up;

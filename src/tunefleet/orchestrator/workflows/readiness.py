@@ -38,16 +38,7 @@ Envelopes = Mapping[str, Mapping[str, Any]]
 
 
 def consequences(connection: Connection, ended: Sequence[TaskRow], now: float) -> list[Move]:
-    """Return what follows at once from the end of tasks.
-
-    Args:
-        connection: Of the operation.
-        ended: Tasks that have just become final.
-        now: Unix time.
-
-    Returns:
-        At most one move for each task.
-    """
+    """Return what follows at once from the end of tasks."""
     found = dependencies.touched(connection, [row.seq for row in ended])
     moves = judge(connection, tasks.by_seqs(connection, found.dependents, lock=True), now)
     moves += fan_out.after_parts(connection, found.parents, now)
@@ -57,13 +48,7 @@ def consequences(connection: Connection, ended: Sequence[TaskRow], now: float) -
 
 
 def judge(connection: Connection, rows: Sequence[TaskRow], now: float) -> list[Move]:
-    """Return the moves of those pending tasks that need not wait any longer.
-
-    Args:
-        connection: Of the operation.
-        rows: Tasks, locked; those that are not pending are passed over.
-        now: Unix time.
-    """
+    """Return the moves of those pending tasks that need not wait any longer."""
     waiting = [row for row in rows if row.status == TaskStatus.PENDING]
     above = dependencies.upstreams(connection, [row.seq for row in waiting])
     computed = retry_lookup.computed(connection, (each.task for every in above.values() for each in every))
@@ -203,11 +188,7 @@ def _bad_input(row: TaskRow, error: str) -> Move:
 
 
 def _refuse_skipped(written: Mapping[str, Any], skipped: Collection[str]) -> None:
-    """Refuse a spec that needs a result of a task that was skipped.
-
-    Raises:
-        InputError: Names the field.
-    """
+    """Refuse a spec that needs a result of a task that was skipped."""
     for where, found in references_of(written, skipped) if skipped else ():
         if found.node in skipped:
             raise InputError(

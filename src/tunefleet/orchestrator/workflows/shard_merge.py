@@ -33,22 +33,14 @@ from tunefleet.schemas.compat.task_results import SINGLE_FILE
 log = logging.getLogger(__name__)
 RETRY_S: Final = 10.0
 """Time before the second try; each further one takes twice as long, up to the next."""
+# Time between two looks, if nothing says that there is something to do.
 SWEEP_S: Final = 300.0
-"""Time between two looks, if nothing says that there is something to do."""
 _NEWLINE: Final = b"\n"
 
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """A task whose parts are done.
-
-    Args:
-        row: The task.
-        name: What its file is called.
-        base: Address of the server, as the worker of its first part knows it.
-        digests: Files of the parts, in order.
-        size_bytes: What the files take when they are one.
-    """
+    """A task whose parts are done."""
 
     row: TaskRow
     name: str

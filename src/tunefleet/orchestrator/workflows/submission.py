@@ -45,21 +45,9 @@ class Submission:
     """A parsed document, and what goes with it.
 
     Args:
-        actor: Whose it is.
-        workflow: The parsed document.
-        document: Its text.
-        inputs: Task name → pointer → artifact digest.
-        strict: Refuse a task that no registered worker could ever run.
-        idempotency_key: A repeated submit with this key returns the first one's workflow.
-        parent_task_id: The task that this one repeats.
         done: Stage name → task of an earlier workflow that has completed it; it is not run again.
         repeats: Stage name → task of an earlier workflow that it repeats.
-        retry_of: The workflow that it is a retry of.
-        again: Whether that may have been retried well already.
-        mails: Whether this server sends mail to whom a document names.
-        engines: Whom this server asks for nodes.
         parent: The span of whoever submits; null if they told none.
-        remarks: What the tasks may not mean as it is written.
     """
 
     actor: Actor
@@ -113,12 +101,6 @@ class _Planned:
 
 def store(connection: Connection, submission: Submission, now: float, fleet: Sequence[WorkerState]) -> str:
     """Store a workflow with its tasks and events, and return its id.
-
-    Args:
-        connection: Of the operation.
-        submission: What to store.
-        now: Unix time.
-        fleet: All registered workers.
 
     Raises:
         ConflictError: If the idempotency key was used for another document, or a retry of the same runs or went well.

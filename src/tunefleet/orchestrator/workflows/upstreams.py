@@ -20,13 +20,7 @@ from tunefleet.spec.documents.paths import NamedTask, named_tasks
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A task that is being stored.
-
-    Args:
-        row: The task.
-        node: What its document says of it.
-        named: The tasks whose files it loads.
-    """
+    """A task that is being stored."""
 
     row: TaskRow
     node: TaskNode
@@ -42,11 +36,7 @@ def edges_of(
     before who loads them has ended.
 
     Args:
-        connection: Of the operation.
-        project: Whose tasks.
-        waiting: All tasks of the submit.
         done: Stage name → task of an earlier workflow that stands for the stage.
-        faults: Gets what names no task that could be waited for.
     """
     ids = {id_ for each in waiting for id_ in (*each.node.external, *(named.task_id for named in each.named))}
     # Locked: one that ends at this moment ends before this submit, or knows of it.
@@ -67,13 +57,7 @@ def edges_of(
 
 
 def faults_of(connection: Connection, project: str, nodes: Sequence[TaskNode]) -> list[Fault]:
-    """Return what is wrong with the tasks of earlier submits that a document names; nothing is stored or locked.
-
-    Args:
-        connection: Of the operation.
-        project: Whose tasks.
-        nodes: The tasks of the document.
-    """
+    """Return what is wrong with the tasks of earlier submits that a document names; nothing is stored or locked."""
     loads = [named_tasks(node.raw) for node in nodes]
     ids = {id_ for node in nodes for id_ in node.external} | {each.task_id for named in loads for each in named}
     known = _known(connection, project, tasks.by_ids(connection, sorted(ids)))
@@ -86,13 +70,7 @@ def faults_of(connection: Connection, project: str, nodes: Sequence[TaskNode]) -
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Tasks of earlier submits, by id.
-
-    Args:
-        rows: The tasks.
-        computed: Which of them have failed only to be delivered, by `seq`.
-        passed: Which of them were skipped, and let run what depends on them, by `seq`.
-    """
+    """Tasks of earlier submits, by id."""
 
     rows: Mapping[str, TaskRow]
     computed: Collection[int]

@@ -14,13 +14,12 @@ from tunefleet.orchestrator import redaction
 from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.ids import MEANT_AT_MOST, several
-from tunefleet.orchestrator.pagination import before, bounded, split
 from tunefleet.orchestrator.scheduling import cluster_state
 from tunefleet.orchestrator.scheduling.cluster_state import Presences
 from tunefleet.orchestrator.storage import removal
 from tunefleet.orchestrator.tasks import cancellation, policies, relations, retry_lookup
 from tunefleet.orchestrator.tasks import retry as task_retry
-from tunefleet.orchestrator.views import task_view, workflow_detail, workflow_view
+from tunefleet.orchestrator.views import before, bounded, split, task_view, workflow_detail, workflow_view
 from tunefleet.orchestrator.workflows import submission
 from tunefleet.orchestrator.workflows.submission import Submission
 from tunefleet.placement import WorkerState
@@ -41,12 +40,6 @@ async def submit(
     core: Core, actor: Actor, request: SubmitRequest, *, idempotency_key: str | None = None
 ) -> WorkflowDetail:
     """Validate a document and store it with its tasks; all of it or nothing.
-
-    Args:
-        core: The server.
-        actor: Who submits; the workflow is theirs.
-        request: Document and inputs.
-        idempotency_key: A repeated submit with this key returns the first answer.
 
     Raises:
         SpecError: If the document is wrong; every fault is listed.
@@ -78,13 +71,7 @@ def _parsed(request: SubmitRequest) -> tuple[Workflow, tuple[str, ...]]:
 async def store(
     core: Core, wanted: Submission, *, then: Callable[[Connection, list[TaskRow], float], None] | None = None
 ) -> WorkflowDetail:
-    """Store a parsed document and return it.
-
-    Args:
-        core: The server.
-        wanted: The document, and what goes with it.
-        then: Done with the new tasks in the same operation, with the time.
-    """
+    """Store a parsed document and return it."""
     here = cluster_state.presences(core)
     wanted = replace(wanted, engines=core.engines)
 
@@ -120,7 +107,6 @@ async def get(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
     """Return a workflow by its id or a unique beginning of it.
 
     Raises:
-        NotFoundError: If there is none.
         ConflictError: If several ids begin so.
     """
     may_read(actor)
@@ -157,7 +143,6 @@ async def cancel(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
     """Cancel every task of a workflow that is not final.
 
     Raises:
-        NotFoundError: If there is no such workflow.
         ConflictError: If all its tasks are final.
         ForbiddenError: If it belongs to somebody else.
     """
@@ -181,7 +166,6 @@ async def retry(core: Core, actor: Actor, workflow_id: str, wanted: RetryRequest
     What has completed, or failed only to be delivered, is not run again: its results are used as they are.
 
     Raises:
-        NotFoundError: If there is no such workflow, or an input was removed.
         SpecError: If the changed document is wrong.
         ConflictError: If it has not ended, all its tasks have completed, a retry of it runs or has completed, or a
             change is about what is not run again.
@@ -198,7 +182,6 @@ async def remove(core: Core, actor: Actor, workflow_id: str) -> None:
     """Remove a final workflow with all that its tasks made.
 
     Raises:
-        NotFoundError: If there is no such workflow.
         ConflictError: If it has not ended, or a task of another workflow still needs one of its tasks.
         ForbiddenError: If it belongs to somebody else.
     """
@@ -218,7 +201,6 @@ def find(connection: Connection, actor: Actor, workflow_id: str) -> WorkflowRow:
     """Return a workflow by its id or a unique beginning of it.
 
     Raises:
-        NotFoundError: If there is none.
         ConflictError: If several ids begin so.
     """
     exact = workflows.by_ids(connection, [workflow_id]).get(workflow_id)

@@ -14,8 +14,7 @@ from tunefleet.runtime.control.discovery import (
 )
 from tunefleet.runtime.control.file_client import FileControlClient
 from tunefleet.runtime.control.http_client import ControlClient, RemoteHost
-from tunefleet.runtime.control.job_control import JobSteering
-from tunefleet.runtime.control.outcome import SAVING, is_settled, wait_for
+from tunefleet.runtime.control.job_control import SAVING, JobSteering, is_settled, wait_for
 
 __all__ = [
     "SAVING",

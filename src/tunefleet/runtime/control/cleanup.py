@@ -24,9 +24,6 @@ class Leftover:
     """A folder that nobody needs any more.
 
     Args:
-        folder: It lies in the endpoint folder and is no link.
-        job_id: Whose it was; None if it says nothing.
-        pid: The process that wrote it.
         started_at: When it began, or if only its end is known, ended; seconds since the epoch.
     """
 

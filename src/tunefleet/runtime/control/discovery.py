@@ -17,8 +17,8 @@ from tunefleet.schemas.job_folder import JobFolder, JobStatus
 from tunefleet.trainer_control import process_identity
 from tunefleet.trainer_control.files import read_json
 
+# Where `tunefleet run` puts its job folders, below the folder that it was started in.
 RUNS_DIR = Path("tunefleet-runs")
-"""Where `tunefleet run` puts its job folders, below the folder that it was started in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,9 @@ class FoundJob:
     """A job that has, or had, an endpoint folder, or a job folder of its own.
 
     Args:
-        job_id: Its id.
         folder: Its endpoint folder; None if only its job folder is left.
         endpoint: What it says about itself; None if it says nothing any more.
         live: Whether its process lives; None if that cannot be told from here.
-        job_folder: Where status, journal and outcomes lie, if anywhere.
     """
 
     job_id: str
@@ -79,12 +77,7 @@ def list_jobs(endpoints_dir: Path) -> list[FoundJob]:
 
 
 def paused_jobs(endpoints_dir: Path, *, runs_dir: Path = RUNS_DIR) -> list[FoundJob]:
-    """Return the jobs that were paused and not started again since.
-
-    Args:
-        endpoints_dir: Where live jobs are found, and what was left of others.
-        runs_dir: Where job folders of ended runs may lie.
-    """
+    """Return the jobs that were paused and not started again since."""
     ended = {job.job_id: job for job in (*_ended_here(endpoints_dir), *_ended_runs(runs_dir))}
     known = {job.job_id for job in list_jobs(endpoints_dir)}
     rest = [job for name, job in ended.items() if name not in known]
@@ -92,17 +85,7 @@ def paused_jobs(endpoints_dir: Path, *, runs_dir: Path = RUNS_DIR) -> list[Found
 
 
 def find_job(endpoints_dir: Path, wanted: str, *, runs_dir: Path = RUNS_DIR) -> FoundJob:
-    """Return a job by its id, by the unique start of it, or by its job folder.
-
-    Args:
-        endpoints_dir: Where live jobs are found.
-        wanted: What the user typed.
-        runs_dir: Where job folders of ended runs may lie.
-
-    Raises:
-        NotFoundError: If there is none.
-        InputError: If several begin so.
-    """
+    """Return a job by its id, by the unique start of it, or by its job folder."""
     jobs = {job.job_id: job for job in (*_ended_here(endpoints_dir), *_ended_runs(runs_dir))}
     jobs |= {job.job_id: job for job in list_jobs(endpoints_dir)}
     if wanted in jobs:

@@ -16,11 +16,7 @@ from tunefleet.trainer_control.files import read_json, write_json
 
 
 class FileControlClient:
-    """Speaks to one job through its `control/` folder.
-
-    Args:
-        job: A live job.
-    """
+    """Speaks to one job through its `control/` folder."""
 
     def __init__(self, job: FoundJob) -> None:
         self.job_id = job.job_id
@@ -45,11 +41,7 @@ class FileControlClient:
         return ControlReply(command=command, command_id=name, timestamp=now, message=message)
 
     def state(self, command_id: str) -> CommandState:
-        """Return what became of a command: `pending` until its outcome lies there.
-
-        Raises:
-            NotFoundError: If there is no such command.
-        """
+        """Return what became of a command: `pending` until its outcome lies there."""
         file = self._asked.get(command_id) or self._search(command_id)
         found = read_json(file.with_suffix(".outcome.json"))
         if found is None:

@@ -24,13 +24,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class RemoteHost:
-    """A control port that no endpoint file of this machine speaks of.
-
-    Args:
-        host: Its name or address; mostly the near end of a tunnel.
-        port: Its port.
-        token: What it asks others for.
-    """
+    """A control port that no endpoint file of this machine speaks of."""
 
     host: str
     port: int
@@ -38,11 +32,7 @@ class RemoteHost:
 
     @classmethod
     def parse(cls, text: str, token: str | None = None) -> RemoteHost:
-        """Read `HOST:PORT`.
-
-        Raises:
-            InputError: If it is not that.
-        """
+        """Read `HOST:PORT`."""
         host, colon, port = text.strip().removeprefix("http://").rstrip("/").rpartition(":")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise InputError(f"{text!r} is no HOST:PORT.", hint="Write it like gpu-box:41235 or [::1]:41235.")
@@ -55,12 +45,7 @@ class RemoteHost:
 
 
 class ControlClient:
-    """Speaks to one job.
-
-    Args:
-        endpoint: What `find_endpoint` returned, or a host that the user named.
-        job_id: The job there; only needed for a host.
-    """
+    """Speaks to one job."""
 
     def __init__(self, endpoint: Endpoint | RemoteHost, job_id: str | None = None) -> None:
         if isinstance(endpoint, Endpoint):
@@ -75,7 +60,6 @@ class ControlClient:
 
         Raises:
             ConflictError: If the training takes no commands any more.
-            InputError: If there is no such command.
             UnreachableError: If the job does not answer.
         """
         body = ControlRequest(command=command, data=data or {}, command_id=command_id)

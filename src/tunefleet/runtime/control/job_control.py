@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,8 +15,7 @@ from tunefleet.errors import ConflictError, NotFoundError, TunefleetError, Unrea
 from tunefleet.runtime.control.discovery import FoundJob, find_job, is_surely_alive
 from tunefleet.runtime.control.file_client import FileControlClient, status_view
 from tunefleet.runtime.control.http_client import ControlClient, RemoteHost
-from tunefleet.runtime.control.outcome import is_settled
-from tunefleet.schemas.control import CommandState, ControlReply
+from tunefleet.schemas.control import CommandState, ControlCommand, ControlReply
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.trainer_control.files import read_json
 from tunefleet.trainer_control.journal.status import FINAL_STATES
@@ -35,7 +35,6 @@ class JobSteering:
     """Status, commands and outcomes of one job, alive or not.
 
     Args:
-        job_id: The job.
         client: Its line; None if there is no process that could answer.
         found: What is known of it on this machine; None for a job elsewhere.
     """
@@ -50,7 +49,6 @@ class JobSteering:
         """Find a job of this machine by what the user typed.
 
         Raises:
-            NotFoundError: If there is none.
             InputError: If the start of an id fits several.
         """
         return cls.of(find_job(endpoints_dir, wanted))
@@ -195,3 +193,30 @@ class JobSteering:
         if left.state not in FINAL_STATES:
             return f"Job {self.job_id} was killed at step {left.step}; it takes no commands."
         return f"Job {self.job_id} is {left.state} at step {left.step}; it takes no commands."
+
+
+# Those that are done when their checkpoint is durable; the others when they are applied.
+SAVING = frozenset({ControlCommand.SAVE_CHECKPOINT, ControlCommand.SAVE_AND_STOP, ControlCommand.PAUSE})
+
+_EVERY_S = (0.02, 0.25)
+
+
+def is_settled(state: CommandState) -> bool:
+    """Tell whether nothing more will become of a command."""
+    return state.state in ("durable", "failed") or (state.state == "applied" and state.command not in SAVING)
+
+
+def wait_for(
+    ask: Callable[[], CommandState], timeout_s: float | None, on_look: Callable[[CommandState], None] | None = None
+) -> CommandState:
+    """Ask again and again until a command is settled, or the time is over; return its last state."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    pause_s, longest_s = _EVERY_S
+    while True:
+        state = ask()
+        if on_look is not None:
+            on_look(state)
+        if is_settled(state) or (deadline is not None and time.monotonic() >= deadline):
+            return state
+        time.sleep(pause_s)
+        pause_s = min(longest_s, pause_s * 1.5)

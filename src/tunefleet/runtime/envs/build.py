@@ -41,17 +41,9 @@ def create(
     """Make an environment, unless it is there; nothing of a failed try is taken for one.
 
     Args:
-        name: The family's name.
-        where: Take the lock of such a machine; default: of this one.
-        again: Make it anew although it is ready.
         torch_index: An index to take torch from, such as PyTorch's for CPU-only or ROCm builds.
-        say: Told each step as it begins.
-
-    Returns:
-        The environment, ready.
 
     Raises:
-        NotFoundError: If there is no such family.
         ConflictError: If somebody is just making it, or a process runs in it.
         MachineError: If it cannot run on this machine, or pip fails.
     """
@@ -74,7 +66,6 @@ def remove(name: str) -> bool:
     """Remove an environment; tells whether there was one.
 
     Raises:
-        NotFoundError: If there is no such family.
         ConflictError: If a process runs in it.
     """
     found = at(name)

@@ -20,17 +20,7 @@ _TRAINING: Final = ("torch", "transformers", "accelerate", "datasets", "peft")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A kind of environment.
-
-    Args:
-        name: What `tunefleet env create` is told.
-        about: What it is for, in a few words.
-        layer: Whether it lies over the environment that Tunefleet runs in.
-        locks: For a machine without and one with a GPU: the name of the file in `locks/`.
-        modules: What must be importable in it; the first one is what the environment is made for.
-        needs: Modules that a layer takes from below.
-        left_out: Packages that others say they need and that break them on a machine without a GPU.
-    """
+    """A kind of environment."""
 
     name: str
     about: str
@@ -110,11 +100,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
 
 
 def family(name: str) -> Family:
-    """Return a family by its name.
-
-    Raises:
-        NotFoundError: If there is none.
-    """
+    """Return a family by its name."""
     found = FAMILIES.get(name)
     if found is None:
         raise NotFoundError(f"There is no environment {name!r}.", hint=f"Choose one of: {', '.join(FAMILIES)}.")
@@ -122,11 +108,7 @@ def family(name: str) -> Family:
 
 
 def pins(file: Path) -> dict[str, str]:
-    """Return what a lock holds: package → version, in its order; names as PyPI compares them.
-
-    Raises:
-        ValueError: If a line is no exact pin.
-    """
+    """Return what a lock holds: package → version, in its order; names as PyPI compares them."""
     found: dict[str, str] = {}
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         text = line.partition("#")[0].strip()

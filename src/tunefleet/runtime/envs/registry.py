@@ -24,16 +24,7 @@ STAMP: Final = "tunefleet-env.json"
 
 
 class Stamp(Message):
-    """What was made, written when it was whole.
-
-    Args:
-        family: Its name.
-        machine: Whose lock was taken.
-        lock: Digest of the lock's pins.
-        python: Version of the interpreter.
-        base: For a layer, the environment below it.
-        made_at: Seconds since the epoch.
-    """
+    """What was made, written when it was whole."""
 
     family: str
     machine: Machine
@@ -45,15 +36,7 @@ class Stamp(Message):
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """One environment of this machine, made or not.
-
-    Args:
-        family: What it is.
-        root: Its folder.
-        machine: Whose lock it has, or would get.
-        state: `unfinished` was not made to the end; `stale` does not fit the lock, the interpreter or what lies below.
-        why: What is stale.
-    """
+    """One environment of this machine, made or not."""
 
     family: Family
     root: Path
@@ -98,15 +81,7 @@ def machine() -> Machine:
 
 
 def at(name: str, where: Machine | None = None) -> Environment:
-    """Return how an environment stands.
-
-    Args:
-        name: The family's name.
-        where: Take the lock of such a machine; default: of the one that it was made for, else of this one.
-
-    Raises:
-        NotFoundError: If there is no such family.
-    """
+    """Return how an environment stands."""
     found = family(name)
     root = envs_dir() / name
     stamp = _stamp(root)
@@ -119,11 +94,7 @@ def at(name: str, where: Machine | None = None) -> Environment:
 
 
 def reason(name: str) -> str | None:
-    """Return why jobs cannot run in an environment, as a sentence with the way out; `None` if they can.
-
-    Raises:
-        NotFoundError: If there is no such family.
-    """
+    """Return why jobs cannot run in an environment, as a sentence with the way out; `None` if they can."""
     found = at(name)
     if found.ready:
         return None
@@ -144,11 +115,7 @@ def ready() -> tuple[str, ...]:
 
 
 def pip_of(python: str) -> list[str]:
-    """Return the command that is pip for an interpreter: ours, told to serve it; its own where we have none.
-
-    Args:
-        python: Path of the interpreter.
-    """
+    """Return the command that is pip for an interpreter: ours, told to serve it; its own where we have none."""
     ours = ["--python", python] if find_spec("pip") is not None else []
     return [sys.executable if ours else python, "-m", "pip", "--disable-pip-version-check", *ours]
 

@@ -35,14 +35,7 @@ print("\\n" + json.dumps({"python": sys.version.split()[0], "versions": found, "
 
 
 class EnvironmentFinding(Message):
-    """One thing that was checked.
-
-    Args:
-        name: What was checked.
-        good: Whether it is as it must be.
-        found: In one line.
-        mend: What to do about it.
-    """
+    """One thing that was checked."""
 
     name: str
     good: bool
@@ -51,14 +44,7 @@ class EnvironmentFinding(Message):
 
 
 def check(name: str) -> list[EnvironmentFinding]:
-    """Check an environment; the imports take seconds, of vLLM half a minute.
-
-    Args:
-        name: The family's name.
-
-    Raises:
-        NotFoundError: If there is no such family.
-    """
+    """Check an environment; the imports take seconds, of vLLM half a minute."""
     env = at(name)
     mend = f"tunefleet env create {name}" + (" --again" if env.ready else "")
     stands = {"ready": "whole, as its lock says", "stale": str(env.why), "unfinished": "not made to the end"}

@@ -31,14 +31,6 @@ def ledger_dir(endpoints_dir: Path) -> Path:
 def claim(folder: Path, uuids: Sequence[str], owner: str) -> list[int]:
     """Claim GPUs for this process and its children; all of them or none.
 
-    Args:
-        folder: The ledger.
-        uuids: Which.
-        owner: The job, for the message that others get.
-
-    Returns:
-        The descriptors that hold the locks.
-
     Raises:
         GpuBusyError: If one is taken; the message names it and its holder.
     """

@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# The first call after a boot loads the driver, which takes seconds.
 _SMI_TIMEOUT_S: Final = 20.0
-"""The first call after a boot loads the driver, which takes seconds."""
 _MIB: Final = 1 << 20
 _QUERY: Final = ("index", "uuid", "name", "memory.used", "memory.total", "utilization.gpu", "temperature.gpu")
 _APPS: Final = ("gpu_uuid", "pid", "used_memory")
@@ -31,9 +31,7 @@ class GpuProcess(NamedTuple):
     """A process that has opened a GPU.
 
     Args:
-        pid: As the driver sees it; inside a container that may be a number of the host.
         memory_bytes: What it holds there; None if the driver does not say.
-        kind: `graphics` for a display server, a browser or a game; `compute` for everything else.
     """
 
     pid: int
@@ -46,13 +44,6 @@ class GpuFigures:
     """One device that a job may be given: a GPU, or in its place each of its MIG instances.
 
     Args:
-        index: The driver's number of the GPU; MIG instances share that of theirs.
-        uuid: `GPU-…` or `MIG-…`.
-        name: The product.
-        memory_used_bytes: Of all processes.
-        utilisation_percent: Share of the last moment in which anything ran.
-        temperature_c: Degrees Celsius of the chip.
-        power_w: Watts drawn now.
         processes: Who has opened it; None if the driver does not tell.
     """
 
@@ -87,7 +78,6 @@ def visible(found: Sequence[GpuFigures], variable: str | None) -> tuple[GpuFigur
     """Apply `CUDA_VISIBLE_DEVICES`: indices or UUID prefixes, in its order, up to the first that does not exist.
 
     Args:
-        found: All GPUs of the machine.
         variable: The variable's value; `None` if it is not set.
     """
     if variable is None:
@@ -126,12 +116,7 @@ def _by_nvml() -> tuple[GpuFigures, ...] | None:
 
 
 class _Nvml:
-    """Reads one GPU.
-
-    Args:
-        nvml: The module `pynvml`, initialised.
-        index: Which GPU.
-    """
+    """Reads one GPU."""
 
     def __init__(self, nvml: Any, index: int) -> None:
         self._nvml = nvml

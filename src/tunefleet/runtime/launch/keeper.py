@@ -81,16 +81,7 @@ def hold(folder: Path) -> Held:
 
 
 def fork_trainer(held: Held, reply_fd: int, *, warm: bool) -> int:
-    """Fork the trainer into a process group of its own; it says who it is before anything else.
-
-    Args:
-        held: What `hold` returned.
-        reply_fd: Told that the job runs; closed in both processes.
-        warm: Whether the libraries are imported already.
-
-    Returns:
-        The trainer's pid in the keeper, 0 in the trainer.
-    """
+    """Fork the trainer into a process group of its own; it says who it is before anything else."""
     # The trainer and what it starts inherit that of the notice; a script that wants the signal takes it itself.
     for number in (*_IGNORED, NOTICE):
         signal.signal(number, signal.SIG_IGN)
@@ -197,11 +188,7 @@ def _exec(held: Held) -> NoReturn:
 
 
 def main(arguments: list[str]) -> int:
-    """Keep one job whose trainer starts in a fresh interpreter.
-
-    Args:
-        arguments: The job folder and the descriptor to answer on. The environment is already the trainer's.
-    """
+    """Keep one job whose trainer starts in a fresh interpreter."""
     folder, reply_fd = Path(arguments[0]), int(arguments[1])
     os.set_inheritable(reply_fd, False)
     try:

@@ -15,18 +15,12 @@ from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec import ModelTrainingSpec, load_task_spec
 from tunefleet.trainer_control.files import read_json, write_json
 
+# How often a training goes back with half the learning rate before its divergence is final.
 ROLLBACKS: Final = 3
-"""How often a training goes back with half the learning rate before its divergence is final."""
 
 
 def plan(folder: JobFolder, spec: Mapping[str, Any], reason: TaskReason, launch: str) -> str | None:
     """Change what the next launch does, if that is worth a try.
-
-    Args:
-        folder: Of the job, of which nothing lives.
-        spec: As in `job.json`.
-        reason: Why the launch ended.
-        launch: Which one; asked about the same one again, nothing more is changed.
 
     Returns:
         One sentence that says what was changed; None if the end is final.
@@ -52,13 +46,7 @@ def plan(folder: JobFolder, spec: Mapping[str, Any], reason: TaskReason, launch:
 
 
 def halved(batch: int, accumulation: int, least: int = 1) -> tuple[int, int] | None:
-    """Return at most half the batch and so much accumulation that their product stays; None if it has too few rows.
-
-    Args:
-        batch: Rows a forward pass.
-        accumulation: Forward passes a step.
-        least: Rows that a forward pass needs.
-    """
+    """Return at most half the batch and so much accumulation that their product stays; None if it has too few rows."""
     rows = batch * accumulation
     smaller = next((size for size in range(batch // 2, least - 1, -1) if rows % size == 0), None)
     return None if smaller is None else (smaller, rows // smaller)

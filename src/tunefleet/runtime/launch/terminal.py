@@ -24,12 +24,7 @@ _REST_S = 1.0
 
 
 class Tee:
-    """Where a command's output goes.
-
-    Args:
-        log: Appended to, within the limit of a job's log.
-        streams: For the command's standard output and standard error, the descriptor that shows it.
-    """
+    """Where a command's output goes."""
 
     def __init__(self, log: Path, streams: tuple[int, int] = (1, 2)) -> None:
         self._streams = streams

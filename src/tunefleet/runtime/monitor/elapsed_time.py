@@ -15,17 +15,15 @@ import psutil
 from tunefleet.schemas.base import Message
 from tunefleet.trainer_control import process_identity
 
+# How often a running clock is written down: what a crash of the machine can make it lose.
 _NOTE_S: Final = 60.0
-"""How often a running clock is written down: what a crash of the machine can make it lose."""
 
 
 class RunClock(Message):
     """A stop watch that lies on disk.
 
     Args:
-        ran_s: What it showed when it was written down.
         running_since: The machine's monotonic clock at that moment, in seconds; None while it stands still.
-        boot: Which boot that clock belongs to.
     """
 
     ran_s: float = 0.0
@@ -51,10 +49,7 @@ class Runtime:
     """The run clock of one job, and its limit.
 
     Args:
-        clock: What was written down last.
         limit_s: `limits.max_runtime_s`; None is no limit.
-        now: The machine's monotonic clock: processes of one boot read the same.
-        boot: Names the boot.
     """
 
     def __init__(
@@ -105,14 +100,7 @@ def boot_name() -> str:
 
 
 class Interruption(Message):
-    """Why a worker or agent ends a launch.
-
-    Args:
-        launch: Which launch.
-        why: `restart` and `fail` after a standstill, `yield` for somebody else on its GPU.
-        text: For people.
-        detail: The stacks of a standstill.
-    """
+    """Why a worker or agent ends a launch."""
 
     launch: str
     why: Literal["restart", "fail", "yield"]
@@ -121,13 +109,7 @@ class Interruption(Message):
 
 
 class Watched(Message):
-    """What must be remembered of a job over a restart of who watches it.
-
-    Args:
-        clock: How long its launches ran.
-        interruption: Why the newest launch was ended from outside, if it was.
-        stall_restarts: How often it was started again after a standstill.
-    """
+    """What must be remembered of a job over a restart of who watches it."""
 
     clock: RunClock = RunClock()
     interruption: Interruption | None = None

@@ -42,9 +42,6 @@ class MakingWay:
     A training that takes steps is paused: whole checkpoint, process gone. One that is still loading has nothing to
     keep and is killed. One that has done its last step is let finish. A save that fails is tried again after a minute;
     the training goes on meanwhile.
-
-    Args:
-        handle: The launch.
     """
 
     def __init__(self, handle: Pausable) -> None:

@@ -24,14 +24,14 @@ from tunefleet.spec.options.policy import LimitsSpec
 
 logger = logging.getLogger(__name__)
 
+# How often one job is started again after a standstill; then it fails.
 MAX_RESTARTS: Final = 3
-"""How often one job is started again after a standstill; then it fails."""
 _LOOK_S: Final = 1.0
 _KILL_AGAIN_S: Final = 5.0
 
 
+# Takes for how many seconds a job has shown no life, and that in a sentence; None and None: it is over.
 StallChange = Callable[[float | None, str | None], None]
-"""Takes for how many seconds a job has shown no life, and that in a sentence; None and None: it is over."""
 
 
 class End(Protocol):
@@ -87,11 +87,7 @@ class Guard:
     """Watches the launches of one job, one after the other.
 
     Args:
-        spec: The task's spec, JSON.
-        notebook: Survives the process.
         sentry: Knows who else uses the GPUs; None if nobody is heeded.
-        makes_way: Whether the running job makes way for others on its GPU.
-        on_stall_change: Told, from the thread that calls `look` and `verdict`.
     """
 
     def __init__(

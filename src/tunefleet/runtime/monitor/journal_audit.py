@@ -28,10 +28,6 @@ class Gap:
     """Records that are missing one after the other.
 
     Args:
-        launch: Whose journal.
-        first: Number of the first one.
-        count: How many; None if that cannot be told.
-        after_step: Step of the newest record before that has one.
         before_step: Step of the first record behind that has one; None if there is none.
     """
 
@@ -54,11 +50,7 @@ class Gap:
 
 
 def losses(folder: JobFolder) -> tuple[str, ...]:
-    """Read the journals of a job that has ended; return a sentence for each loss, and for points that were left out.
-
-    Args:
-        folder: The job folder.
-    """
+    """Read the journals of a job that has ended; return a sentence for each loss, and for points that were left out."""
     files = sorted(folder.journal_dir.glob("*.jsonl"))
     status = read_status(folder)
     found = [sentence for file in files for sentence in left_out(file)]
@@ -71,12 +63,7 @@ def losses(folder: JobFolder) -> tuple[str, ...]:
 
 
 def gaps(file: Path, folder: JobFolder) -> Iterator[Gap]:
-    """Yield what a launch's journal lacks.
-
-    Args:
-        file: The journal.
-        folder: The job folder, whose status says how many records the newest launch has written.
-    """
+    """Yield what a launch's journal lacks."""
     expected, step, gap = 0, None, None
     with file.open("rb") as lines:
         for line in lines:
@@ -105,11 +92,7 @@ def gaps(file: Path, folder: JobFolder) -> Iterator[Gap]:
 
 
 def left_out(file: Path) -> Iterator[str]:
-    """Yield what a launch's journal says of points that it has left out for their room.
-
-    Args:
-        file: The journal.
-    """
+    """Yield what a launch's journal says of points that it has left out for their room."""
     with file.open("rb") as lines:
         for line in lines:
             record = read(line) if _THINNED in line else None
@@ -118,11 +101,7 @@ def left_out(file: Path) -> Iterator[str]:
 
 
 def read(line: bytes) -> dict[str, Any] | None:
-    """Return a record; None if it is damaged. A line without a sum, such as an older version's, is taken as it is.
-
-    Args:
-        line: Of a journal, with or without its line break.
-    """
+    """Return a record; None if it is damaged. A line without a sum, such as an older version's, is taken as it is."""
     text = line.rstrip(b"\n")
     said = _CRC.search(text)
     if said is not None and zlib.crc32(text[: said.start()] + b"}") != int(said[1]):

@@ -30,17 +30,12 @@ logger = logging.getLogger(__name__)
 EVERY_S: Final = 2.0
 _DESKTOP_BYTES: Final = 1 << 30
 """A process that only draws counts from here on: a game, but no desktop and no browser."""
+# Share of a GPU's memory in use that says that somebody is there, if the driver names no processes.
 _MUCH: Final = 0.25
-"""Share of a GPU's memory in use that says that somebody is there, if the driver names no processes."""
 
 
 def others_on(gpu: GpuFigures, ledger: Path) -> str | None:
-    """Return who uses a GPU beside our jobs, in words; None if nobody does.
-
-    Args:
-        gpu: What the driver says of it.
-        ledger: `gpus.ledger_dir`.
-    """
+    """Return who uses a GPU beside our jobs, in words; None if nobody does."""
     if gpu.processes is None:
         return _by_memory(gpu, ledger)
     pids = [each.pid for each in gpu.processes if _counts(each) and not is_ours(ledger, gpu.uuid, each.pid)]
@@ -87,12 +82,6 @@ class GpuSentry:
     """Looks at the GPUs every two seconds, oftener if `idle_s` is short, and remembers who was there.
 
     One for a worker, an agent or a run.
-
-    Args:
-        ledger: `gpus.ledger_dir`.
-        idle_s: How long a GPU must be quiet before it counts as free again.
-        read: Asks the driver.
-        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -116,11 +105,7 @@ class GpuSentry:
         self._thread = threading.Thread(target=self._run, name="gpu-sentry", daemon=True)
 
     def start(self, on_change: Callable[[], None] | None = None) -> None:
-        """Look again and again, in a thread.
-
-        Args:
-            on_change: Told, from that thread, that the set of GPUs in use has changed.
-        """
+        """Look again and again, in a thread."""
         self._on_change = on_change
         self._thread.start()
 

@@ -36,11 +36,6 @@ _STATES: Final = {
 def dump(folder: JobFolder, trainer: int, why: str) -> str:
     """Let all processes of a job write their stacks into its log.
 
-    Args:
-        folder: The job folder.
-        trainer: The trainer process; its children, the ranks, are asked too.
-        why: Heading.
-
     Returns:
         What they wrote, and what the kernel says of those that could not; at most 256 KiB.
     """

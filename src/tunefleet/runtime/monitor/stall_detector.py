@@ -24,8 +24,8 @@ from tunefleet.trainer_control import process_identity
 
 logger = logging.getLogger(__name__)
 
+# More than this between two looks says that the looker stood still itself.
 _LONGEST_LOOK_S: Final = 5.0
-"""More than this between two looks says that the looker stood still itself."""
 _RHYTHMIC: Final = frozenset({"training", "evaluating"})
 _BUSY_SHARE: Final = 0.05
 _BUSY_BYTES: Final = 64 << 10
@@ -33,15 +33,7 @@ _BUSY_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A standstill that goes on.
-
-    Args:
-        for_s: How long nothing was seen.
-        step: Where the training stands.
-        phase: What it was doing.
-        where: The innermost frames of the trainer's main thread, in a line; empty if it could not be asked.
-        detail: All stacks, as they are in the log.
-    """
+    """A standstill that goes on."""
 
     for_s: float
     step: int
@@ -62,9 +54,6 @@ class Watchdog:
     """Watches one launch of a job; begins anew with whoever adopts it.
 
     Args:
-        folder: The job folder.
-        job: The launch.
-        after_s: Silence that counts as a standstill.
         clock: Monotonic seconds; those of a machine that sleeps do not count.
     """
 

@@ -18,10 +18,6 @@ class SystemFigures:
 
     Args:
         cpu_percent: Load of all processors together since the last look of this process, 0 to 100; None at the first.
-        memory_used_bytes: What is not available for a new process.
-        disk_free_bytes: Of the disk that the path lies on.
-        network_sent_bytes: Since boot, over all interfaces but loopback.
-        network_received_bytes: Likewise.
     """
 
     cpu_count: int
@@ -39,11 +35,7 @@ class SystemFigures:
 
 
 class SystemReader:
-    """Reads the machine again and again: the load of the processors is that between two looks.
-
-    Args:
-        path: Whose disk counts.
-    """
+    """Reads the machine again and again: the load of the processors is that between two looks."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -21,8 +21,8 @@ from tunefleet.spec.expressions.references import fill_secrets, secrets_of
 
 logger = logging.getLogger(__name__)
 
+# A shorter value could not be kept out of a log without making it unreadable.
 MIN_LENGTH: Final = 4
-"""A shorter value could not be kept out of a log without making it unreadable."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _MAX_BYTES: Final = 64 << 10
 
@@ -31,7 +31,6 @@ class Secrets:
     """The secrets of one machine.
 
     Args:
-        variables: Name without the prefix → value.
         folder: One file for each further secret, mode 0600; None for none.
         limits: The file that says which projects and hosts each is for; None if none is limited.
 
@@ -72,8 +71,6 @@ class Secrets:
         """Refuse a task that would bring a secret where it may not go; nothing has been sent then.
 
         Args:
-            spec: The mapping below `spec`, with the names.
-            kind: Of the task.
             project: Whose task it is; None where there are no projects, or a server does not say.
 
         Raises:
@@ -83,10 +80,6 @@ class Secrets:
 
     def check_sent(self, values: Any, url: str) -> None:
         """Refuse to send secrets to an address that they may not go to.
-
-        Args:
-            values: What is sent, and the address as it was written: texts with the names.
-            url: The address.
 
         Raises:
             InputError: Names the secret, the host and the way out.
@@ -125,11 +118,7 @@ class Secrets:
 
 
 class Redaction:
-    """Puts the names of secrets where their values stand.
-
-    Args:
-        values: Name → value.
-    """
+    """Puts the names of secrets where their values stand."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         forms = {form: f"${{secret:{name}}}" for name, value in values.items() for form in _forms(value)}
@@ -165,12 +154,7 @@ class Redaction:
 
 
 class QuietStream:
-    """A text stream that hides the values of secrets in what is written to it.
-
-    Args:
-        stream: Where it goes.
-        redaction: What is hidden.
-    """
+    """A text stream that hides the values of secrets in what is written to it."""
 
     def __init__(self, stream: TextIO, redaction: Redaction) -> None:
         self._stream = stream

@@ -29,8 +29,9 @@ _REQUEST: Final = frozenset(
     {"api_key", "base_url", "download_headers", "download_url", "headers", "path", "place", "url"}
 )
 """Keys of a block that is a request: its address, and what is sent with it."""
+# Keys of a block of data below which the same stands.
 _WITHIN: Final = frozenset({"eval", "jsonl"})
-"""Keys of a block of data below which the same stands."""
+# Kind of task, or None for all → blocks out of which Tunefleet sends requests itself.
 _REQUESTS: Final[tuple[tuple[str | None, Where], ...]] = (
     ("api", ("api",)),
     (None, ("output", "destination")),
@@ -41,7 +42,6 @@ _REQUESTS: Final[tuple[tuple[str | None, Where], ...]] = (
     (None, ("evaluations", "*", "data")),
     (None, ("qdrant",)),
 )
-"""Kind of task, or None for all → blocks out of which Tunefleet sends requests itself."""
 
 
 class Limit(Block):
@@ -80,10 +80,6 @@ def read_limits(file: Path | None) -> dict[str, Limit]:
 
     Args:
         file: Name of a secret → `projects`, `hosts`; None for no limits.
-
-    Raises:
-        InputError: If the file cannot be read: then nothing may run as if there were no limits.
-        SpecError: If it says something else; lists every fault with its line.
     """
     if file is None:
         return {}
@@ -119,11 +115,7 @@ def check(
     """Refuse a task that would bring a secret where it may not go; nothing has been sent then.
 
     Args:
-        spec: The mapping below `spec`, with the names of secrets.
-        kind: Of the task.
         project: Whose task it is; None where there are no projects, or a server does not say.
-        limits: Of this machine.
-        secrets: Name → value: an address may hold one.
 
     Raises:
         InputError: Names the field, the secret and the way out.
@@ -144,11 +136,6 @@ def check(
 
 def check_sent(values: Any, url: str, limits: Limits) -> None:
     """Refuse to send secrets to an address that they may not go to.
-
-    Args:
-        values: What is sent, and the address as it was written: texts with the names of secrets.
-        url: The address.
-        limits: Of this machine.
 
     Raises:
         InputError: Names the secret, the host and the way out.

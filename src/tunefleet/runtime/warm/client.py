@@ -37,12 +37,7 @@ _MAX_FAILURES = 3
 
 
 class WarmStarter:
-    """Asks the one fork server of this user, interpreter and import environment for job starts.
-
-    Args:
-        base_env: The jobs' environment; one that other imports would come of has another server.
-        idle_s: How long the server waits for a job before it ends.
-    """
+    """Asks the one fork server of this user, interpreter and import environment for job starts."""
 
     def __init__(self, base_env: Mapping[str, str], *, idle_s: float) -> None:
         self._base_env = dict(base_env)
@@ -167,11 +162,7 @@ def _pid_of(connection: socket.socket) -> int | None:
 
 
 def socket_folder() -> Path:
-    """Return this user's folder for sockets: short, and nobody else's.
-
-    Raises:
-        MachineError: If the folder belongs to somebody else or others may enter it.
-    """
+    """Return this user's folder for sockets: short, and nobody else's."""
     name = f"tunefleet-{os.geteuid()}"
     folder = Path(tempfile.gettempdir()) / name
     if len(os.fsencode(folder)) > _MAX_PATH_BYTES - 32:
@@ -184,12 +175,7 @@ def socket_folder() -> Path:
 
 
 def read_reply(fd: int, timeout_s: float) -> dict[str, Any] | None:
-    """Return the answer, or None if the other end ended or said nothing in time.
-
-    Args:
-        fd: A descriptor to read from; it stays open.
-        timeout_s: For the whole line.
-    """
+    """Return the answer, or None if the other end ended or said nothing in time."""
     text, deadline = b"", time.monotonic() + timeout_s
     while not text.endswith(b"\n"):
         if not select.select([fd], [], [], max(deadline - time.monotonic(), 0))[0]:

@@ -42,13 +42,7 @@ class EngineProcess:
     """An engine that lives.
 
     Args:
-        base: Its files, without their endings.
-        pid: Its process.
         started_at: When that was started, in seconds since boot.
-        gpus: UUIDs of its GPUs; none on a CPU.
-        site: Whose it is: the folder where the live jobs of its worker are found.
-        model: What it has loaded, as the user calls it.
-        digest: The same, with all that makes a difference.
     """
 
     base: Path
@@ -68,11 +62,6 @@ class EngineProcess:
 def base_of(gpus: Sequence[str], site: str, apart: str = "") -> Path:
     """Return where the files of an engine lie, without their endings: one for each set of GPUs, on a CPU for each site.
 
-    Args:
-        gpus: UUIDs of its GPUs.
-        site: See `EngineProcess`.
-        apart: Tells one engine from others on the same CPU.
-
     Raises:
         MachineError: If the folder belongs to somebody else.
     """
@@ -81,11 +70,7 @@ def base_of(gpus: Sequence[str], site: str, apart: str = "") -> Path:
 
 
 def environment(gpus: Sequence[str]) -> dict[str, str]:
-    """Return the environment of an engine: this process's without keys, secrets and what else is ours.
-
-    Args:
-        gpus: UUIDs of its GPUs; none: those that this process sees.
-    """
+    """Return the environment of an engine: this process's without keys, secrets and what else is ours."""
     inherited = inherited_environment()
     found = {name: value for name, value in inherited.items() if not name.startswith(_OURS) or name in _KEPT}
     found["TOKENIZERS_PARALLELISM"] = "false"
@@ -137,13 +122,7 @@ def peer_uid(connection: socket.socket) -> int:
 
 
 def leave(engine: EngineProcess, *, patience_s: float = 0.0, force: bool = False) -> bool:
-    """Ask an engine to end; returns whether it has.
-
-    Args:
-        engine: Which.
-        patience_s: How long to wait for those who use it.
-        force: End it after that, whoever uses it: they are told that it died, and start another.
-    """
+    """Ask an engine to end; returns whether it has."""
     deadline = time.monotonic() + patience_s
     while (answer := _ask(engine.base)) is not None and answer.get("busy"):
         if time.monotonic() >= deadline:
@@ -159,23 +138,14 @@ def leave(engine: EngineProcess, *, patience_s: float = 0.0, force: bool = False
 
 
 def end_idle(site: str | None = None) -> None:
-    """End the engines that nobody uses.
-
-    Args:
-        site: Only those of this one; all of this user by default.
-    """
+    """End the engines that nobody uses."""
     for engine in running():
         if (site is None or engine.site == site) and leave(engine):
             logger.info("The engine of %s has ended", engine.model)
 
 
 def make_room(gpus: Sequence[str], *, wants_engine: bool) -> None:
-    """End the engines on GPUs that a job is about to get.
-
-    Args:
-        gpus: Its GPUs.
-        wants_engine: The job asks an engine itself: one on just these GPUs is left to it.
-    """
+    """End the engines on GPUs that a job is about to get."""
     if not gpus:
         return
     for engine in running():
@@ -187,12 +157,7 @@ def make_room(gpus: Sequence[str], *, wants_engine: bool) -> None:
 
 
 def is_one(pids: Sequence[int], gpu: str | None = None) -> bool:
-    """Tell whether one of these processes is an engine of this user.
-
-    Args:
-        pids: A process and its ancestors.
-        gpu: Only an engine on this GPU.
-    """
+    """Tell whether one of these processes is an engine of this user."""
     return any(engine.pid in pids and (gpu is None or gpu in engine.gpus) for engine in running())
 
 

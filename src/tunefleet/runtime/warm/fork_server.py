@@ -53,8 +53,8 @@ PRELOAD = (
 LAZY = frozenset({"bitsandbytes", "deepspeed", "wandb", "liger_kernel"})
 """Packages that touch a device or start threads when they are imported; they stay unexecuted until first used."""
 
+# An environment may be large: the kernel allows some megabytes.
 _MAX_REQUEST_BYTES = 4 << 20
-"""An environment may be large: the kernel allows some megabytes."""
 _REQUEST_S = 5.0
 
 
@@ -121,11 +121,7 @@ def serve(listener: socket.socket, lock_fd: int, fitness: Fitness, need: Need) -
 
 
 def run(held: Held, base_env: Mapping[str, str]) -> int:
-    """Be the trainer: take its environment, threads and seeds, and run the program.
-
-    Returns:
-        The exit code of the process.
-    """
+    """Be the trainer: take its environment, threads and seeds, and run the program."""
     for finder in sys.meta_path:
         if isinstance(finder, LazyFinder):
             finder.names = frozenset()

@@ -13,8 +13,8 @@ from pathlib import Path
 import tunefleet
 from tunefleet.trainer_control import process_identity
 
+# How long the server outlives the last process that has used it: a worker that was killed comes back sooner.
 ORPHAN_S = 30.0
-"""How long the server outlives the last process that has used it: a worker that was killed comes back sooner."""
 
 _LOOK_S = 5.0
 _MOST_OPENINGS = 100
@@ -30,11 +30,7 @@ class Fitness:
 
     @classmethod
     def now(cls, source: int | None = None) -> Fitness:
-        """Describe the process as it is.
-
-        Args:
-            source: The state of our own code before its import began, if that is long ago.
-        """
+        """Describe the process as it is."""
         threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - names only, once a fork
         return cls(threads, _packages(), newest_source() if source is None else source)
 
@@ -57,12 +53,7 @@ class Fitness:
 
 @dataclass
 class Need:
-    """Whether anybody still needs the server.
-
-    Args:
-        idle_s: How long it waits for a job.
-        orphan_s: How long it waits when all who have ever connected are gone.
-    """
+    """Whether anybody still needs the server."""
 
     idle_s: float
     orphan_s: float

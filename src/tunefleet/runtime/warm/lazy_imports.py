@@ -38,11 +38,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class LazyFinder(importlib.abc.MetaPathFinder):
-    """Finds some packages as usual, but puts their execution off.
-
-    Args:
-        names: Which; emptied, it puts nothing more off and still executes a package before a module inside it.
-    """
+    """Finds some packages as usual, but puts their execution off."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = frozenset(names)

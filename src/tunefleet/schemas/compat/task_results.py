@@ -9,20 +9,20 @@ from pydantic import Field
 
 from tunefleet.schemas.base import Message, ProcessBody
 
+# Key of an artifact's metadata: it was pushed as a file, not as a folder with one file.
 SINGLE_FILE: Final = "single_file"
-"""Key of an artifact's metadata: it was pushed as a file, not as a folder with one file."""
+# Kind of an artifact that is one uploaded file of a task.
 FILE_KIND: Final = "file"
-"""Kind of an artifact that is one uploaded file of a task."""
+# Kind of the `.tar.gz` of what was trained.
 ARCHIVE_KIND: Final = "archive"
-"""Kind of the `.tar.gz` of what was trained."""
+# Files of a task that hold its result envelope.
 RESULT_NAMES: Final = ("responses.json", "results.json")
-"""Files of a task that hold its result envelope."""
 ENVELOPE_NAME: Final = "results.json"
 MANIFEST_NAME: Final = "manifest.json"
 OWN_NAMES: Final = frozenset({*RESULT_NAMES, MANIFEST_NAME})
 """Files of a task that the server makes; who gives a task files may not take these names."""
+# Entries that every manifest has.
 ALWAYS_REQUIRED: Final = ("responses.json", "logs", "artifacts")
-"""Entries that every manifest has."""
 
 
 class ResultEnvelope(ProcessBody):
@@ -80,7 +80,6 @@ class ManifestEntry(Message):
     Args:
         size: In bytes, of all its files together.
         sha256: Of a single file.
-        file_count: Of a folder.
     """
 
     name: str

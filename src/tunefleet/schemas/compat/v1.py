@@ -7,8 +7,8 @@ from typing import Any, Literal
 from tunefleet.schemas.api import TaskDetail
 from tunefleet.schemas.base import Message
 
+# pending and queued; dispatched, running and paused; failed and cancelled; completed and skipped.
 RecordStatus = Literal["PENDING", "DISPATCHED", "FAILED", "DONE"]
-"""pending and queued; dispatched, running and paused; failed and cancelled; completed and skipped."""
 Category = Literal["inference", "training", "other"]
 
 

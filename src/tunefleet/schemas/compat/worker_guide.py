@@ -76,7 +76,6 @@ class Snapshot(Message):
             what GPUs have used since the worker's process began; null where none tells its power.
         active_workers_count: Those that answer and do not rest.
         elastic_disabled_workers: Those that rest.
-        completed_tasks: The newest ones.
     """
 
     generated_at: datetime

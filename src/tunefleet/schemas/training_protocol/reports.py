@@ -13,8 +13,8 @@ from pydantic import ConfigDict, Field
 from tunefleet.schemas.base import Message
 from tunefleet.schemas.training_protocol.training import MAX_COUNT, Open, TrainingMetrics
 
+# The most points in one batch.
 MAX_POINTS = 5_000
-"""The most points in one batch."""
 
 
 class ReportedPoint(TrainingMetrics):

@@ -15,10 +15,10 @@ from pydantic import AliasChoices, ConfigDict, Field
 from tunefleet.schemas.base import Message
 from tunefleet.schemas.worker_link import Capabilities, ResumeFrom
 
+# Steps and the like stay below what every reader of JSON holds exactly.
 MAX_COUNT: Final = 2**53
-"""Steps and the like stay below what every reader of JSON holds exactly."""
+# Characters of a checkpoint's path.
 MAX_PATH: Final = 4096
-"""Characters of a checkpoint's path."""
 
 
 class JobState(StrEnum):
@@ -190,7 +190,6 @@ class PollReply(Message):
 
     Args:
         wait_s: Ours: how long the server held the poll; None from a server that does not hold.
-        commands: Ours.
         drop: Ours: jobs that are no longer this agent's; they are ended and nothing more is reported.
     """
 
@@ -229,7 +228,6 @@ class Heartbeat(Message):
         capabilities: What the machine is and has; sent with the first one and when it changes.
         load: `cpu_percent`, `memory_used_bytes`, `disk_free_bytes`, `net_sent_bytes`, `net_received_bytes`, and per GPU
             what NVML says.
-        outcomes: Of commands.
         want: How many more jobs it would take.
     """
 

@@ -44,8 +44,8 @@ def _absent_if_empty(value: Any) -> Any:
     return None if value == "" else value
 
 
+# A column's name; an empty text means that there is none.
 Column = Annotated[Text | None, BeforeValidator(_absent_if_empty)]
-"""A column's name; an empty text means that there is none."""
 
 
 class CampaignDatasetSpec(Block):

@@ -14,8 +14,8 @@ from tunefleet.spec.documents.fault_messages import explain, fault_at
 from tunefleet.spec.text import Path, Source, read_text
 from tunefleet.spec.value_preview import first_faults
 
+# Blocks are right or wrong before what holds them.
 _LOOKS: Final = 4
-"""Blocks are right or wrong before what holds them."""
 _UNKNOWN: Final = "extra_forbidden"
 _INSTEAD: Final[dict[Any, Any]] = {"model_repo": "org/model", "datasets": [{"name": "org/rows"}]}
 _DECIDING: Final = frozenset({"datasets", "provider", "task_type"})

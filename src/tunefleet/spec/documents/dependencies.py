@@ -33,7 +33,6 @@ class Edge:
     """One reason why a task waits for another.
 
     Args:
-        task: Which task waits.
         upstream: What it waits for: a task of the document, or the id of one that was submitted before.
         why: What says so.
         where: Where that stands, as `source` has it.
@@ -63,8 +62,6 @@ def edges(
     """Return what the tasks wait for.
 
     Args:
-        source: The document.
-        drafts: Its tasks.
         conditions: Of those that have a good one.
         placeholders: What stands in the spec of each.
         faults: Gets what names nothing, and what waits for itself.

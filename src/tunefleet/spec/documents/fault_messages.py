@@ -249,8 +249,6 @@ def walk_blocks(
     """Yield every block below a block with its path, the outermost first; one that has itself within, once.
 
     Args:
-        root: The block.
-        path: Its path.
         within: The blocks around it.
     """
     yield path, root

@@ -23,7 +23,6 @@ class ExampleDocument(NamedTuple):
         name: What it is called.
         description: What it does, in a sentence or a few.
         kinds: The kinds of its tasks, each once, in the order of the document.
-        document: The YAML.
     """
 
     name: str

@@ -16,7 +16,6 @@ def merged_source(source: Source, base: Mapping[str, Any], own: Mapping[str, Any
     """Return the spec of one stage as if it were the document's only one.
 
     Args:
-        source: The document.
         base: The mapping below `spec` that all stages share.
         own: The stage's `spec`.
         own_at: Where that stands in the document.

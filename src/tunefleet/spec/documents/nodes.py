@@ -88,7 +88,6 @@ def read_tasks(source: Source, name: str, faults: list[Fault]) -> tuple[TaskNode
     """Read the tasks of a document.
 
     Args:
-        source: The document.
         name: What the task is called if it is the only one.
         faults: Gets everything that is wrong; then nothing is returned.
     """

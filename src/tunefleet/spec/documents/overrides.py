@@ -22,7 +22,6 @@ def deep_set(document: dict[str, Any], path: str, value: Any) -> None:
         document: A whole document, or the mapping below its `spec`.
         path: Dotted path below `spec`, such as `training.learning_rate`, `data.prompts.0` or, by the name of a stage,
             `stages.prepare.spec.priority`; in a whole document it may also start with `spec` or `metadata`.
-        value: The new value.
 
     Raises:
         SpecError: If the path is empty, or leads through something that is neither a mapping nor a list.

@@ -21,8 +21,8 @@ from tunefleet.spec.tasks.retrieval import INDEX, RagIndexTaskSpec, RagTaskSpec
 from tunefleet.spec.tasks.task_types import BaseTaskSpec
 from tunefleet.spec.tasks.training_tasks import ModelTrainingSpec
 
+# Key of a job's inputs under which the database of an index task lies.
 DATABASE: Final = "qdrant"
-"""Key of a job's inputs under which the database of an index task lies."""
 
 PathRole = Literal["dataset", "model", "file"]
 
@@ -33,7 +33,6 @@ class LocalPath:
 
     Args:
         pointer: Dotted path below `spec`, such as `data.path`; the key of `SubmitRequest.inputs`.
-        value: As written.
         role: What it is used as.
         required: Whether it can only be a local path; otherwise it may also be a hub id, and is a local path if it
             looks like one or exists beside the document.
@@ -99,7 +98,6 @@ class NamedTask:
 
     Args:
         pointer: Dotted path below `spec` of the key that names it.
-        task_id: As written.
         alone: Whether no other place is named beside it.
     """
 
@@ -108,8 +106,9 @@ class NamedTask:
     alone: bool
 
 
+# May be the name of a hub, or of a folder on the worker that looks like one, such as `task-ID/final_lora`.
 _OF_ADAPTERS: Final = "model.adapters.*.path"
-"""May be the name of a hub, or of a folder on the worker that looks like one, such as `task-ID/final_lora`."""
+# Pointer, role, whether it can only be a local path.
 _PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
     ("model.source.identifier", "model", False),
     ("model.tokenizer", "model", False),
@@ -143,7 +142,7 @@ _PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
     ("workdir", "file", True),
     ("files.*", "file", True),
 )
-"""Pointer, role, whether it can only be a local path."""
+# Pointer → keys beside it that name another place.
 _BESIDE: Final[dict[str, tuple[str, ...]]] = {
     "data.jsonl.path": ("url", "download_url", "worker_path"),
     "evaluations.*.data.jsonl.path": ("url", "download_url", "worker_path"),
@@ -155,14 +154,14 @@ _BESIDE: Final[dict[str, tuple[str, ...]]] = {
     "checkpoint.load.uri": ("taskId", "task_id", "url"),
     _OF_ADAPTERS: ("taskId", "task_id", "url"),
 }
-"""Pointer → keys beside it that name another place."""
+# The same, of values that never travel: what they name lies on the worker.
 _WORKER_PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
     ("data.jsonl.worker_path", "dataset", True),
     ("evaluations.*.data.jsonl.worker_path", "dataset", True),
     ("sources.*.jsonl.worker_path", "dataset", True),
     ("model.vllm.download_dir", "file", True),
 )
-"""The same, of values that never travel: what they name lies on the worker."""
+# Where a link to a file of a task may stand.
 _LINKS: Final = (
     "data.path", "data.jsonl_path", "data.jsonl.path", "data.jsonl.url", "data.jsonl.download_url", "data.eval.path",
     "data.url", "model.adapters.*.url", "checkpoint.load.path", "checkpoint.load.url",
@@ -171,7 +170,6 @@ _LINKS: Final = (
     "sources.*.path", "sources.*.jsonl_path", "sources.*.jsonl.path", "sources.*.jsonl.url",
     "sources.*.jsonl.download_url", "files.*",
 )  # fmt: skip
-"""Where a link to a file of a task may stand."""
 _LINK: Final = re.compile(r"/api/v1/results/(?P<task>task-[^/?#]+)/files/")
 _ON_WORKER: Final = frozenset({"checkpoint.load.path", "checkpoint.load.uri", "training.resume_from_path"})
 """Where an absolute path may be one of a mount that only the workers have."""

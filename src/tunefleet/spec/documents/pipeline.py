@@ -74,12 +74,10 @@ class Draft:
     """A task on its way from the document to a `TaskNode`.
 
     Args:
-        name: Its name.
         source: `{"spec": …}`, merged, without `dependsOn` and `condition`.
         at: Where the task stands in the document.
         named: What its `dependsOn` lists, with the places.
         after: The stage before it in the list, if it depends on that because nothing else is said.
-        condition: Its `condition` as written.
     """
 
     name: str
@@ -94,7 +92,6 @@ def drafts(source: Source, name: str, faults: list[Fault]) -> list[Draft]:
     """Return the tasks of a document as far as they can be made out.
 
     Args:
-        source: The document.
         name: What the task is called if it is the only one.
         faults: Gets what is wrong with the pipeline's own keys.
     """

@@ -16,7 +16,6 @@ class Refusal:
 
     Args:
         reason: Follows the name, as in "`image` has no effect: there are no containers"; of a task kind, a clause.
-        instead: What to do.
     """
 
     reason: str
@@ -28,6 +27,7 @@ _PYTHON = "use a `python` task"
 _IMAGES = Refusal("images and sound are not made", f"{_PYTHON} with the library that does it, as requirements")
 _PICTURES = Refusal("only language models are trained", f"{_PYTHON}, or `tunefleet run` with your own script")
 
+# Task kinds that other systems know and that are not run here.
 REFUSED_KINDS: Final[dict[str, Refusal]] = {
     "agent": Refusal(
         "agents are not run", "use `inference` for single prompts, or a `python` task that calls the agent"
@@ -49,13 +49,13 @@ REFUSED_KINDS: Final[dict[str, Refusal]] = {
         f"{_PYTHON} with network: bridge that reads the database or bucket, its key as ${{secret:NAME}} in env",
     ),
 }
-"""Task kinds that other systems know and that are not run here."""
 
 _AGENT = Refusal("belongs to agent tasks, which are not run", "use `inference`, or a `python` task")
 _SERVE = Refusal("belongs to serve tasks, which are not run", "use `inference` with all prompts as its data")
 _SSH = Refusal("belongs to ssh tasks, which are not run", "use a `python` task")
 _LATER = Refusal("is not available in this version", _LEAVE)
 
+# Dotted path below `spec` → why it is refused, whatever the task kind, unless its value `says_nothing`.
 REFUSED: Final[dict[str, Refusal]] = {
     "_upstreamResults": Refusal("is no key for people", "name what is needed with ${STAGE.result.KEY}"),
     # task kinds that are not run
@@ -86,7 +86,6 @@ REFUSED: Final[dict[str, Refusal]] = {
     "data.connection_string": REFUSED_KINDS["data_retrieval"],
     "data.params": REFUSED_KINDS["data_retrieval"],
 }
-"""Dotted path below `spec` → why it is refused, whatever the task kind, unless its value `says_nothing`."""
 
 
 def says_nothing(value: Any) -> bool:
@@ -94,6 +93,7 @@ def says_nothing(value: Any) -> bool:
     return value is None or value is False or (isinstance(value, str | list | dict) and value in ("", "none", [], {}))
 
 
+# Dotted path below `spec` → what to write for a task kind that does not take the key, though another kind does.
 INSTEAD: Final[dict[str, str]] = {
     "enforce_cpu": "write resources.hardware.gpu.count: 0",
     "model.adapters": "to train an adapter further, name it with checkpoint.load",
@@ -119,8 +119,8 @@ INSTEAD: Final[dict[str, str]] = {
     "federation": "a federation trains adapters: use lora_sft, dpo, kto or orpo",
     "quantization": "use `taskType: lora_sft`",
 }
-"""Dotted path below `spec` → what to write for a task kind that does not take the key, though another kind does."""
 
+# What other tools call a key → our name for it; a hint only, the key is still refused.
 SYNONYMS: Final[dict[str, str]] = {
     "epochs": "num_train_epochs",
     "num_epochs": "num_train_epochs",
@@ -157,4 +157,3 @@ SYNONYMS: Final[dict[str, str]] = {
     "ram": "memory",
     "cores": "cpu",
 }
-"""What other tools call a key → our name for it; a hint only, the key is still refused."""

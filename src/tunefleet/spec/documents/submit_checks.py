@@ -19,10 +19,10 @@ from tunefleet.spec.tasks.training_tasks import ModelTrainingSpec
 from tunefleet.spec.text import dotted
 from tunefleet.spec.value_preview import cut, show
 
+# Bounded everywhere, so that no text takes longer than its length.
 _BRACES: Final = re.compile(r"\{\{[ \t]{0,20}([^{}\s][^{}\r\n]{0,399})\}\}")
-"""Bounded everywhere, so that no text takes longer than its length."""
+# Warnings shown for one workflow file.
 _MOST: Final = 20
-"""Warnings shown for one workflow file."""
 
 
 def new_faults(told: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[Fault]:

@@ -25,7 +25,6 @@ def read_spec(source: Source, faults: list[Fault], unknown: Unknown | None = Non
     """Validate a task's spec.
 
     Args:
-        source: `{"spec": …}`.
         faults: Gets what is wrong.
         unknown: Where references stand; what they will be is not judged.
 

@@ -74,9 +74,7 @@ class Workflow:
     """What a user submits.
 
     Args:
-        api_version: As written.
         kind: As written; means nothing.
-        name: `metadata.name`.
         owner: `metadata.owner`, a note.
         description: `metadata.annotations.description`.
         tasks: In the order of the document.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+# Of a document.
 MAX_TASKS: Final = 5_000
-"""Of a document."""
 MAX_MERGED_VALUES: Final = 250_000
 MAX_MERGED_CHARACTERS: Final = 32_000_000
 """Of all tasks of a document, each with what all share."""
+# Of all tasks of a document.
 MAX_PLACEHOLDERS: Final = 50_000
-"""Of all tasks of a document."""
 WAY_OUT: Final = "put what is long into a file that `data` names, or submit the tasks in several documents"
 
 

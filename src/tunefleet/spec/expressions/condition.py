@@ -63,7 +63,6 @@ def unmet(condition: ConditionSpec, envelope: Mapping[str, Any]) -> str | None:
     """Say why a task does not run, in a sentence; None if it runs.
 
     Args:
-        condition: Of the task.
         envelope: The stored result of the task that decides: `{task_id, worker_id, metadata, received_at, result}`.
 
     Raises:

@@ -12,8 +12,8 @@ from tunefleet.spec.expressions.placeholders import Reference
 from tunefleet.spec.expressions.size_limits import Room
 from tunefleet.spec.value_preview import cut, nearest, show
 
+# Name → stored result `{task_id, worker_id, metadata, received_at, result}`.
 Envelopes = Mapping[str, Mapping[str, Any]]
-"""Name → stored result `{task_id, worker_id, metadata, received_at, result}`."""
 
 _SHOWN_KEYS: Final = 12
 

@@ -18,8 +18,8 @@ _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _FROM_THE_END = re.compile(r"\[\s*-[0-9]+\s*\]")
 MAX_PLACEHOLDER: Final = 1_000
 """Characters between the braces, and of a path anywhere else; names have 200 at most, and a path hardly more."""
+# Characters of a name of a task, at most.
 _MAX_NAME: Final = 200
-"""Characters of a name of a task, at most."""
 _SEPARATORS: Final = re.compile(r"[.\[]")
 _SECRET_PREFIX: Final = "secret:"
 ENVELOPE_KEYS: Final = ("task_id", "worker_id", "metadata", "received_at", "result")
@@ -75,7 +75,6 @@ def pieces(text: str, names: Collection[str] = ()) -> Iterator[Piece]:
     """Take a text apart.
 
     Args:
-        text: Any text.
         names: Names of stages that are known; a name with dots in it is recognised by them.
 
     Yields:

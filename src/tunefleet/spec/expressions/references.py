@@ -29,8 +29,8 @@ from tunefleet.spec.expressions.size_limits import Room
 from tunefleet.spec.text import Path, dotted
 from tunefleet.spec.value_preview import show
 
+# Texts of a spec in which nothing is replaced: `${` is a word of their own language.
 _VERBATIM: Final[frozenset[Path]] = frozenset({("code",)})
-"""Texts of a spec in which nothing is replaced: `${` is a word of their own language."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ def find(spec: Any, names: Collection[str] = ()) -> Iterator[Found]:
             yield Found((*where, "node" if "node" in column else "expr"), named, alone=False)
 
 
+# Dotted path below `spec` → what stands there.
 References = list[tuple[str, Reference]]
-"""Dotted path below `spec` → what stands there."""
 
 
 def references_of(spec: Any, names: Collection[str] = ()) -> References:
@@ -259,7 +259,6 @@ def texts_with(mark: str, value: Any, where: Path = ()) -> Iterator[tuple[Path, 
     """Yield the texts of a spec that contain a mark, with their paths; a task's code is left out.
 
     Args:
-        mark: Such as `${`.
         value: The mapping below `spec`, or a part of it.
         where: Path of that part.
     """

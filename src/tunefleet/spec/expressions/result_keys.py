@@ -25,6 +25,7 @@ _TRAINING: Final = (
 _SUPERVISED: Final = (*_TRAINING, "losses", "held_out", "tokens")
 _BY_ANOTHER_TRAINER: Final = ("metrics", "trainer", "stopped_early")
 
+# Kind → the keys of its result. A function of a `python` task returns what it likes, and a `command` may leave any.
 RESULT_KEYS: Final[Mapping[str, frozenset[str]]] = {
     kind: frozenset(keys)
     for kinds, keys in (
@@ -67,20 +68,20 @@ RESULT_KEYS: Final[Mapping[str, frozenset[str]]] = {
     )
     for kind in kinds
 }  # fmt: skip
-"""Kind → the keys of its result. A function of a `python` task returns what it likes, and a `command` may leave any."""
+# What the result has of a task that was spread over workers, or that has lost something.
 _OF_ANY: Final = frozenset({"parts", "warnings"})
-"""What the result has of a task that was spread over workers, or that has lost something."""
+# Kind and key → the block without which the key has no value.
 _ONLY_WITH: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("merge", "gguf"): ("merge", "gguf"),
     ("inference", "jsonl_export"): ("postprocess", "jsonl_export"),
     ("inference", "jsonl_export_path"): ("postprocess", "jsonl_export"),
 }
-"""Kind and key → the block without which the key has no value."""
+# Keys whose value has nothing below it, whatever the kind.
 _SINGLE: Final = frozenset({
     "count", "task_id", "model_name", "training_time_seconds", "dataset_size", "output_dir", "checkpoints_dir",
     "epochs", *_PRODUCTS,
 })  # fmt: skip
-"""Keys whose value has nothing below it, whatever the kind."""
+# Keys whose value has one type in whatever kind has them, with such a value.
 _EXAMPLES: Final[Mapping[str, Any]] = {
     "task_id": "task-000000000000", "model_name": "name", "output_dir": "/folder", "checkpoints_dir": "/folder",
     "count": 1, "dataset_size": 1, "training_time_seconds": 1.0, "losses": {}, "timings": {}, "usage": {},
@@ -94,7 +95,6 @@ _EXAMPLES: Final[Mapping[str, Any]] = {
         )
     },
 }  # fmt: skip
-"""Keys whose value has one type in whatever kind has them, with such a value."""
 _LOSSES: Final = frozenset({"train_first", "train_last", "held_out_before", "held_out_after", "held_out_best"})
 _BELOW: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("echo", "items"): frozenset({"index", "output"}),

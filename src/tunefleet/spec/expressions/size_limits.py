@@ -10,8 +10,8 @@ from tunefleet.spec.expressions.budget import inside, own
 MAX_RESOLVED_CHARACTERS: Final = 16_000_000
 MAX_RESOLVED_VALUES: Final = 500_000
 """Of one task: its spec is made while everything else that is stored waits."""
+# Of one value: with the levels of the spec around it, it stays below the 200 that a worker's JSON parser reads.
 MAX_RESOLVED_LEVELS: Final = 100
-"""Of one value: with the levels of the spec around it, it stays below the 200 that a worker's JSON parser reads."""
 
 
 class Room:

@@ -90,7 +90,6 @@ def prompts(template: TemplateSpec, values: Sequence[tuple[str, Any]], room: Roo
     """Return the prompts of a template: one, but for `format` with lists.
 
     Args:
-        template: The template.
         values: Label and value of each column.
         room: Counts each prompt, and what it is made of, before it is made.
 

@@ -29,6 +29,7 @@ def _shaped(pattern: str, message: str, hint: str) -> Callable[[str], str]:
     return check
 
 
+# One name, as the cluster knows it; no spaces, no quotes.
 Word = Annotated[
     str,
     AfterValidator(
@@ -40,7 +41,7 @@ Word = Annotated[
     ),
     WithJsonSchema({"type": "string", "pattern": _NAME}),
 ]
-"""One name, as the cluster knows it; no spaces, no quotes."""
+# A time as Slurm reads it.
 Time = Annotated[
     str,
     AfterValidator(
@@ -48,7 +49,6 @@ Time = Annotated[
     ),
     WithJsonSchema({"type": "string", "pattern": _TIME}),
 ]
-"""A time as Slurm reads it."""
 
 
 class EngineSpec(Block):
@@ -132,5 +132,5 @@ class _Described:
         return {"anyOf": [{"enum": ["slurm", "ray"]}, EngineSpec.model_json_schema()], "examples": ["slurm", "ray"]}
 
 
+# A block, or the name of the system alone.
 Engine = Annotated[EngineSpec, BeforeValidator(_engine), _Described()]
-"""A block, or the name of the system alone."""

@@ -68,7 +68,7 @@ def _only_a_secret(value: str) -> str:
     return value
 
 
+# Environment variables.
 Variables = Annotated[dict[str, str], BeforeValidator(_as_texts), AfterValidator(_variables)]
-"""Environment variables."""
+# `${secret:NAME}`: the worker knows the value.
 Secret = Annotated[Text, AfterValidator(_only_a_secret)]
-"""`${secret:NAME}`: the worker knows the value."""

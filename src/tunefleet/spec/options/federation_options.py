@@ -30,9 +30,9 @@ StrategyName = Literal[
 ]
 Weighting = Literal["examples", "equal"]
 """By the examples that each worker trained on since the last version, or each worker alike."""
+# What an exact average of products becomes: the best adapter of one rank; all factors side by side, whose rank is the
+# sum; or the best adapter of one rank and a second one, to be merged into the base, with all that it leaves out.
 ProductOutput = Literal["rank", "stack", "residual"]
-"""What an exact average of products becomes: the best adapter of one rank; all factors side by side, whose rank is the
-sum; or the best adapter of one rank and a second one, to be merged into the base, with all that it leaves out."""
 
 _WEIGHTED: Final = {"weighting": "examples", "max_examples": None, "clip_norm": None}
 _SERVER: Final = {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3}
@@ -56,8 +56,8 @@ _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     },
 }
 """The options of each strategy with their defaults."""
+# The strategies that compare or average products, so that ranks and alphas may differ.
 _MIXED: Final = frozenset({"fedavg_exact", "krum", "multi_krum"})
-"""The strategies that compare or average products, so that ranks and alphas may differ."""
 Momentum = Annotated[float, Field(ge=0, lt=1), NotBool]
 MAX_WORKERS: Final = 10_000
 """Most workers of a federation that names no fewer: whoever has its token can make up names."""
@@ -151,8 +151,8 @@ class StrategySpec(Block):
         return self.name in {"fedadam", "fedyogi", "diloco"}
 
 
+# Strategies that withstand workers that send nonsense, as long as those are few.
 ROBUST: Final = frozenset({"median", "trimmed_mean", "krum", "multi_krum"})
-"""Strategies that withstand workers that send nonsense, as long as those are few."""
 
 
 class _OrName:
@@ -162,8 +162,8 @@ class _OrName:
         return {"anyOf": [{"enum": list(get_args(StrategyName))}, handler(core_schema)]}
 
 
+# A block, or the name of the strategy alone.
 Strategy = Annotated[StrategySpec, _OrName()]
-"""A block, or the name of the strategy alone."""
 
 
 class FederationSpec(Block):

@@ -10,12 +10,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from tunefleet.spec.base import Block, as_list, is_url, wrong
 
+# What is told. A task that failed because it ran out of memory, stalled or lost its worker counts as `failed` too.
+#
+# The last two are of campaigns: a better model is promoted; the budget has no room for the next task.
 Occasion = Literal["done", "failed", "out_of_memory", "stalled", "paused", "worker_lost", "promoted", "budget"]
-"""What is told. A task that failed because it ran out of memory, stalled or lost its worker counts as `failed` too.
-
-The last two are of campaigns: a better model is promoted; the budget has no room for the next task."""
+# `webhook` is our own JSON; the next two are what incoming webhooks of Slack and Discord take.
 Format = Literal["webhook", "slack", "discord", "email"]
-"""`webhook` is our own JSON; the next two are what incoming webhooks of Slack and Discord take."""
 OCCASIONS: Final[tuple[Occasion, ...]] = get_args(Occasion)
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 MAILTO: Final = "mailto:"

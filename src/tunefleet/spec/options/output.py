@@ -34,8 +34,8 @@ def _named(value: str) -> str:
     return "logs" if name in _LOGS else name
 
 
+# A file or a folder, with or without a slash at its end; whatever a log is called, it is `logs`.
 Named = Annotated[RelativePath, AfterValidator(_named)]
-"""A file or a folder, with or without a slash at its end; whatever a log is called, it is `logs`."""
 
 _RETRY: Final = ("retries", "retry_backoff_s")
 _KEYS: Final = ("access_key", "secret_key")

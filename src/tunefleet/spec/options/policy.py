@@ -10,8 +10,8 @@ from tunefleet.spec.base import Block, NaturalFloat, NaturalInt, NotBool, Positi
 from tunefleet.spec.options.answer_match import ExactMatchSpec
 from tunefleet.spec.options.resources import MAX_SHARDS
 
+# The reasons of `lifecycle.task` that are charged to `retry.max_attempts`.
 RetryReason = Literal["bug", "out_of_memory", "network", "killed", "crashed", "timeout", "stalled"]
-"""The reasons of `lifecycle.task` that are charged to `retry.max_attempts`."""
 
 
 class RetrySpec(Block):

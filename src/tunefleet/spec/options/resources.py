@@ -19,8 +19,8 @@ _MAX_MEMORY_BYTES: Final = 1 << 60
 _NODES = re.compile(r"(\d{1,5})(?:\s*:\s*(\d{1,5}))?", re.ASCII)
 MAX_NODES: Final = 1024
 """Of one training."""
+# More shards than this cost more than they gain.
 MAX_SHARDS: Final = 1024
-"""More shards than this cost more than they gain."""
 _MEMORY_HINT: Final = "write for example 32Gi, 1.5Gi or 512M; all units are binary"
 
 
@@ -65,13 +65,13 @@ def _memory(value: Any) -> int:
         raise wrong(str(error), _MEMORY_HINT) from None
 
 
+# Bytes; written with a unit.
 Memory = Annotated[
     int,
     BeforeValidator(_memory),
     PlainSerializer(format_memory),
     WithJsonSchema({"type": ["string", "number"], "examples": ["32Gi", "1.5Gi", "512M", 1073741824]}),
 ]
-"""Bytes; written with a unit."""
 
 
 def _cores(value: Any) -> Any:
@@ -122,12 +122,12 @@ def _nodes(value: Any) -> Any:
     return least if least == most else f"{least}:{most}"
 
 
+# A number, or `least:most`.
 Nodes = Annotated[
     int | str,
     BeforeValidator(_nodes),
     WithJsonSchema({"type": ["integer", "string"], "examples": [2, "2:4"]}),
 ]
-"""A number, or `least:most`."""
 
 
 class ResourcesSpec(Block):

@@ -34,11 +34,11 @@ def _local(value: str) -> str:
     return value
 
 
+# A path on the machine that submits, where the file travels with the submit; or an http address, which the worker
+# fetches.
 LocalOrUrl = Annotated[Text, AfterValidator(_local)]
-"""A path on the machine that submits, where the file travels with the submit; or an http address, which the worker
-fetches."""
+# The same, or `builtin:NAME`.
 RowsPlace = Annotated[LocalOrUrl, ABuiltinDataset]
-"""The same, or `builtin:NAME`."""
 
 
 @dataclass(frozen=True, slots=True)

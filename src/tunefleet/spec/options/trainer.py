@@ -20,6 +20,7 @@ OURS: Final = "trl"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
+# What all of them heed: an attribute of the spec, and all below it.
 _ALWAYS: Final = frozenset(
     {
         "trainer", "task_type", "resources", "output", "retry", "priority", "slo_s", "limits", "on_lost", "notify",
@@ -36,7 +37,6 @@ _ALWAYS: Final = frozenset(
         "lora.modules_to_save", "quantization.load_in_4bit",
     }
 )  # fmt: skip
-"""What all of them heed: an attribute of the spec, and all below it."""
 _ATTENTION: Final = frozenset(
     {"model.transformers.attn_implementation", "model.transformers.use_flash_attention_2",
      "training.attn_implementation"}
@@ -62,8 +62,8 @@ def _trainer(value: str) -> str:
     return value
 
 
+# Name of a trainer, or a function as `module:function`.
 TrainerName = Annotated[Text, AfterValidator(_trainer)]
-"""Name of a trainer, or a function as `module:function`."""
 
 
 def is_function(trainer: str) -> bool:

@@ -16,8 +16,8 @@ from tunefleet.spec.options.policy import LimitsSpec, ParallelSpec, RetrySpec, S
 from tunefleet.spec.options.resources import ResourcesSpec
 from tunefleet.spec.tasks.cross_field_checks import Faults, output_faults
 
+# What every task leaves: its result, under both names, and its log.
 ALWAYS_LEFT: Final = ("responses.json", "results.json", "logs")
-"""What every task leaves: its result, under both names, and its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,6 @@ class Devices:
     Args:
         count: How many; with `everything` the least number.
         optional: A worker without a GPU will do.
-        everything: All that suit.
         indices: Only these, by their number among those of the worker; any if it is empty.
         primary: The number of the first of them, if that matters.
         cause: The key that needs them, where `resources` asks for none.

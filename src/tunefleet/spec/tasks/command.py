@@ -14,8 +14,8 @@ from tunefleet.spec.options.rows import LocalOrUrl
 from tunefleet.spec.tasks.base_task import ALWAYS_LEFT, BaseTaskSpec
 from tunefleet.spec.tasks.cross_field_checks import Faults
 
+# Outputs that are recognised by their name: an adapter and a model.
 TRAINED: Final = ("final_lora", "final_model")
-"""Outputs that are recognised by their name: an adapter and a model."""
 _MAX_WORDS: Final = 1000
 _MAX_FILES: Final = 200
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

@@ -14,8 +14,8 @@ from tunefleet.spec.options.policy import EvaluateSpec, PredictionsSpec
 from tunefleet.spec.options.training_options import CommonTrainingSpec, TrainingSpec
 from tunefleet.spec.value_preview import show
 
+# Path below the spec, message, hint.
 Faults = list[tuple[str, str, str | None]]
-"""Path below the spec, message, hint."""
 
 
 def training_faults(blocks: dict[str, Any]) -> Faults:

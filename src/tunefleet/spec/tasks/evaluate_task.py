@@ -32,8 +32,8 @@ from tunefleet.spec.tasks.cross_field_checks import Faults
 from tunefleet.spec.tasks.item_tasks import AnsweringTaskSpec
 from tunefleet.spec.value_preview import show
 
+# Folder with a JSONL file for each evaluation: what came out for each row.
 ITEMS_FOLDER: Final = "items"
-"""Folder with a JSONL file for each evaluation: what came out for each row."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _METRICS: Final = {"loss": ("loss", "perplexity"), "exact_match": ("accuracy",), "lm_eval": ()}
 _KEYS: Final[dict[str, tuple[str, ...]]] = {

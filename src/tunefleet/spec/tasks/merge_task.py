@@ -19,8 +19,8 @@ GgufType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_k_m", "q5_k_m", "q6
 Method = Literal["linear", "ties", "dare_linear", "dare_ties", "svd", "cat"]
 Weight = Annotated[float, Field(ge=-100, le=100), NotBool]
 
+# Those that the converter writes itself; the others take `llama-quantize` after it.
 DIRECT_GGUF_TYPES: Final = frozenset({"f32", "f16", "bf16", "q8_0", "auto"})
-"""Those that the converter writes itself; the others take `llama-quantize` after it."""
 GGUF: Final = "gguf"
 QUANTIZE: Final = "llama-quantize"
 """What a worker needs for a GGUF file, and for one of the other types."""

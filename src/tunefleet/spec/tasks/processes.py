@@ -39,8 +39,6 @@ def process_count(resources: ResourcesSpec, training: DevicesSpec, gpus: int) ->
     """Return how many ranks a training has: what was asked for, else one for each of its GPUs.
 
     Args:
-        resources: Of the task.
-        training: Of the task.
         gpus: How many GPUs it has.
     """
     if training.parallelism == "device_map":

@@ -28,10 +28,10 @@ from tunefleet.spec.tasks.base_task import ALWAYS_LEFT, BaseTaskSpec
 from tunefleet.spec.tasks.cross_field_checks import Faults
 from tunefleet.spec.tasks.item_tasks import GeneratorTaskSpec
 
+# The file that an embedding leaves.
 VECTORS = "vectors.parquet"
-"""The file that an embedding leaves."""
+# The folder that an index task leaves where no server is named.
 INDEX = "qdrant"
-"""The folder that an index task leaves where no server is named."""
 _LEAVE = "leave one of them out"
 
 

@@ -52,8 +52,6 @@ class AttachedRun:
         """Begin to report; of several ranks only the first does.
 
         Args:
-            folder: The job folder.
-            job: Its `job.json`.
             training: The first training of the process.
 
         Raises:

@@ -28,7 +28,6 @@ def attach_to(trainer_class: Any, folder: Path) -> None:
     """Make every training of a Trainer class, and of those derived from it, report to a job folder.
 
     Args:
-        trainer_class: `transformers.Trainer`.
         folder: The job folder, with its `job.json`.
     """
     diagnostics.listen()
@@ -48,11 +47,7 @@ def attach_to(trainer_class: Any, folder: Path) -> None:
 
 
 class Hook:
-    """What is attached in this process.
-
-    Args:
-        folder: The job folder.
-    """
+    """What is attached in this process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

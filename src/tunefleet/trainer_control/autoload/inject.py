@@ -49,11 +49,7 @@ except ImportError as _error:
 
 
 def write_site(folder: Path) -> Path:
-    """Write the `sitecustomize` of a job and return the folder that belongs in front of `PYTHONPATH`.
-
-    Args:
-        folder: The job folder.
-    """
+    """Write the `sitecustomize` of a job and return the folder that belongs in front of `PYTHONPATH`."""
     site = folder.resolve() / "attach"
     site.mkdir(parents=True, exist_ok=True)
     (site / SEEN).unlink(missing_ok=True)

@@ -57,7 +57,6 @@ def begin(folder: Path, job: dict[str, Any], output_dir: Path, *, wanted: bool) 
     """Record a training, with the checkpoint that it resumes from; for the one process that reports.
 
     Args:
-        folder: The job folder.
         job: Its `job.json`; an `attempt` after the first one resumes.
         output_dir: The Trainer's.
         wanted: Whether the script leaves it to us; one that names a checkpoint itself knows better.
@@ -88,8 +87,6 @@ def await_begin(folder: Path, launch: str, before: int) -> Training:
     """Return what rank 0 recorded for the training that the ranks begin together.
 
     Args:
-        folder: The job folder.
-        launch: The running launch.
         before: How many trainings this process has had.
 
     Raises:

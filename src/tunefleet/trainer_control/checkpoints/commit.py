@@ -52,7 +52,6 @@ class Exchange:
         """Say what this rank has hashed, or why it could not.
 
         Args:
-            hashed: Its files.
             fault: Why there are none.
             files: What is in them, where rank 0 has another disk.
         """

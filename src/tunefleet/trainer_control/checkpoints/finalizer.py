@@ -22,7 +22,6 @@ class Saved:
     """A checkpoint that was written and is to be finished.
 
     Args:
-        path: Its folder.
         stall_s: How long the training stood still for it.
         commands: Ids of the commands that it answers.
         keep: Names of checkpoints that must outlive it, such as the best one.
@@ -41,7 +40,6 @@ class CheckpointFinisher:
         before_manifest: Makes durable what must not be younger than the checkpoint: the journal.
         on_durable: Called in the thread when a checkpoint has its manifest; on rank 0 only, as the next.
         on_failed: Called in the thread when one could not be finished.
-        launch: Which launch makes them.
     """
 
     def __init__(

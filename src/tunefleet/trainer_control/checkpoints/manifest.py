@@ -41,8 +41,8 @@ class Checkpoint:
     size_bytes: int
 
 
+# Digest, size in bytes and time of the last change (ns) of a file when it was hashed.
 Hashed = tuple[str, int, int]
-"""Digest, size in bytes and time of the last change (ns) of a file when it was hashed."""
 
 
 def hash_own_files(folder: Path, rank: int) -> dict[str, Hashed]:
@@ -50,7 +50,6 @@ def hash_own_files(folder: Path, rank: int) -> dict[str, Hashed]:
 
     Args:
         folder: The checkpoint; other ranks may still write to it.
-        rank: Which.
 
     Raises:
         OSError: If a file cannot be read or synced.
@@ -64,7 +63,6 @@ def read_apart(folder: Path, hashed: Mapping[str, Hashed]) -> dict[str, bytes]:
 
     Args:
         folder: The checkpoint, on this machine.
-        hashed: Its files.
 
     Raises:
         OSError: If one cannot be read, or they are too large to be sent: parts of the weights.

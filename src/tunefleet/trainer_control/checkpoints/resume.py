@@ -101,7 +101,6 @@ def first_step(folder: Path, resumed: Checkpoint | None) -> int:
     A launch of a job that has its result does nothing, and supersedes nothing, whether there is a checkpoint or not.
 
     Args:
-        folder: The job folder.
         resumed: The checkpoint that the launch resumes from.
     """
     begins = resumed.step if resumed else 0

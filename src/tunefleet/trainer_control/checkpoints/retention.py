@@ -55,12 +55,7 @@ logger = logging.getLogger("tunefleet.run")
 
 
 def decided(folder: Path, job: dict[str, Any]) -> dict[str, Any] | None:
-    """Return where the launch begins, if the job is one whose launches are told; `tunefleet run` tells none.
-
-    Args:
-        folder: The job folder.
-        job: Its `job.json`.
-    """
+    """Return where the launch begins, if the job is one whose launches are told; `tunefleet run` tells none."""
     said = read_json(folder / RESUME)
     return said if said is not None and said.get("launch") == job["launch"] else None
 
@@ -69,7 +64,6 @@ def adopt(folder: Path, output_dir: Path, said: dict[str, Any]) -> Checkpoint | 
     """Make `checkpoints` of the job folder a link to where the first training saves; return what it begins with.
 
     Args:
-        folder: The job folder.
         output_dir: The Trainer's.
         said: What `decided` has returned.
 

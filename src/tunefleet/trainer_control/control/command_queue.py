@@ -24,12 +24,12 @@ logger = logging.getLogger("tunefleet.control")
 COMMANDS = ("graceful_stop", "save_checkpoint", "save_and_stop", "abort", "pause", "evaluate", "set")
 STATUS = "status"
 """The document's fifth: taken like the others, and there is nothing to do; what it asks for is read by `GET`."""
+# Those that are done when their checkpoint is durable; the others are done when they are applied.
 SAVING = ("save_checkpoint", "save_and_stop", "pause")
-"""Those that are done when their checkpoint is durable; the others are done when they are applied."""
 
 
+# Exit code of a script whose training was aborted: what its caller does after a good end must not follow.
 ABORTED = 9
-"""Exit code of a script whose training was aborted: what its caller does after a good end must not follow."""
 
 
 class UnknownCommandError(Exception):

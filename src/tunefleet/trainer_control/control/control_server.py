@@ -58,7 +58,6 @@ class ControlServer:
     """Serves one job on loopback while its trainer lives.
 
     Args:
-        job_id: The job.
         board: Where commands go.
         status: Where the job stands.
         endpoints: Where the job is made findable: the folder of all jobs, or its own, claimed before.

@@ -37,7 +37,6 @@ class EndpointFolder:
 
     Args:
         endpoints_dir: The folder that holds one folder a job.
-        job_id: The job.
         job_folder: Where its job folder lies, if it has one.
     """
 

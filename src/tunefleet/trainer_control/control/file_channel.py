@@ -30,7 +30,6 @@ class ControlFiles:
     """Watches `control/` of an endpoint folder.
 
     Args:
-        folder: The endpoint folder.
         board: Where commands go.
     """
 

@@ -123,11 +123,7 @@ class Speaker:
 
 
 class Listener:
-    """Any other rank's end.
-
-    Args:
-        line: To rank 0.
-    """
+    """Any other rank's end."""
 
     def __init__(self, line: Line) -> None:
         self._line = line

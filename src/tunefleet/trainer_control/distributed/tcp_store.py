@@ -84,7 +84,6 @@ class Line:
         """Return a key as soon as it is there.
 
         Args:
-            key: Which.
             ranks: Who may have to write it; if one of them is gone there is nothing to wait for.
             what: What is missing, for the error: "what is decided for step 7".
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from ..process_identity import variable
 
+# Number of this machine among those of a training, from 0; not set where all processes share one job folder.
 NODE = "TUNEFLEET_NODE"
-"""Number of this machine among those of a training, from 0; not set where all processes share one job folder."""
 _RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 _SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 

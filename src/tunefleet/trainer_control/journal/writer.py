@@ -37,7 +37,6 @@ class JournalWriter:
     """Appends the records of one launch to `journal/<launch>.jsonl`.
 
     Args:
-        folder: The job folder.
         launch: Id of the launch; names the file.
         attempt: Number of the attempt; 0 if nobody counts.
         from_step: The step that the launch resumes at.
@@ -103,10 +102,8 @@ class JournalWriter:
         """Record values that were logged at the end of a step.
 
         Args:
-            step: The optimizer step.
             values: Name → number; what is no number is left out.
             series: Which training of the process.
-            epoch: The epoch, as a fraction.
             window: First and last step that the values speak of.
         """
         fields = {"series": series, "step": step, "epoch": epoch, "window": window, "values": plain_values(values)}
@@ -116,7 +113,6 @@ class JournalWriter:
         """Record where the training stands; the newest of a second is written, the others are dropped.
 
         Args:
-            phase: What it does.
             probe: Gives further fields when the record is written, by the writer's thread: for what takes longer to
                 ask than a training should wait.
             fields: Those of `wire.journal.ProgressRecord`.
@@ -128,7 +124,6 @@ class JournalWriter:
 
         Args:
             name: Dotted name, such as `training.started`.
-            message: One sentence.
             level: `info`, `warning` or `error`.
             data: What goes with it; JSON.
         """

@@ -10,19 +10,16 @@ from tunefleet.errors import MachineError
 from tunefleet.settings import MeetingSettings
 from tunefleet.transport.redis.keys import check_url
 
+# What redis-py calls the files in a URL, which may name them by itself; our variables come before it.
 _PARAMETERS: Final = {
     "ssl_ca_certs": "TUNEFLEET_REDIS_CA_FILE",
     "ssl_certfile": "TUNEFLEET_REDIS_CERT_FILE",
     "ssl_keyfile": "TUNEFLEET_REDIS_KEY_FILE",
 }
-"""What redis-py calls the files in a URL, which may name them by itself; our variables come before it."""
 
 
 def address_of(settings: MeetingSettings) -> str | None:
     """Return the URL of the Redis that the settings name, files included; null if they name none.
-
-    Args:
-        settings: Of a server or a worker.
 
     Raises:
         MachineError: If the URL is none, a file cannot be read, or there are files for a connection without TLS.

@@ -22,9 +22,7 @@ class Found:
     """An entry of an event stream.
 
     Args:
-        stream: Where it lies.
         id: Its id, made of Redis' time in milliseconds and a number.
-        fields: What it says; empty if it was deleted meanwhile.
     """
 
     stream: str
@@ -69,28 +67,13 @@ async def make(redis: Any, keys: Keys) -> None:
 
 
 async def read(redis: Any, keys: Keys, name: str, *, count: int, block_s: float) -> list[Found]:
-    """Return what is new for this server.
-
-    Args:
-        redis: The client.
-        keys: Names of the fleet's keys.
-        name: This server's consumer.
-        count: At most so many of each stream.
-        block_s: How long to wait for something.
-    """
+    """Return what is new for this server."""
     block, streams = ("BLOCK", int(block_s * 1000)), _streams(keys)
     return await _read(redis, keys, name, "COUNT", count, *block, "STREAMS", *streams, *(">" for _ in streams))
 
 
 async def backlog(redis: Any, keys: Keys, name: str, *, count: int) -> list[Found]:
-    """Return all that this server had read before and not acknowledged.
-
-    Args:
-        redis: The client.
-        keys: Names of the fleet's keys.
-        name: This server's consumer.
-        count: So many are asked for at a time.
-    """
+    """Return all that this server had read before and not acknowledged."""
     found: list[Found] = []
     for stream in _streams(keys):
         after = "0"
@@ -106,14 +89,7 @@ async def _read(redis: Any, keys: Keys, name: str, *arguments: Any) -> list[Foun
 
 
 async def done(redis: Any, keys: Keys, found: Iterable[Found], *, delete: bool) -> None:
-    """Acknowledge entries.
-
-    Args:
-        redis: The client.
-        keys: Names of the fleet's keys.
-        found: The entries.
-        delete: Remove them too.
-    """
+    """Acknowledge entries."""
     by_stream: dict[str, list[str]] = {}
     for each in found:
         by_stream.setdefault(each.stream, []).append(each.id)
@@ -155,12 +131,7 @@ async def age_s(redis: Any, found: Found) -> float:
 
 
 class Gone:
-    """Clears each worker once: a killed one when its heartbeat has expired, a removed one at once and with its hash.
-
-    Args:
-        redis: The client.
-        keys: Names of the fleet's keys.
-    """
+    """Clears each worker once: a killed one when its heartbeat has expired, a removed one at once and with its hash."""
 
     def __init__(self, redis: Any, keys: Keys) -> None:
         self._redis, self._keys = redis, keys
@@ -168,11 +139,7 @@ class Gone:
         self._cleared: set[str] = set()
 
     async def clear(self, known: Mapping[str, bool]) -> None:
-        """Clear what has become needless since the last call.
-
-        Args:
-            known: The workers that the server knows, and whether each is there.
-        """
+        """Clear what has become needless since the last call."""
         for worker_id in sorted(self._known - known.keys()):
             await self._clear(worker_id, self._keys.heartbeat(worker_id), self._keys.worker(worker_id))
             await self._redis.srem(self._keys.elastic_disabled, worker_id)

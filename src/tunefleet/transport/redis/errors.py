@@ -18,8 +18,8 @@ from redis.exceptions import (
 
 from tunefleet.errors import MachineError, UnreachableError
 
+# Where the repository has the rights that this link takes.
 ACL_FILE: Final = "deploy/redis/users.acl"
-"""Where the repository has the rights that this link takes."""
 _WORDS: Final = 300
 _AUTH_WORDS: Final = ("WRONGPASS", "NOAUTH", "invalid username-password", "invalid password")
 
@@ -52,10 +52,7 @@ def explained(error: Exception, url: str, doing: str, *, first: bool = False) ->
     """Return what a failed command means.
 
     Args:
-        error: What redis-py raised, or an `OSError`.
-        url: Of the Redis server.
         doing: Command and key, such as `XADD tasks.events`.
-        first: Nothing has worked so far, so a refusal is a mistake in the settings and final.
     """
     where, words = shown(url), str(error)[:_WORDS]
     if is_refusal(error):

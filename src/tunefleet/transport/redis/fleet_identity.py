@@ -22,10 +22,10 @@ from tunefleet.transport.redis.keys import Keys
 
 log = logging.getLogger(__name__)
 
+# How often a server says that it lives.
 TICK_S: Final = 3.0
-"""How often a server says that it lives."""
+# How long that is believed.
 LEASE_S: Final = 12
-"""How long that is believed."""
 _LOOK_S: Final = 0.25
 _CONNECT_S: Final = 3.0
 
@@ -36,13 +36,7 @@ class OtherStoreError(MachineError):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Whose tasks a server hands out.
-
-    Args:
-        id: The same for one server and the next on its store.
-        where: Of this server, in words.
-        url: Where workers reach it by HTTP.
-    """
+    """Whose tasks a server hands out."""
 
     id: str
     where: str
@@ -50,14 +44,7 @@ class Store:
 
 
 class StoreClaim:
-    """A store's word that its server serves a fleet; the server renews it, and it expires with it.
-
-    Args:
-        redis: The client.
-        keys: Names of the fleet's keys.
-        store: This server's.
-        url: Of the Redis, to name it.
-    """
+    """A store's word that its server serves a fleet; the server renews it, and it expires with it."""
 
     def __init__(self, redis: Any, keys: Keys, store: Store, url: str) -> None:
         self._redis, self._keys, self._store, self._url = redis, keys, store, url
@@ -79,11 +66,7 @@ class StoreClaim:
         self.outside = False
 
     async def refuse_other(self) -> None:
-        """Look once, before this server serves anything; a word that nobody renews is waited for until it expires.
-
-        Raises:
-            OtherStoreError: If a living server of another store serves the fleet.
-        """
+        """Look once, before this server serves anything; a word that nobody renews is waited for until it expires."""
         first, deadline = await self._there(), time.monotonic() + LEASE_S + TICK_S
         there = first
         while there is not None and there.get("store") != self._store.id:
@@ -148,16 +131,7 @@ def _read(found: str | None) -> dict[str, str] | None:
 
 
 async def refuse_other_store(url: str, keys: Keys, store: Store) -> None:
-    """Refuse to start where another store's servers serve the fleet; a Redis that is away refuses nothing.
-
-    Args:
-        url: Of the Redis.
-        keys: Names of the fleet's keys.
-        store: This server's.
-
-    Raises:
-        OtherStoreError: If there are any.
-    """
+    """Refuse to start where another store's servers serve the fleet; a Redis that is away refuses nothing."""
     redis: Any = Redis.from_url(
         url, decode_responses=True, encoding_errors="replace", protocol=2,
         socket_timeout=_CONNECT_S, socket_connect_timeout=_CONNECT_S,

@@ -22,15 +22,7 @@ _ANSWER_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RedisUse:
-    """How much a Redis has done since it began.
-
-    Args:
-        commands: Commands that it has answered.
-        input_bytes: What it has read from its clients.
-        output_bytes: What it has written to them.
-        memory_bytes: What its data take now.
-        clients: Connections now.
-    """
+    """How much a Redis has done since it began."""
 
     commands: int
     input_bytes: int

@@ -24,8 +24,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from tunefleet.errors import MachineError
 
+# A larger message goes over HTTP; its digest travels in its place.
 INLINE_BYTES: Final = 48 << 10
-"""A larger message goes over HTTP; its digest travels in its place."""
 EVENTS_KEPT: Final = 100_000
 INBOX_KEPT: Final = 1_000
 """About how many entries a stream keeps that nobody reads."""
@@ -43,12 +43,7 @@ _SCHEMES: Final = frozenset({"redis", "rediss", "unix"})
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Names of one fleet's keys.
-
-    Args:
-        topic: Names the streams of tasks (`TASK_TOPIC`).
-        prefix: Put before every key.
-    """
+    """Names of one fleet's keys."""
 
     topic: str = "tasks"
     prefix: str = ""

@@ -24,11 +24,7 @@ _TRIES: Final = 3
 
 
 class BulkClient:
-    """Puts and fetches messages at a server.
-
-    Args:
-        url: The server's base URL.
-    """
+    """Puts and fetches messages at a server."""
 
     def __init__(self, url: str) -> None:
         self._url = normalise(url)
@@ -44,10 +40,6 @@ class BulkClient:
 
     def put(self, body: bytes, tokens: Iterable[str]) -> str | None:
         """Store a message at the server.
-
-        Args:
-            body: The message.
-            tokens: Of the attempts that it speaks of; the first one that is still good is the key.
 
         Returns:
             Its digest; null if none of the tokens is good: it has to travel as it is.

@@ -21,8 +21,8 @@ from tunefleet.transport.redis.keys import CLOSE, INBOX_KEPT, REPLY, TASK, Keys
 
 logger = logging.getLogger(__name__)
 
+# How long a read waits: as long as it may take to notice that Redis was emptied.
 _BLOCK_S: Final = 1.0
-"""How long a read waits: as long as it may take to notice that Redis was emptied."""
 _READ_S: Final = 10.0
 _CLOSE_S: Final = 3.0
 _MAX_BACKOFF_S: Final = 2.0
@@ -64,11 +64,6 @@ def end_earlier(redis: Any, streams: Iterable[str], session: str) -> None:
     """Remove the groups of a worker's earlier sessions.
 
     One that was killed leaves what it had read and not acknowledged, and no other group ever hears of that.
-
-    Args:
-        redis: The client.
-        streams: What the worker hears over.
-        session: The one that the server knows now.
     """
     for stream in streams:
         for group in redis.xinfo_groups(stream):
@@ -79,15 +74,7 @@ def end_earlier(redis: Any, streams: Iterable[str], session: str) -> None:
 
 
 class Reader:
-    """Reads for one session of one worker, in a thread.
-
-    Args:
-        url: Of the Redis server.
-        keys: Names of the fleet's keys.
-        worker_id: Whose streams.
-        session: Names the group and its consumer: two processes with one id do not take each other's answers away.
-        first: Whether nothing has worked so far.
-    """
+    """Reads for one session of one worker, in a thread."""
 
     def __init__(self, url: str, keys: Keys, worker_id: str, session: str, *, first: Callable[[], bool]) -> None:
         self.worker_id, self.session = worker_id, session

@@ -58,15 +58,7 @@ class Desk(Protocol):
 
 
 class RedisHub:
-    """Serves the Redis link until it is closed; while Redis is away it waits, and the HTTP link works on.
-
-    Args:
-        url: Of the Redis server.
-        keys: Names of the fleet's keys.
-        desk: Decides.
-        name: Of this server's consumer; the same after a restart, another in another data folder.
-        store: Whose tasks it hands out; servers of another store are kept apart.
-    """
+    """Serves the Redis link until it is closed; while Redis is away it waits, and the HTTP link works on."""
 
     def __init__(self, url: str, keys: Keys, desk: Desk, *, name: str, store: Store) -> None:
         self._url, self._keys, self._desk, self._name = url, keys, desk, name

@@ -51,10 +51,6 @@ _MAX_UNSAID: Final = 1_000
 def connect(url: str, *, read_s: float) -> Redis:
     """Return a client that fails at once: who calls it knows better when to try again.
 
-    Args:
-        url: Of the Redis server.
-        read_s: How long an answer may take.
-
     Raises:
         MachineError: If the URL is none of a Redis.
     """
@@ -73,10 +69,6 @@ def connect(url: str, *, read_s: float) -> Redis:
 def server_url(url: str, keys: Keys) -> str | None:
     """Return where the server of a fleet is reached by HTTP, as it says in Redis; None if no server says it now.
 
-    Args:
-        url: Of the Redis server.
-        keys: Names of the fleet's keys.
-
     Raises:
         MachineError: If the URL is none of a Redis, or the login is refused.
         UnreachableError: If Redis does not answer.
@@ -93,15 +85,7 @@ def server_url(url: str, keys: Keys) -> str | None:
 
 
 class RedisLink(WorkerLink):
-    """Meets the server in a Redis; needs no key.
-
-    Args:
-        url: Of the Redis server.
-        keys: Names of the fleet's keys.
-        server_url: Where messages go that are too large for Redis.
-        heartbeat_interval_s: How often load figures come; a worker is stale after four times that.
-        held: What an earlier process on this folder had accepted, for the events that tell of its end.
-    """
+    """Meets the server in a Redis; needs no key."""
 
     def __init__(
         self,

@@ -15,8 +15,8 @@ from typing import Any, Final
 from tunefleet.schemas.worker_link import Capabilities, ExchangeRequest, Finish, Load, Offer
 from tunefleet.transport.redis.chunking import Entry, dumps, now_text
 
+# `TASK_UPDATE` for what is only paused; the last two names are those of the guide's successor.
 _ENDS: Final = {"completed": "TASK_SUCCEEDED", "failed": "TASK_FAILED", "cancelled": "TASK_CANCELLED"}
-"""`TASK_UPDATE` for what is only paused; the last two names are those of the guide's successor."""
 
 
 def hardware(has: Capabilities) -> dict[str, Any]:
@@ -46,14 +46,7 @@ class _Run:
 
 @dataclass(slots=True)
 class Page:
-    """What one message is accompanied by.
-
-    Args:
-        tasks: Entries for the stream of tasks.
-        workers: Entries for the stream of workers.
-        fields: What changes in the hash.
-        beats: Whether it is a heartbeat.
-    """
+    """What one message is accompanied by."""
 
     tasks: list[Entry] = field(default_factory=list)
     workers: list[Entry] = field(default_factory=list)
@@ -62,11 +55,7 @@ class Page:
 
 
 class Diary:
-    """One worker process; call it under a lock.
-
-    Args:
-        held: What an earlier process on the same folder had accepted.
-    """
+    """One worker process; call it under a lock."""
 
     def __init__(self, held: Iterable[Offer] = ()) -> None:
         self._runs: dict[str, _Run] = {}

@@ -44,16 +44,7 @@ _FULL_PAUSE_S: Final = 5.0
 
 
 class JobAttempt:
-    """Owns the thread of one attempt.
-
-    Args:
-        site: Collaborators.
-        record: The attempt, already on disk.
-        executor: The kind's executor.
-        found: The handle that the supervisor found for this attempt when the worker started.
-        after: An earlier attempt of the same task that is still ending here; its folder is free when it is gone.
-        on_gone: Called, from the attempt's thread, when nothing of it is held any more.
-    """
+    """Owns the thread of one attempt."""
 
     def __init__(
         self,

@@ -28,14 +28,7 @@ _LOST: Final = ChatPiece(
 
 
 class Relay:
-    """Carries turns and answers while the job of an attempt runs.
-
-    Args:
-        task_id: The session's task.
-        folder: Its job folder.
-        delivery: Opens a way to the server of the attempt.
-        talks: Whether the job is one that is talked with; else nothing happens.
-    """
+    """Carries turns and answers while the job of an attempt runs."""
 
     def __init__(self, task_id: str, folder: Path, delivery: Callable[[], Delivery], *, talks: bool) -> None:
         self._task_id = task_id

@@ -20,21 +20,15 @@ from tunefleet.trainer_control.files import make_private, sync_folder
 
 logger = logging.getLogger(__name__)
 
+# Downloads an artifact into a folder, patiently; may go on where an earlier call was cut.
 Fetch = Callable[[InputRef, Path], object]
-"""Downloads an artifact into a folder, patiently; may go on where an earlier call was cut."""
 _DRAFT: Final = ".restoring-"
 _COPY: Final = f"{_DRAFT}copy"
 _LACKING: Final = (NotFoundError, ArtifactError)
 
 
 class Restorer:
-    """Prepares one job folder, in which nothing runs.
-
-    Args:
-        folder: The job folder.
-        other: Returns the job folder of another task on this machine.
-        fetch: Downloads an uploaded checkpoint.
-    """
+    """Prepares one job folder, in which nothing runs."""
 
     def __init__(self, folder: JobFolder, other: Callable[[str], JobFolder], fetch: Fetch) -> None:
         self._folder = folder

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError, TunefleetError, UnreachableError
-from tunefleet.runtime.control.outcome import is_settled
+from tunefleet.runtime.control.job_control import is_settled
 from tunefleet.schemas.control import CommandState, ControlCommand
 from tunefleet.schemas.worker_link import Command, CommandOutcome, Reached, pause_id
 from tunefleet.worker.mailbox import Mailbox
@@ -18,23 +18,16 @@ from tunefleet.worker.state import AttemptRecord
 
 logger = logging.getLogger(__name__)
 
+# Pause between two looks at what became of commands.
 _ASK_S: Final = 0.2
-"""Pause between two looks at what became of commands."""
+# How long a job that is at work may take no command before it counts as one that cannot be steered.
 _DEAF_S: Final = 120.0
-"""How long a job that is at work may take no command before it counts as one that cannot be steered."""
+# Phases in which a job that listens takes commands; `running` is a command of which nobody knows whether it trains.
 _AT_WORK: Final = frozenset({"training", "running"})
-"""Phases in which a job that listens takes commands; `running` is a command of which nobody knows whether it trains."""
 
 
 class Steering:
-    """Carries the server's wishes to one job. Called from the attempt's thread alone.
-
-    Args:
-        outbox: Told what becomes of commands.
-        mailbox: Where wishes and commands arrive.
-        record: Returns the attempt as it lies on disk.
-        note: Changes that record, synced.
-    """
+    """Carries the server's wishes to one job. Called from the attempt's thread alone."""
 
     def __init__(
         self, outbox: Outbox, mailbox: Mailbox, record: Callable[[], AttemptRecord], note: Callable[..., None]

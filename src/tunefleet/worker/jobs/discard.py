@@ -18,18 +18,12 @@ from tunefleet.worker.outbox import Outbox
 
 logger = logging.getLogger(__name__)
 
+# What makes a folder a job folder.
 _MARKS: Final = ("job.json", MARK)
-"""What makes a folder a job folder."""
 
 
 class Discarder:
-    """Deletes folders, and says so.
-
-    Args:
-        results_dir: Holds the job folders.
-        outbox: Told of what is gone.
-        in_use: Whether an attempt of a task is still held; its folder is left for later.
-    """
+    """Deletes folders, and says so."""
 
     def __init__(self, results_dir: Path, outbox: Outbox, in_use: Callable[[str], bool]) -> None:
         self._results_dir = results_dir

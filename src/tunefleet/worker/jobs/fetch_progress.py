@@ -21,14 +21,7 @@ HEARD_S: Final = 60.0
 
 
 class Fetching:
-    """Fetches for one attempt.
-
-    Args:
-        site: Its outbox tells the server.
-        mailbox: Interrupts every wait.
-        token: Of the attempt.
-        stop: Said when nobody waits for what is fetched any more.
-    """
+    """Fetches for one attempt."""
 
     def __init__(self, site: Site, mailbox: Mailbox, token: str, stop: Stop | None = None) -> None:
         self.stop = stop or Stop()
@@ -39,11 +32,6 @@ class Fetching:
 
     def get(self, name: str, act: Callable[[OnProgress], T], *, but: tuple[type[Exception], ...] = ()) -> T:
         """Fetch something of the server, again and again while it is away.
-
-        Args:
-            name: What it is called.
-            act: Fetches it, and is told where to say how far it is.
-            but: Errors that are an answer to the question.
 
         Raises:
             UnreachableError: If it does not come, though the server hears this worker.

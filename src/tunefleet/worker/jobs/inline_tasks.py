@@ -30,10 +30,10 @@ from tunefleet.worker.transfers import Transfers
 
 logger = logging.getLogger(__name__)
 
+# How long a batch may take to be said in one exchange; what takes longer is accepted and said later.
 _LINGER_S: Final = 0.005
-"""How long a batch may take to be said in one exchange; what takes longer is accepted and said later."""
+# Deliveries at a time that take no slot; each has a thread that waits.
 _DELIVERIES: Final = 64
-"""Deliveries at a time that take no slot; each has a thread that waits."""
 
 
 class LightTasks:
@@ -42,11 +42,6 @@ class LightTasks:
     The lock is never held while the outbox is called: a draft is written under the outbox's lock and asks for slots.
 
     Args:
-        outbox: Takes accepts and finishes.
-        slots: Tasks at a time; one that delivers takes none, as long as there are not too many of them.
-        secrets: The values that a spec may name.
-        transfers: Where a document may want its results.
-        worker_id: Who computes, for the results.
         spans: Where the spans of traces go; None if nowhere.
     """
 
@@ -295,14 +290,7 @@ def _tokens(offer: Offer) -> tuple[str, ...]:
 
 
 def run_light(executor: LightExecutor, offer: Offer, secrets: Secrets, stop: Stop | None = None) -> Finish:
-    """Run a light task and put its end into words, without the values of secrets; raises nothing.
-
-    Args:
-        executor: Of its kind.
-        offer: The attempt.
-        secrets: The values that its spec may name.
-        stop: Ends it early, if the executor can be.
-    """
+    """Run a light task and put its end into words, without the values of secrets; raises nothing."""
     hidden = secrets.redaction([offer.spec, *(each.spec for each in offer.merged)])
     finish = _run(executor, offer, secrets, hidden, stop or Stop())
     if not hidden:

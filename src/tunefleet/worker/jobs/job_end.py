@@ -17,17 +17,12 @@ _POLL_S: Final = 0.1
 _SETTLED: Final = frozenset({"durable", "failed"})
 _CANCEL_PAUSE_S: Final = 2.0
 """Pause before a cancel is tried again that a full disk did not let through."""
+# How long a job may take to be gone after SIGKILL was due; a process in uninterruptible sleep takes its time.
 _ENDING_S: Final = 120.0
-"""How long a job may take to be gone after SIGKILL was due; a process in uninterruptible sleep takes its time."""
 
 
 class Ending:
-    """Ends the jobs of one attempt.
-
-    Args:
-        site: Says how long a save may take.
-        task_id: For the log.
-    """
+    """Ends the jobs of one attempt."""
 
     def __init__(self, site: Site, task_id: str) -> None:
         self._site = site

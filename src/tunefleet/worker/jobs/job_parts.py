@@ -71,12 +71,7 @@ def release(token: str, offer: Offer, error: str | None) -> Finish:
 
 
 def each_end(offer: Offer, finish: Finish) -> list[tuple[Offer, Finish]]:
-    """Return how the task of a light offer ended, and those that went along, each with an offer of its own.
-
-    Args:
-        offer: What was run.
-        finish: How the run ended; of a good one the result has the others' under `children`.
-    """
+    """Return how the task of a light offer ended, and those that went along, each with an offer of its own."""
     if not offer.merged:
         return [(offer, finish)]
     owns = [own_offer(offer, part) for part in offer.merged]
@@ -98,14 +93,7 @@ def each_end(offer: Offer, finish: Finish) -> list[tuple[Offer, Finish]]:
 
 
 class Parts:
-    """The tasks that go along with one attempt of a job kind.
-
-    Args:
-        site: Collaborators.
-        offer: The attempt.
-        executor: The kind's executor.
-        mailbox: Interrupts every wait.
-    """
+    """The tasks that go along with one attempt of a job kind."""
 
     def __init__(self, site: Site, offer: Offer, *, executor: JobExecutor, mailbox: Mailbox) -> None:
         self._site = site

@@ -36,10 +36,10 @@ _GPU_PATIENCE_S: Final = 60.0
 """How long a GPU is waited for that another job of ours holds."""
 _BUSY_PAUSE_S: Final = 5.0
 
+# Ends that say nothing of the task if the machine was rebooted meanwhile.
 _UNTOLD: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
-"""Ends that say nothing of the task if the machine was rebooted meanwhile."""
+# Ends that the job came to by itself, or as it was asked.
 _SETTLED: Final = frozenset({"completed", "paused"})
-"""Ends that the job came to by itself, or as it was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +61,7 @@ class CannotGoOn(Exception):
 
 
 class JobRun:
-    """The job of one attempt.
-
-    Args:
-        site: Collaborators.
-        record: The attempt; rewritten, synced, before each step that must be remembered.
-        executor: The kind's executor.
-        mailbox: Interrupts every wait.
-        delivery: The server's side of the attempt.
-        parts: The tasks that the run computes beside its own.
-        found: The handle that the supervisor found for this attempt when the worker started.
-    """
+    """The job of one attempt."""
 
     def __init__(
         self,

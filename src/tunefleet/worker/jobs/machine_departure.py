@@ -12,10 +12,10 @@ from tunefleet.schemas.worker_link import FinishOutcome
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.ports import Handle
 
+# How a job ends that makes way: at its checkpoint, or killed while there was nothing to save.
 _MADE_WAY: Final = frozenset(
     {("paused", TaskReason.PAUSED), ("failed", TaskReason.KILLED), ("failed", TaskReason.CRASHED)}
 )
-"""How a job ends that makes way: at its checkpoint, or killed while there was nothing to save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,7 @@ class LeftEnd:
 
 
 class Leaving:
-    """Makes the launches of one job give way once the worker is told to.
-
-    Args:
-        mailbox: Says so.
-        leads: Whether this is the job that all ranks listen to; other nodes of a gang end with it.
-    """
+    """Makes the launches of one job give way once the worker is told to."""
 
     def __init__(self, mailbox: Mailbox, *, leads: bool) -> None:
         self._mailbox = mailbox

@@ -30,14 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Preparation:
-    """Prepares the launches of one attempt.
-
-    Args:
-        site: Collaborators.
-        executor: The kind's executor.
-        mailbox: Interrupts every wait.
-        delivery: The server's side of the attempt.
-    """
+    """Prepares the launches of one attempt."""
 
     def __init__(self, site: Site, executor: JobExecutor, mailbox: Mailbox, delivery: Delivery) -> None:
         self._site = site
@@ -49,10 +42,7 @@ class Preparation:
         """Prepare a launch.
 
         Args:
-            offer: The attempt.
-            again: Whether the attempt was launched before; then it goes on from its own checkpoints.
             check: Called several times a second while inputs are fetched, and after it; may raise to give it up.
-            point: Where its gang meets, if it has one.
 
         Raises:
             InputError: If it may not run here, or its checkpoint cannot be had.
@@ -71,10 +61,6 @@ class Preparation:
 
     def inputs(self, offer: Offer, stop: Stop | None = None) -> dict[str, str]:
         """Bring the inputs of an offer, and return pointer → local path.
-
-        Args:
-            offer: The attempt.
-            stop: Ends it, connections and all.
 
         Raises:
             InputError: If it may not run here, or something is not to be had.
@@ -134,13 +120,6 @@ def paths_here(offer: Offer, transfers: Transfers) -> dict[str, str]:
     """Return what a document names on this worker's disk: pointer → path, links resolved.
 
     Programs read a path only if it is among their inputs, so what this refuses is read by none.
-
-    Args:
-        offer: The attempt; what was uploaded for it is left out.
-        transfers: Knows what may be named.
-
-    Raises:
-        InputError: If it names what it may not, or what is not there and nowhere else either.
     """
     found: dict[str, str] = {}
     missing: dict[str, tuple[WorkerPath, InputError]] = {}

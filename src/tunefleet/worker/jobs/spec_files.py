@@ -37,8 +37,8 @@ from tunefleet.worker.site import Site
 
 logger = logging.getLogger(__name__)
 
+# Key of a job's inputs under which weights from a task or an address lie.
 WEIGHTS: Final = "checkpoint.load"
-"""Key of a job's inputs under which weights from a task or an address lie."""
 _MODELS: Final = ("final_model", "checkpoints/final_model")
 _ADAPTERS: Final = ("final_lora", "checkpoints/final_lora")
 _SINGLE: Final = ("final_model.bin", "final_model.safetensors", "final_model.pt")
@@ -52,15 +52,7 @@ _FORBIDDEN: Final = (NotFoundError, ForbiddenError)
 
 
 class Bringer:
-    """Brings what one attempt needs.
-
-    Args:
-        site: Collaborators.
-        offer: The attempt.
-        mailbox: Interrupts every wait.
-        delivery: The server's side of the attempt.
-        fetching: Says what is fetched.
-    """
+    """Brings what one attempt needs."""
 
     def __init__(self, site: Site, offer: Offer, mailbox: Mailbox, delivery: Delivery, fetching: Fetching) -> None:
         self._transfers = site.transfers
@@ -78,14 +70,6 @@ class Bringer:
 
         Args:
             given: What has been uploaded or lies on this worker: pointer into the spec → local path.
-
-        Returns:
-            Pointer → local path, of what was found or fetched beside that.
-
-        Raises:
-            InputError: If something is not there, or lies where a document may not look.
-            UnreachableError: If the host of an address stays away.
-            Dropped, Stopped: While something is fetched.
         """
         if not _names_places(self._offer.spec):
             return {}

@@ -24,14 +24,7 @@ _UNUSUAL: Final = re.compile(r"[^A-Za-z0-9._ -]")
 
 
 class Stages:
-    """Brings the results of other tasks.
-
-    Args:
-        root: Where their folders are made.
-        other: Returns the job folder of another task on this machine.
-        delivery: The server's side of the attempt.
-        fetching: Says what is fetched, and waits.
-    """
+    """Brings the results of other tasks."""
 
     def __init__(self, root: Path, other: Callable[[str], JobFolder], delivery: Delivery, fetching: Fetching) -> None:
         self._root = root
@@ -40,18 +33,7 @@ class Stages:
         self._fetching = fetching
 
     def bring(self, stages: Mapping[str, str]) -> dict[str, str]:
-        """Bring the results and files of some stages.
-
-        Args:
-            stages: Stage → id of its task.
-
-        Returns:
-            `upstream.STAGE` → its folder.
-
-        Raises:
-            InputError: If a task is unknown by now.
-            Dropped, Stopped: While something is fetched.
-        """
+        """Bring the results and files of some stages."""
         return {f"upstream.{name}": str(self._one(name, task_id)) for name, task_id in stages.items()}
 
     def _one(self, name: str, task_id: str) -> Path:

@@ -21,7 +21,6 @@ def write(state: StateFolder, data: Mapping[str, Any]) -> None:
     """Write changes down, checked; null takes one back.
 
     Raises:
-        InputError: If there is none, or one that cannot be changed.
         MachineError: If a value cannot be used.
     """
     if not data:
@@ -58,11 +57,7 @@ FoundT = TypeVar("FoundT")
 
 
 class Noticed(Generic[FoundT]):
-    """Notices what was fetched, made or removed, from its making on.
-
-    Args:
-        look: Says what is there now.
-    """
+    """Notices what was fetched, made or removed, from its making on."""
 
     def __init__(self, look: Callable[[], FoundT]) -> None:
         self._look = look

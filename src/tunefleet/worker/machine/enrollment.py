@@ -30,13 +30,7 @@ _HEAD: Final = "# Written by `tunefleet join`; whoever can read it can be this w
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """This machine is a worker.
-
-    Args:
-        url: Of which server.
-        file: Where URL and key are kept.
-        reply: What the server said.
-    """
+    """This machine is a worker."""
 
     url: str
     file: Path
@@ -53,14 +47,6 @@ def join(
     patience_s: float = _PATIENCE_S,
 ) -> Joined:
     """Exchange a join token for a key, and keep it in `worker.env`, readable by this user alone.
-
-    Args:
-        settings: Where this user's files lie, and whom the machine trusts.
-        url: The server.
-        token: Of the invitation.
-        wishes: Settings of the worker, by variable; what the invitation binds counts more.
-        replace: Also if this machine has joined another server.
-        patience_s: How long the server may be silent.
 
     Raises:
         InputError: If the URL is none, or this machine is a worker of another server.

@@ -16,13 +16,7 @@ _JOIN_S: Final = 5.0
 
 
 class Heartbeat:
-    """Reads the load in a thread of its own, at once and then every interval.
-
-    Args:
-        outbox: Says it.
-        read: Returns the figures.
-        interval_s: Between two reports.
-    """
+    """Reads the load in a thread of its own, at once and then every interval."""
 
     def __init__(self, outbox: Outbox, read: Callable[[], Load], interval_s: float) -> None:
         self._outbox = outbox

@@ -9,16 +9,12 @@ from typing import Final
 
 logger = logging.getLogger(__name__)
 
+# How many of each are told: those that were changed last.
 MAX_NAMES: Final = 1000
-"""How many of each are told: those that were changed last."""
 
 
 def cached(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of the models and of the datasets in a hub cache, each sorted.
-
-    Args:
-        folder: The cache; it need not exist.
-    """
+    """Return the names of the models and of the datasets in a hub cache, each sorted."""
     found: dict[str, list[tuple[float, str]]] = {"models": [], "datasets": []}
     try:
         with os.scandir(folder) as entries:

@@ -32,15 +32,7 @@ def capabilities(
     in_use: Mapping[str, str] | None = None,
     secrets: tuple[str, ...] = (),
 ) -> Capabilities:
-    """Describe this worker.
-
-    Args:
-        settings: Slots and tags.
-        executors: The kinds that it knows.
-        results_dir: Whose disk counts.
-        in_use: UUID → who else uses a GPU.
-        secrets: Names of the secrets that tasks may name, as `Secrets.announced` has them.
-    """
+    """Describe this worker."""
     models, datasets = hub.cached(settings.hub_dir)
     memory, driver = psutil.virtual_memory(), read_driver()
     return Capabilities(
@@ -81,14 +73,7 @@ def load(
     in_use: Mapping[str, str] | None = None,
     meter: EnergyMeter | None = None,
 ) -> Load:
-    """Say how busy this machine is.
-
-    Args:
-        settings: Which GPUs count.
-        results_dir: Whose disk counts.
-        in_use: UUID → who else uses a GPU.
-        meter: Adds up what the GPUs use.
-    """
+    """Say how busy this machine is."""
     one, five, fifteen = psutil.getloadavg()
     gpus = tuple(
         GpuLoad(
@@ -143,10 +128,6 @@ class EnergyMeter:
 
     def read(self, gpus: Iterable[GpuLoad], *, now: float) -> float | None:
         """Take a reading.
-
-        Args:
-            gpus: How each stands.
-            now: Seconds of a steady clock.
 
         Returns:
             Joules since the first reading; None as long as no GPU has told its power.

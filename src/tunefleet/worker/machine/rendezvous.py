@@ -20,9 +20,7 @@ class Place:
     """Where others of the fleet reach this machine.
 
     Args:
-        address: Its address; None if none is known.
         ports: The first and the last port that it may wait at; 0 for any that is free.
-        join_s: How long the nodes of a training wait for each other.
     """
 
     address: str | None = None
@@ -62,10 +60,6 @@ class Place:
 
     def job(self, offer: Offer, point: str | None) -> GangJob | None:
         """Return what a job is told of its gang; None if it has none.
-
-        Args:
-            offer: The attempt.
-            point: Where the gang meets, as the server says.
 
         Raises:
             MachineError: If this machine cannot be a node of it.

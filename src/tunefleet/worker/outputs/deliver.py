@@ -56,11 +56,6 @@ class Deliverer:
     """Delivers what one attempt leaves.
 
     Args:
-        site: Collaborators.
-        offer: The attempt.
-        executor: The kind's executor.
-        mailbox: Interrupts every wait.
-        delivery: The server's side of the attempt.
         unwanted: Whether the server wants the end of the task by now. A delivery that goes well is finished all the
             same; one that would have to wait for another try ends.
     """
@@ -107,13 +102,7 @@ class Deliverer:
             self._shipper.stop()
 
     def finish_of(self, end: End, *, cancelled: bool, timed_out: bool) -> Finish:
-        """Deliver everything that belongs to an end, and return the message that says it.
-
-        Args:
-            end: How the job ended.
-            cancelled: The server had asked for the end.
-            timed_out: The worker ended it, because it ran longer than its spec allows.
-        """
+        """Deliver everything that belongs to an end, and return the message that says it."""
         finish = self._in_words(end, cancelled=cancelled, timed_out=timed_out)
         self._tell_losses()
         cursors = self._flush()

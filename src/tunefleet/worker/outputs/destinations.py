@@ -60,13 +60,7 @@ class Destination:
     """The destination of one task.
 
     Args:
-        task_id: Whose results.
-        output: `spec.output` as it was written.
-        transfers: Which addresses and folders may be named.
-        secrets: The values that it may name.
-        sleep: Waits between two tries; may raise to give them up.
         held_up: Told why something has to be tried again, without secrets, and null when it has gone well.
-        project: Whose task it is.
     """
 
     def __init__(
@@ -93,11 +87,7 @@ class Destination:
     def check(self, root: Path | None = None) -> None:
         """Refuse, before anything is computed, a folder or an address that is not allowed.
 
-        Args:
-            root: The task's own folder, if it has one.
-
         Raises:
-            InputError: If it is not.
             MachineError: If the results go to a bucket, and this machine lacks the package for that.
         """
         url = self.foreign
@@ -149,11 +139,6 @@ class Destination:
 
     def deliver(self, envelope: ResultEnvelope, files: Iterable[Path], stop: Stop | None = None) -> None:
         """Send result and files to the other receiver, if there is one; tried again until it is taken or too late.
-
-        Args:
-            envelope: The result.
-            files: Sent before it.
-            stop: Ends it early.
 
         Raises:
             DeliveryError: If it is refused, or too late.

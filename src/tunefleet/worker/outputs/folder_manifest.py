@@ -22,13 +22,7 @@ _ARCHIVES: Final = "*.tar.gz"
 
 
 def describe(task_id: str, root: Path, required: Iterable[str]) -> TaskManifest:
-    """Describe a job folder; reads every file that it gives a digest.
-
-    Args:
-        task_id: Whose folder it is.
-        root: The folder.
-        required: Names in `output.artifacts`.
-    """
+    """Describe a job folder; reads every file that it gives a digest."""
     wanted = dict.fromkeys([*ALWAYS_REQUIRED, *required])
     there = [name for name in _SHOWN if (root / name).exists()]
     there += [path.name for path in sorted(root.glob(_ARCHIVES))]

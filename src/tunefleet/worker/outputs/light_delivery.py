@@ -25,15 +25,7 @@ _READABLE: Final = 0o644
 
 @dataclass(frozen=True, slots=True)
 class LightDelivery:
-    """Delivers for the light tasks of one worker.
-
-    Args:
-        transfers: Which addresses and folders may be named.
-        secrets: The values that they may name.
-        worker_id: Who computed.
-        sleep: Waits between two tries; may raise to give them up.
-        held_up: Told why a delivery has to be tried again.
-    """
+    """Delivers for the light tasks of one worker."""
 
     transfers: Transfers
     secrets: Secrets
@@ -61,12 +53,6 @@ class LightDelivery:
 
     def delivered(self, task: Offer, kind: str, finish: Finish, stop: Stop | None = None) -> Finish:
         """Bring a completed task's result to where its document wants it; returns the end that this leads to.
-
-        Args:
-            task: Whose result it is.
-            kind: Of the task.
-            finish: How it ended.
-            stop: Ends the delivery early.
 
         Raises:
             Stopped: If nobody wants it to be delivered any more.

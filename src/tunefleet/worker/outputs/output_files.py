@@ -38,23 +38,17 @@ EXPORT: Final = "jsonl_export"
 _TRAINED: Final = frozenset({"adapter", "model"})
 _ALWAYS: Final = frozenset({*RESULT_NAMES, "logs", MANIFEST_NAME, "checkpoints", "artifacts/checkpoints"})
 """What every task leaves, or is delivered on its own way."""
+# Others read the results of a shared folder.
 _READABLE: Final = 0o644
-"""Others read the results of a shared folder."""
 
+# Brings a file or folder to the server: name, kind, path. Patient; returns when it is there.
 Push = Callable[[str, str, Path], None]
-"""Brings a file or folder to the server: name, kind, path. Patient; returns when it is there."""
+# Asks the server for links to the task's files, by name.
 Links = Callable[[], Mapping[str, str]]
-"""Asks the server for links to the task's files, by name."""
 
 
 class Outputs:
-    """The outputs of one attempt's job.
-
-    Args:
-        offer: The attempt.
-        folder: Its job folder.
-        packing: How archives are compressed.
-    """
+    """The outputs of one attempt's job."""
 
     def __init__(self, offer: Offer, folder: JobFolder, packing: Packing) -> None:
         self._offer = offer
@@ -65,15 +59,6 @@ class Outputs:
 
     def deliver(self, outputs: Sequence[Output], result: Mapping[str, Any], push: Push, links: Links) -> dict[str, Any]:
         """Bring everything to the server.
-
-        Args:
-            outputs: What the executor says that the job has left.
-            result: What the job says of itself.
-            push: Brings one of them.
-            links: Asked once, after all are there, and only if the result names one.
-
-        Returns:
-            The result, with where everything is.
 
         Raises:
             ResultError: If the result names a file that is not there.
@@ -115,11 +100,7 @@ class Outputs:
         )
 
     def write_down(self, envelope: ResultEnvelope) -> None:
-        """Write the result, its envelope and the manifest into the job folder.
-
-        Raises:
-            OSError: If the folder cannot be written.
-        """
+        """Write the result, its envelope and the manifest into the job folder."""
         root = self._folder.root
         make_private(root)
         write_synced(self._folder.responses_json, json.dumps(envelope.result, indent=1), mode=_READABLE)
@@ -210,12 +191,7 @@ class Outputs:
 
 
 def _listed(result: dict[str, Any], outputs: Sequence[Output]) -> list[tuple[dict[str, Any], str]]:
-    """Return what a result says of single files under `files` or `outputs`, with their names; the result's own copies.
-
-    Args:
-        result: What the job says of itself; changed so that its entries can be.
-        outputs: What was delivered.
-    """
+    """Return what a result says of single files under `files` or `outputs`, with their names."""
     single = {output.name for output in outputs if output.path.is_file()}
     found: list[tuple[dict[str, Any], str]] = []
     files, named = result.get("files"), result.get("outputs")

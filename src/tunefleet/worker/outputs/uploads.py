@@ -46,14 +46,7 @@ _LASTING: Final = (ArtifactError, AuthError, ForbiddenError, InputError, NotFoun
 
 
 class CheckpointUploads:
-    """The uploads of one attempt.
-
-    Args:
-        offer: The attempt.
-        folder: Its job folder.
-        delivery: Makes connections to the server.
-        mailbox: Interrupts the last upload, before a pause is said.
-    """
+    """The uploads of one attempt."""
 
     def __init__(self, offer: Offer, folder: JobFolder, delivery: DeliveryFactory, mailbox: Mailbox) -> None:
         self._offer = offer
@@ -94,13 +87,7 @@ class CheckpointUploads:
         """Wait until the newest whole checkpoint is on the server: its job has paused, and may go on elsewhere.
 
         Args:
-            unwanted: Whether nobody is to go on by now.
             held_up: Told why it has to wait for another try, and null when it does not wait any more.
-
-        Raises:
-            Dropped: If the attempt is void.
-            Stopped: If the worker goes meanwhile.
-            Cancelled: If it is unwanted, and another try would be needed.
         """
         if not self._wanted:
             return
@@ -197,11 +184,7 @@ class CheckpointUploads:
 
 
 def _files_of(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return the files of a checkpoint with their digests, as its manifest names them now, and the manifest itself.
-
-    Raises:
-        ArtifactError: If it is not what it was when it was looked for.
-    """
+    """Return the files of a checkpoint with their digests, as its manifest names them now, and the manifest itself."""
     text = (checkpoint.path / MANIFEST).read_bytes()
     files = json.loads(text)["files"]
     if digest_of(files) != checkpoint.digest:

@@ -35,10 +35,6 @@ def names(kind: Literal["model", "dataset"]) -> list[str]:
 def locate(name: str, kind: Literal["model", "dataset"]) -> Path:
     """Return the folder of a built-in asset.
 
-    Args:
-        name: As in the spec, with its prefix.
-        kind: What the spec wants there.
-
     Raises:
         ModelError: If no built-in model has that name.
         DataError: If no built-in dataset has that name.
@@ -51,14 +47,7 @@ def locate(name: str, kind: Literal["model", "dataset"]) -> Path:
 
 
 def example(name: str) -> Path:
-    """Return an example document that ships.
-
-    Args:
-        name: Such as `lora_sft`.
-
-    Raises:
-        NotFoundError: If there is none of that name.
-    """
+    """Return an example document that ships."""
     path = _ROOT / "examples" / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(found.stem for found in path.parent.glob("*.yaml")))

@@ -25,11 +25,7 @@ _TOO_LONG: Final = re.compile(r"Prompt \d+ has (\d+) tokens, and the model knows
 
 @dataclass(frozen=True, slots=True)
 class Talk(Question):
-    """A conversation, asked as one question.
-
-    Args:
-        said: Its messages.
-    """
+    """A conversation, asked as one question."""
 
     said: Sequence[dict[str, str]] = ()
 
@@ -41,11 +37,6 @@ class Talk(Question):
 
 def answer(models: Models, inference: InferenceSpec, request: ChatRequest) -> Iterator[ChatPiece]:
     """Yield an answer piece by piece; the last one says how it ended.
-
-    Args:
-        models: Those of the session.
-        inference: How answers are drawn where the turn does not say it, and the system prompt.
-        request: The turn.
 
     Raises:
         InputError: If it cannot be answered.

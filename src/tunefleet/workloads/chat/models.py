@@ -24,13 +24,6 @@ from tunefleet.workloads.inference.weights import engine_model, runtime_adapters
 class Models:
     """The models of a session. Safe to use from several threads.
 
-    Args:
-        job: What runs.
-        spec: What its user wants.
-        workspace: Where archives may be unpacked.
-        say: Told, in a sentence, what the user should know.
-        note: Told what goes on.
-
     Raises:
         ModelError: If a model or adapter cannot be loaded.
     """
@@ -123,10 +116,10 @@ class Models:
         return first, second, True
 
 
+# Memory that an engine needs, by the size of its weights: the rest is for what it computes.
 _BESIDE: Final = 1.2
-"""Memory that an engine needs, by the size of its weights: the rest is for what it computes."""
+# Files of weights, the ones that are loaded first: a folder may have both, and an optimizer beside them.
 _WEIGHTS: Final = ("*.safetensors", "pytorch_model*.bin")
-"""Files of weights, the ones that are loaded first: a folder may have both, and an optimizer beside them."""
 
 
 def share_of_two(weights: Sequence[int], memory: int | None, asked: float | None) -> float | None:
@@ -135,7 +128,6 @@ def share_of_two(weights: Sequence[int], memory: int | None, asked: float | None
     Args:
         weights: Sizes of the models, in bytes; 0 if one is not known.
         memory: Of all their GPUs, in bytes; None if the driver does not say.
-        asked: The share that the spec gives.
     """
     share = min(asked or UTILIZATION, UTILIZATION / 2)
     fits = memory is None or max(weights) * _BESIDE <= share * memory

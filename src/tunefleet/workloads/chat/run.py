@@ -61,14 +61,7 @@ def run(folder: Path) -> None:
 
 
 class Chat:
-    """Listens on the line and answers.
-
-    Args:
-        folder: The job folder; what was counted survives a launch.
-        spec: What the user wants.
-        models: Those of the session.
-        session: Told how it goes.
-    """
+    """Listens on the line and answers."""
 
     def __init__(self, folder: Path, spec: ChatTaskSpec, models: Models, session: JobSession) -> None:
         self._address = address(folder)

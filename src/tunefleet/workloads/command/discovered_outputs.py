@@ -23,16 +23,7 @@ _NOT_DELIVERED: Final = frozenset({"training_args.bin", "trainer_state.json", "o
 
 
 def collected(folder: Path, work: Path, spec: CommandSpec) -> dict[str, Any]:
-    """Return the outputs of a command, by name: `kind`, `relative_path`, `bytes`, and of a file its `sha256`.
-
-    Args:
-        folder: The job folder.
-        work: Where the command ran.
-        spec: What it must leave.
-
-    Raises:
-        InputError: If it has not left something.
-    """
+    """Return the outputs of a command, by name: `kind`, `relative_path`, `bytes`, and of a file its `sha256`."""
     found: dict[str, Any] = {}
     for name, path in spec.outputs.items():
         place = (work / path).resolve()
@@ -49,12 +40,7 @@ def collected(folder: Path, work: Path, spec: CommandSpec) -> dict[str, Any]:
 
 
 def trained(folder: Path, work: Path) -> dict[str, Any]:
-    """Return the adapter or model that a training has left where it saves, as an output; nothing if there is none.
-
-    Args:
-        folder: The job folder.
-        work: Where the command ran.
-    """
+    """Return the adapter or model that a training has left where it saves, as an output; nothing if there is none."""
     places = [Path(item["output_dir"]) for item in reversed(trainings.recorded(folder))]
     if not places:
         return {}  # what did not train has left no model of its own

@@ -20,16 +20,13 @@ from tunefleet.workloads.common.job import open_task
 
 logger = logging.getLogger(__name__)
 
+# Folder of the job in which the command runs.
 WORK = "work"
-"""Folder of the job in which the command runs."""
 _READY = "work.json"
 
 
 def main(folder: Path) -> None:
     """Run the command of a job.
-
-    Args:
-        folder: The job folder.
 
     Raises:
         InputError: If a file, an output or the environment is missing.

@@ -25,13 +25,7 @@ _MEMORY_SIGNS = ("OutOfMemoryError", "out of memory", "MemoryError", "Cannot all
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A command that has ended, and has not failed.
-
-    Args:
-        state: What the training said last: `completed`, `stopped`, `paused` or `aborted`.
-        attached: Whether a training in it has reported.
-        seconds: How long it ran.
-    """
+    """A command that has ended, and has not failed."""
 
     state: str
     attached: bool
@@ -50,12 +44,6 @@ def environment_of(
 
     Args:
         name: One of `tunefleet env`; None for the one that the worker runs in.
-        variables: The task's own, with the values of its secrets.
-        pointer: The key of the spec that chose it; for messages.
-        keeps: Names of credentials that it needs all the same.
-
-    Raises:
-        InputError: If the environment is not ready.
     """
     inherited = inherited_environment(SECRETS_DIR, "PYTHONHOME")
     found = without_credentials(inherited) | {key: inherited[key] for key in keeps if key in inherited}
@@ -75,16 +63,6 @@ def run_attached(session: JobSession, argv: Sequence[str], *, env: Mapping[str, 
 
     It takes the job's commands, writes its journal and status, and a launch after the first one resumes from the newest
     whole checkpoint. Meanwhile this process reports nothing.
-
-    Args:
-        session: The job's.
-        argv: Program and arguments.
-        env: Its environment; see `environment_of`.
-        cwd: Where it runs; `checkpoints` of the job folder becomes a link to where it saves, if that is in the folder.
-
-    Raises:
-        CommandFailedError: If it failed, in the words of what failed.
-        InputError: If there is no such program.
     """
     began, folder = time.monotonic(), JobFolder(session.folder)
     site = inject.write_site(session.folder)

@@ -6,10 +6,10 @@ import re
 import string
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Final
 
 from tunefleet.spec.options.answer_match import MatchSpec
-from tunefleet.workloads.common.numeric_answers import NUMBER, last_number, number
 
 _MARK: Final = "####"
 _NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
@@ -21,8 +21,6 @@ class Verdict:
 
     Args:
         found: What of the answer is compared; None if there is nothing of the kind in it.
-        wanted: The same of the row's answer.
-        right: Whether they are equal.
     """
 
     found: str | None
@@ -105,3 +103,34 @@ def beginning(text: str) -> str:
 def ending(text: str) -> str:
     """Return the end of a text, in quotes: of a prompt with its answer that is the answer."""
     return repr(text if len(text) <= _QUOTED else f"…{text[-_QUOTED:]}")
+
+
+NUMBER: Final = re.compile(
+    # A minus behind any of these is a dash, or takes away: 3-7, $18-$20, 5%-6%, f(x)-2.
+    r"(?:(?<![\w$€£%)])-(?:[$€£]\s?)?|[$€£]\s?-?)?"
+    r"(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?%?"
+)
+_MAX_DIGITS: Final = 400
+
+
+def number(text: str) -> str | None:
+    """Return a number in one spelling: no commas, currency signs, per cent signs, plus signs or trailing zeros."""
+    plain = re.sub(r"[,$€£%\s]", "", text).rstrip(".")
+    if not plain or len(plain) > _MAX_DIGITS:
+        return None
+    try:
+        value = Decimal(plain)
+    except InvalidOperation:
+        return None
+    if not value.is_finite() or abs(value.adjusted()) > _MAX_DIGITS:
+        return None
+    if not value:
+        return "0"
+    whole = f"{value:f}"
+    return whole.rstrip("0").rstrip(".") if "." in whole else whole
+
+
+def last_number(text: str) -> str | None:
+    """Return the last number of a text, in one spelling."""
+    found = NUMBER.findall(text)
+    return number(found[-1]) if found else None

@@ -25,14 +25,7 @@ POINTER: Final = "model.source.identifier"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a model lies.
-
-    Args:
-        identifier: What the user called it; for messages and for the adapter's config.
-        path: What to give to `from_pretrained`.
-        revision: Of the hub.
-        trust_remote_code: Run code that comes with the model.
-    """
+    """Where a model lies."""
 
     identifier: str
     path: str
@@ -45,14 +38,7 @@ def locate(
 ) -> Source:
     """Find a model: built in, a local folder, or on the hub.
 
-    Args:
-        identifier: As in the spec.
-        local: The folder that stands for it on this machine, if it was uploaded.
-        revision: Of the hub.
-        trust_remote_code: Passed on.
-
     Raises:
-        ModelError: If there is no such model.
         UnreachableError: If the hub does not answer and the model is not in the cache.
     """
     if assets.is_builtin(identifier):
@@ -83,15 +69,7 @@ def named(
 ) -> Source:
     """Find the model that a spec names, or what has travelled in its place.
 
-    Args:
-        source: As in the spec.
-        inputs: For each pointer into the spec, the local path that stands for it.
-        workspace: Where archives may be unpacked.
-        revision: Of the hub, where the source names none.
-        trust_remote_code: Passed on.
-
     Raises:
-        ModelError: If there is no such model.
         UnreachableError: If the hub does not answer and the model is not in the cache.
     """
     local = inputs.get(POINTER)
@@ -101,11 +79,7 @@ def named(
 
 
 def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
-    """Load the tokenizer, padding on the right and with a padding token.
-
-    Raises:
-        ModelError: If there is none, or it has neither a padding nor an end token.
-    """
+    """Load the tokenizer, padding on the right and with a padding token."""
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             source.path, revision=source.revision, trust_remote_code=source.trust_remote_code
@@ -121,36 +95,19 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
 
 
 def context_length(source: Source) -> int | None:
-    """Return the longest sequence that the model knows positions for; `None` if its config does not say.
-
-    Raises:
-        ModelError: If its config cannot be read.
-    """
+    """Return the longest sequence that the model knows positions for; `None` if its config does not say."""
     length = getattr(_config(source), "max_position_embeddings", None)
     return length if isinstance(length, int) else None
 
 
 def embedding_rows(source: Source) -> int | None:
-    """Return the number of tokens that the model has embeddings for; `None` if its config does not say.
-
-    Raises:
-        ModelError: If its config cannot be read.
-    """
+    """Return the number of tokens that the model has embeddings for; `None` if its config does not say."""
     size = getattr(_config(source), "vocab_size", None)
     return size if isinstance(size, int) else None
 
 
 def require_same_vocabulary(adapter: Path, rows: int, label: str) -> None:
-    """Refuse an adapter that brings embeddings for another number of tokens: PEFT cannot put it on the model.
-
-    Args:
-        adapter: Its folder.
-        rows: Tokens that the model has embeddings for.
-        label: What errors call the adapter.
-
-    Raises:
-        ModelError: If it does, or its weights cannot be read.
-    """
+    """Refuse an adapter that brings embeddings for another number of tokens: PEFT cannot put it on the model."""
     weights = adapter / "adapter_model.safetensors"
     if not weights.is_file():
         return

@@ -13,27 +13,27 @@ from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
 from tunefleet.errors import DataError, ModelError
 
+# Files of a model to fetch and look at; folders in it, at any depth, may be parts of it.
 READ: Final = ("*config.json", "*config_sentence_transformers.json", "*special_tokens_map.json", "*modules.json")
-"""Files of a model to fetch and look at; folders in it, at any depth, may be parts of it."""
+# Of these, those whose texts Transformers, PEFT and Sentence Transformers take as arguments; some are opened.
 _ARGUMENTS: Final = re.compile(
     r"(.*tokenizer_|adapter_|sentence_.*_|router_|wordembedding_|cnn_|lstm_|.*processor_)?config\.json"
     r"|config_sentence_transformers\.json|special_tokens_map\.json|modules\.json"
 )
-"""Of these, those whose texts Transformers, PEFT and Sentence Transformers take as arguments; some are opened."""
 _LEADS_OUT: Final = re.compile(r"(/|~|[A-Za-z]:[\\/]|\\\\|file:).+|(.*[\\/])?\.\.([\\/].*)?", re.DOTALL)
 _TEXTS: Final = frozenset({
     "_name_or_path", "name_or_path", "chat_template", "content", "additional_special_tokens", "extra_special_tokens",
     "architectures", "auto_map", "prompts", "target_modules", "exclude_modules", "modules_to_save", "layers_pattern",
 })  # fmt: skip
 """Keys that are notes of where something came from, text, or patterns; keys that end with `_token` are text as well."""
+# Keys in `tokenizer_config.json` in whose place Transformers puts the folder's own file.
 _REPLACED: Final = frozenset({"tokenizer_file", "special_tokens_map_file", "vocab_file", "merges_file"})
-"""Keys in `tokenizer_config.json` in whose place Transformers puts the folder's own file."""
+# Ends of the keys in `config.json` that may name a file; the others are numbers, labels and prompts.
 _OF_A_MODEL: Final = re.compile(r"(file|path|dir|folder|backbone|structure)$")
-"""Ends of the keys in `config.json` that may name a file; the others are numbers, labels and prompts."""
+# All texts below this key are folders of parts.
 _FOLDERS: Final = "structure"
-"""All texts below this key are folders of parts."""
+# Where a dataset of the hub says which files are its data.
 CARDS: Final = ("README.md", ".huggingface.yaml")
-"""Where a dataset of the hub says which files are its data."""
 _DATA: Final = frozenset({"data_files", "data_dir", "path"})
 _IN_PLACE: Final = frozenset({"hf", "zip", "tar", "gzip", "gz", "bz2", "xz", "lz4", "zstd"})
 """Schemes that a dataset's own files are read by."""
@@ -55,14 +55,7 @@ def _there(text: str, key: str) -> bool:
 
 
 def check_model(folder: Path) -> None:
-    """Refuse a model or a tokenizer whose files name others outside of its folder.
-
-    Args:
-        folder: With `config.json` or a tokenizer.
-
-    Raises:
-        ModelError: If one does, or cannot be read.
-    """
+    """Refuse a model or a tokenizer whose files name others outside of its folder."""
     _check(folder, opened_base=True)
 
 
@@ -72,14 +65,7 @@ def check_adapter(folder: Path) -> None:
 
 
 def check_dataset(folder: Path) -> None:
-    """Refuse a dataset of the hub whose card names data outside of its repository.
-
-    Args:
-        folder: With the files `CARDS` of the repository, as far as there are any.
-
-    Raises:
-        DataError: If it does, or cannot be read.
-    """
+    """Refuse a dataset of the hub whose card names data outside of its repository."""
     for file in (folder / name for name in CARDS if (folder / name).is_file()):
         # As the hub's library reads it: it leaves line breaks as they are.
         text = file.read_bytes().decode("utf-8", errors="replace")

@@ -30,13 +30,7 @@ def wanted() -> bool:
 
 
 def watch(name: str, sizes: Mapping[str, int], cache: Path) -> None:
-    """Tell from now on how much of a model has arrived, in a thread that ends by itself; once for each model.
-
-    Args:
-        name: Of its repository, `owner/name`.
-        sizes: File of the repository → bytes.
-        cache: Folder of the hub's cache.
-    """
+    """Tell from now on how much of a model has arrived, in a thread that ends by itself; once for each model."""
     if not _tell or name in _watched:
         return
     _watched.add(name)

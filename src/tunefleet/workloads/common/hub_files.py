@@ -31,12 +31,7 @@ _PAGES: Final = "https://huggingface.co"
 
 
 class Resolved(NamedTuple):
-    """What to give to `from_pretrained` or `load_dataset`.
-
-    Args:
-        path: The name itself if the hub has it, or the folder of the local cache if the hub cannot be asked.
-        revision: The commit that the hub has now: what is looked at first and what is loaded then are the same.
-    """
+    """What to give to `from_pretrained` or `load_dataset`."""
 
     path: str
     revision: str | None
@@ -44,11 +39,6 @@ class Resolved(NamedTuple):
 
 def resolve(name: str, kind: Kind, revision: str | None = None) -> Resolved:
     """Return what to give to `from_pretrained` or `load_dataset` for a name of the hub.
-
-    Args:
-        name: `owner/name`.
-        kind: What it is.
-        revision: Branch, tag or commit.
 
     Raises:
         ModelError: If no such model exists or may be read.
@@ -96,11 +86,6 @@ def resolve(name: str, kind: Kind, revision: str | None = None) -> Resolved:
 def fetched(name: str, revision: str | None = None, patterns: Sequence[str] | None = None) -> Path:
     """Return the folder of a model's or adapter's repository, fetched whole unless it is here already.
 
-    Args:
-        name: `owner/name`.
-        revision: Branch, tag or commit.
-        patterns: Only such files.
-
     Raises:
         ModelError: If it does not exist or may not be read.
         UnreachableError: If the hub does not answer and it is not in the cache.
@@ -121,11 +106,6 @@ def few_files(
 @contextmanager
 def explained(name: str, kind: Kind, revision: str | None = None) -> Iterator[None]:
     """Say what the hub's refusals mean, and what to do.
-
-    Args:
-        name: `owner/name`.
-        kind: What it is.
-        revision: Branch, tag or commit.
 
     Raises:
         ModelError: If no such model exists or may be read.

@@ -25,8 +25,6 @@ class Heeding:
     """Takes commands while it is entered.
 
     Args:
-        session: Of the job.
-        kept: What has been finished, as the answer to a pause names it.
         sync: Makes durable what has been finished; None if it is already, item by item.
     """
 
@@ -61,9 +59,6 @@ class Heeding:
 
     def heed(self, done: int) -> None:
         """Do what was asked for meanwhile; called between two items, and costs nothing if there is nothing.
-
-        Args:
-            done: How many items are finished.
 
         Raises:
             SystemExit: If the process is to end; how is in the status.

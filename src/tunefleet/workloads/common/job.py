@@ -50,16 +50,7 @@ class Opened(Generic[SpecT]):
 
 
 def open_task(folder: Path, wanted: type[SpecT], *, filled: bool = True) -> Opened[SpecT]:
-    """Open the job of a folder.
-
-    Args:
-        folder: Of the job.
-        wanted: The specs that the program runs.
-        filled: Whether the spec gets the values of its secrets: it is not written down then.
-
-    Raises:
-        InputError: If the job is of another kind, or this machine lacks a secret.
-    """
+    """Open the job of a folder."""
     session = trainer_control.open_session(folder)
     download_progress.tell(session.journal.progress)
     job = Job.model_validate(session.job)
@@ -68,11 +59,6 @@ def open_task(folder: Path, wanted: type[SpecT], *, filled: bool = True) -> Open
 
 def checked(written: Mapping[str, Any], wanted: type[SpecT], *, filled: bool = True) -> SpecT:
     """Return a spec as the program that runs it needs it.
-
-    Args:
-        written: Of a job, or of one that goes along with it.
-        wanted: The specs that the program runs.
-        filled: Whether it gets the values of its secrets: it is not written down then.
 
     Raises:
         InputError: If it is of another kind, or this machine lacks a secret.

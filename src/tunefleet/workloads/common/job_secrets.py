@@ -22,9 +22,6 @@ class _Taken:
 def take(job: Job) -> None:
     """Take the secrets out of the environment, and keep the values that specs name out of what is printed.
 
-    Args:
-        job: Its spec, and those of the tasks that go along, have the names.
-
     Raises:
         InputError: If it would bring one where it may not go. A worker has looked already; an agent has not.
     """

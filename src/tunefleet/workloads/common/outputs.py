@@ -12,12 +12,7 @@ from pathlib import Path
 
 
 def write_folder(target: Path, write: Callable[[Path], None]) -> None:
-    """Write a folder whole or not at all; what was there before is replaced.
-
-    Args:
-        target: The folder.
-        write: Fills the empty folder that it is given.
-    """
+    """Write a folder whole or not at all; what was there before is replaced."""
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

@@ -22,8 +22,8 @@ from tunefleet.errors import InputError
 
 logger = logging.getLogger(__name__)
 
+# `PR_SET_CHILD_SUBREAPER` of Linux: what a child leaves behind becomes ours, and not init's.
 _SUBREAPER: Final = 36
-"""`PR_SET_CHILD_SUBREAPER` of Linux: what a child leaves behind becomes ours, and not init's."""
 _LOOK_S: Final = 0.1
 _GRACE_S: Final = 5.0
 
@@ -45,17 +45,9 @@ def run(
     A SIGTERM to the group is the child's to answer. What it leaves running is killed.
 
     Args:
-        argv: Program and arguments; no shell reads them.
-        env: Its whole environment.
-        cwd: Where it runs.
-        timeout_s: How long it may.
         while_running: Called several times a second; may raise, which ends the process.
 
-    Returns:
-        The exit code, negative for a signal.
-
     Raises:
-        InputError: If there is no such program.
         TimeUpError: If the time was up.
     """
     _adopt_orphans()
@@ -132,11 +124,7 @@ def _noted(number: int, frame: FrameType | None) -> None:
 
 
 def end_like(returncode: int) -> None:
-    """End this process by the signal that ended its child, so that its end tells what has happened.
-
-    Args:
-        returncode: The child's; nothing happens if it was no signal's.
-    """
+    """End this process by the signal that ended its child, so that its end tells what has happened."""
     if returncode >= 0:
         return
     number = signal.Signals(-returncode)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from tunefleet.analysis.dataset.messages import Message
-from tunefleet.errors import DataError, ModelError
-from tunefleet.workloads.data.call_content import CallContent
+from tunefleet.errors import DataError, ModelError, TunefleetError
 from tunefleet.workloads.data.formats import Chat, answers
 
 Span = tuple[int, int]
@@ -32,12 +31,6 @@ class ChatRenderer:
     """Renders conversations for one tokenizer.
 
     A tokenizer with several templates uses `tool_use` for conversations with tools and `default` for the others.
-
-    Args:
-        tokenizer: Has the chat template.
-
-    Raises:
-        ModelError: If the tokenizer has no chat template.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -84,25 +77,13 @@ class ChatRenderer:
     ) -> str:
         """Render a conversation as text.
 
-        Args:
-            messages: The messages.
-            tools: Schemas of the tools that the template may describe.
-            ask: End with the header of the assistant's next turn.
-            where: Names the row in errors.
-            options: Passed on to the template.
-
         Raises:
             DataError: If the template refuses the conversation.
         """
         return self._render(messages, tools, where, ask=ask, **options)[0]
 
     def render_with_spans(self, chat: Chat) -> tuple[str, list[Span]]:
-        """Render a conversation and say which characters (start, end) are to be trained.
-
-        Raises:
-            ModelError: If the template does not tell and turn-by-turn rendering does not either.
-            DataError: If the template refuses the conversation.
-        """
+        """Render a conversation and say which characters (start, end) are to be trained."""
         assistants = sorted(answers(chat.messages))
         if _MARKERS.search(self.template(chat.tools)):
             text, spans = self._render(chat.messages, chat.tools, str(chat.place), spans=True)
@@ -117,15 +98,7 @@ class ChatRenderer:
         return text, [self._turn(chat, at, text) for at in assistants if at not in chat.untrained]
 
     def unrendered(self, chat: Chat, text: str) -> list[str]:
-        """Say what of a conversation the template leaves out.
-
-        Args:
-            chat: The conversation.
-            text: As it was rendered.
-
-        Raises:
-            DataError: If it leaves out an answer, which then could not be trained.
-        """
+        """Say what of a conversation the template leaves out."""
         found = []
         for at, message in enumerate(chat.messages):
             missing = list(self._lost(chat, at, message, text))
@@ -258,3 +231,31 @@ def _known_to_trl(tokenizer: PreTrainedTokenizerBase, template: str) -> str | No
     except ValueError:
         return None
     return known
+
+
+class CallContent:
+    """Gives null instead of an empty text beside tool calls to a template that writes the calls only then."""
+
+    def __init__(self, render: Callable[[list[Message], Sequence[Any] | None], str]) -> None:
+        self._render = render
+        self._wants_null: dict[bool, bool] = {}
+
+    def fitted(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> list[Message]:
+        """Return messages as the template reads them."""
+        bare = {at for at, each in enumerate(messages) if each.get("tool_calls") and not each.get("content")}
+        if not bare:
+            return list(messages)
+        wanted = self._wants_null.get(bool(tools))
+        if wanted is None:
+            self._wants_null[bool(tools)] = False  # while the template is tried
+            wanted = not self._writes("", tools) and self._writes(None, tools)
+            self._wants_null[bool(tools)] = wanted
+        return [{**each, "content": None} if wanted and at in bare else each for at, each in enumerate(messages)]
+
+    def _writes(self, content: str | None, tools: Sequence[Any] | None) -> bool:
+        call = {"type": "function", "id": "zqxprobe0", "function": {"name": _PROBE, "arguments": {}}}
+        answer: Message = {"role": "assistant", "content": content, "tool_calls": [call]}
+        try:
+            return _PROBE in self._render([{"role": "user", "content": "a"}, answer], tools)
+        except TunefleetError:
+            return False

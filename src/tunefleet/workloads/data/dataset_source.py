@@ -27,12 +27,7 @@ _SPLIT = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<from>-?\d+%?)?:(?P<to>-?\d+%?)?\
 
 @dataclass(frozen=True, slots=True)
 class HubSet:
-    """What of a dataset on a hub is meant.
-
-    Args:
-        config: Its configuration.
-        revision: Branch, tag or commit.
-    """
+    """What of a dataset on a hub is meant."""
 
     config: str | None = None
     revision: str | None = None
@@ -40,14 +35,7 @@ class HubSet:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A dataset by name, and where it lies on this machine.
-
-    Args:
-        name: As written: a path, `builtin:NAME`, or a hub id.
-        local: The path that stands for it here, if it has travelled or was fetched.
-        workspace: Where archives may be unpacked.
-        hub: Given if it may be on the hub.
-    """
+    """A dataset by name, and where it lies on this machine."""
 
     name: str
     local: str | None

@@ -20,12 +20,7 @@ from tunefleet.spec import TextShape
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which row of which dataset something is.
-
-    Args:
-        row: Its number, from 1.
-        origin: What the user calls the dataset.
-    """
+    """Which row of which dataset something is."""
 
     row: int = 0
     origin: str = "the data"
@@ -53,15 +48,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation of which the assistant's messages are trained.
-
-    Args:
-        messages: As a chat template takes them.
-        tools: Schemas of the tools that may be called.
-        untrained: Indices of the assistant's messages that are context only.
-        prompt: How many messages are a prompt; the assistant's among them are trained only if everything is.
-        place: Names the row in errors.
-    """
+    """A conversation of which the assistant's messages are trained."""
 
     messages: list[Message]
     tools: list[Any] | None = None
@@ -77,14 +64,7 @@ Content = str | list[Message]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How the rows of one dataset are read.
-
-    Args:
-        recognized: What each row is, and the columns that hold it.
-        origin: What the user calls the dataset, for errors.
-        separator: Between prompt and response.
-        notes: Gets what rows have and nothing reads.
-    """
+    """How the rows of one dataset are read."""
 
     recognized: Recognized
     origin: str
@@ -106,8 +86,6 @@ class Shape:
         """Read one row.
 
         Args:
-            number: Position of the row, from 1.
-            row: Column → value.
             notes: Gets what is not used, instead of the notes of the shape.
 
         Raises:
@@ -173,8 +151,6 @@ def choose(wanted: TextShape, first: Mapping[str, Any], origin: str) -> Shape:
 
     Args:
         wanted: The shape of the spec; `auto` if nothing was said.
-        first: The first row.
-        origin: What the user calls the dataset.
 
     Raises:
         DataError: If a named column does not exist, or none was named and the rows have no shape that is known.

@@ -20,12 +20,7 @@ _BATCH = 1000
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Rows that are in a dataset more than once.
-
-    Args:
-        rows: How many repeat an earlier row.
-        shared: How many held-out rows are also trained on.
-    """
+    """Rows that are in a dataset more than once."""
 
     rows: int
     shared: int
@@ -43,18 +38,7 @@ class Duplicates:
 def hold_out(
     rows: Rows, fraction: float, seed: int, origin: str, columns: Collection[str]
 ) -> tuple[Rows, Rows, Duplicates]:
-    """Divide rows into those to train on and those to hold out; the same for the same seed and rows.
-
-    Args:
-        rows: All of them.
-        fraction: Share to hold out. With duplicates it is met as closely as whole groups of equal rows allow.
-        seed: Draws which.
-        origin: What the user calls the dataset.
-        columns: Those that are trained on: rows are equal if these are.
-
-    Raises:
-        DataError: If one side would be left with nothing.
-    """
+    """Divide rows into those to train on and those to hold out; the same for the same seed and rows."""
     count = round(len(rows) * fraction)
     if not 0 < count < len(rows):
         raise DataError(

@@ -15,22 +15,12 @@ from numpy.typing import NDArray
 from tunefleet.errors import DataError
 from tunefleet.spec import SplitSpec
 
+# Where in the list of all rows some of them are, in rising order.
 Positions: TypeAlias = NDArray[np.int64]
-"""Where in the list of all rows some of them are, in rising order."""
 
 
 def split(count: int, total: int, how: SplitSpec, values: Sequence[Any], seed: int) -> list[Positions]:
     """Deal out rows.
-
-    Args:
-        count: How many rows there are.
-        total: How many workers.
-        how: By what.
-        values: What the rows hold in the column of `how`, if that names one; else not looked at.
-        seed: Of what is drawn.
-
-    Returns:
-        For each worker its rows.
 
     Raises:
         DataError: If a worker would get none, or a value is none by which rows could be told apart.

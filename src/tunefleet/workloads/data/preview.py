@@ -42,12 +42,6 @@ def preview(
 ) -> dict[str, Any]:
     """Describe what a training of a spec would see.
 
-    Args:
-        spec: Names the data and the model.
-        root: The folder that relative paths start from.
-        rows: How many rows to show.
-        given: For pointers into the spec, the local path that stands for them; needed for data of the server.
-
     Returns:
         `rows` (each with `pieces` of text and whether they are learnt), `lengths` of all rows with a `histogram`, the
         shares that are truncated and trained, what the rows are, and `notes` on what of them is not used.
@@ -101,14 +95,6 @@ def described(
     shown: int = _ROWS,
 ) -> dict[str, Any]:
     """Describe rows as a training would see them.
-
-    Args:
-        rows: As read; the first ten thousand are made tokens of.
-        shape: How a row becomes text.
-        tokenizer: Of the model.
-        encoder: Makes the tokens.
-        limit: Longer rows are cut to this number of tokens.
-        shown: How many rows to show.
 
     Raises:
         DataError: If a row cannot be used.

@@ -10,11 +10,7 @@ _ANCHORS: Final = ("\n", "|", "a")
 
 
 class PromptTokenizer:
-    """Tokenizes prompts and what follows them.
-
-    Args:
-        tokenizer: The model's.
-    """
+    """Tokenizes prompts and what follows them."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -25,13 +21,6 @@ class PromptTokenizer:
         A rendered chat has every special token that its template wants, and gets none of the tokenizer. A text gets
         what the tokenizer puts in front, unless it starts with the begin token already, and nothing of what the
         tokenizer puts behind.
-
-        Args:
-            texts: The prompts.
-            rendered: Whether a chat template has written them.
-
-        Returns:
-            The ids of each prompt.
         """
         if rendered:
             return self._ids(texts, special=False)
@@ -51,12 +40,6 @@ class PromptTokenizer:
 
         Tokenizers in the manner of SentencePiece put a blank before every text. What follows a prompt must not get
         one, so it is tokenized behind a character that it does not merge with, whose tokens are taken off again.
-
-        Args:
-            texts: What follows; each is tokenized separately.
-
-        Returns:
-            The ids of each text.
         """
         if not self._adds_blank:
             return self._ids(texts, special=False)

@@ -36,7 +36,6 @@ class Selection(Sequence[Mapping[str, Any]]):
     """Some of the rows of a dataset, which keep the numbers that they have there.
 
     Args:
-        rows: The selected rows.
         numbers: Of each its number in the whole dataset, from 1.
     """
 
@@ -99,13 +98,6 @@ def read_path(path: Path, split: str, limit: int | None = None) -> Rows:
         path: A data file; a folder saved by `datasets`; or a folder as on the hub: for each split one file, or
             `train-00000-of-00002.parquet` and so on, in the folder itself or in `data/`.
         split: The bare name of the split, such as `train`. A file is a single split whatever its name.
-        limit: Read no more rows than this, if the format allows to stop early.
-
-    Returns:
-        The rows in the order of the file.
-
-    Raises:
-        DataError: If the path does not exist, is of an unknown format, or is malformed.
     """
     if path.is_dir():
         if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
@@ -130,11 +122,7 @@ def _joined(parts: list[Rows]) -> Rows:
 
 
 def read_file(path: Path, limit: int | None = None) -> Rows:
-    """Read a file of any format that is known by its suffix.
-
-    Raises:
-        DataError: If the suffix is unknown or the content is malformed.
-    """
+    """Read a file of any format that is known by its suffix."""
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise DataError(
@@ -185,11 +173,7 @@ def _read_csv(path: Path, limit: int | None) -> Rows:
 
 
 def csv_file(path: Path) -> Iterator[dict[str, str]]:
-    """Read a CSV or TSV file row by row.
-
-    Raises:
-        DataError: If a row does not have the fields of the header, or is malformed.
-    """
+    """Read a CSV or TSV file row by row."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as text:
             yield from csv_rows(path.name, text)
@@ -261,11 +245,7 @@ def _undecoded(feature: Any) -> Any:
 
 
 def files_of_split(folder: Path, split: str) -> list[Path]:
-    """Return the files of a folder that hold a split, in order.
-
-    Raises:
-        DataError: If there is none, one is missing, or it is unclear which ones are meant.
-    """
+    """Return the files of a folder that hold a split, in order."""
     files = _data_files(folder)
     if not files and (folder / "data").is_dir():
         files = _data_files(folder / "data")

@@ -38,18 +38,7 @@ class Portions:
 
 
 def open_portions(data: TrainingData, inputs: Mapping[str, str], workspace: Path, *, seed: int) -> Portions:
-    """Find and read the rows of a spec.
-
-    Args:
-        data: The spec's `data` block.
-        inputs: For each pointer into the spec, the local path that stands for it.
-        workspace: Where archives may be unpacked.
-        seed: Draws the rows that are held out by `eval.fraction`.
-
-    Raises:
-        DataError: If the dataset does not exist, is malformed, empty, or lacks a column.
-        UnreachableError: If it is on a hub that does not answer.
-    """
+    """Find and read the rows of a spec."""
 
     def trained(first: Mapping[str, Any], origin: str) -> tuple[str, ...]:
         return choose(data.shape, first, origin).columns
@@ -63,15 +52,7 @@ def open_portions(data: TrainingData, inputs: Mapping[str, str], workspace: Path
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Rows as they are read, without a word on what is in them.
-
-    Args:
-        train: What is trained on.
-        origin: What the user calls it, for messages.
-        held_out: What is held out.
-        held_out_origin: What the user calls that.
-        duplicates: Rows that are there more than once, if some are held out.
-    """
+    """Rows as they are read, without a word on what is in them."""
 
     train: Rows
     origin: str
@@ -88,16 +69,7 @@ def open_rows(
     *,
     seed: int,
 ) -> Found:
-    """Find and read the rows of a spec; errors are those of `open_portions`.
-
-    Args:
-        data: The spec's `data` block.
-        inputs: For each pointer into the spec, the local path that stands for it.
-        workspace: Where archives may be unpacked.
-        seed: Draws the rows that are held out by `eval.fraction`.
-        trained: Given the first row and the dataset's name, returns the columns that are trained on: by these are
-            rows equal or not.
-    """
+    """Find and read the rows of a spec; errors are those of `open_portions`."""
     source = _chosen(data, inputs)
     place = Place(source.value, inputs.get(source.pointer), workspace, _hub(data) if source.kind == "hub" else None)
     held = data.eval
@@ -150,11 +122,6 @@ class Stream:
 
 def open_stream(data: TrainingData, inputs: Mapping[str, str], workspace: Path) -> Stream:
     """Find the rows of a spec with `data.streaming`, and read the first one.
-
-    Args:
-        data: The spec's `data` block.
-        inputs: For each pointer into the spec, the local path that stands for it.
-        workspace: Where archives may be unpacked.
 
     Raises:
         DataError: If the dataset does not exist, is malformed, empty, lacks a column, or cannot be streamed.

@@ -21,8 +21,8 @@ from tunefleet.analysis.dataset.lines import json_line
 from tunefleet.errors import DataError
 from tunefleet.workloads.data.readers import Rows, csv_file
 
+# Where a block begins; JSON. `None` is the beginning.
 Mark = Any
-"""Where a block begins; JSON. `None` is the beginning."""
 Row = Mapping[str, Any]
 
 
@@ -31,8 +31,6 @@ class Block:
     """Consecutive rows.
 
     Args:
-        size: How many.
-        row: Gives one by its position in the block; what is not asked for is not parsed.
         after: Where the next block begins; `None` at the end of the data.
     """
 
@@ -236,11 +234,7 @@ def chained(readers: Sequence[Reader]) -> Reader:
 
 
 def open_file(path: Path) -> Reader:
-    """Return the reader of a file, by its suffix.
-
-    Raises:
-        DataError: If there is none, or the file cannot be read.
-    """
+    """Return the reader of a file, by its suffix."""
     if not path.exists():
         raise DataError(f"The dataset {path} does not exist.", hint="Correct the path in the spec's `data` block.")
     match path.suffix.lower():

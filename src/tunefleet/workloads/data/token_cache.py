@@ -36,14 +36,7 @@ _COUNTS: Final = ("rows", "dropped", "truncated", "tokens", "trained_tokens")
 
 
 class KeptTokens:
-    """The tables of one job.
-
-    Args:
-        folder: Where they lie.
-        tokenizer: The model's; what a slow one does cannot be told, so nothing is kept of it.
-        encoder: How rows become tokens.
-        writes: Whether this process writes tables; of several ranks one does.
-    """
+    """The tables of one job."""
 
     def __init__(
         self, folder: Path, tokenizer: PreTrainedTokenizerBase, encoder: Encoder, *, writes: bool = True
@@ -56,11 +49,7 @@ class KeptTokens:
     def tokenize(
         self, rows: Rows, shape: Shape, encoder: Encoder, max_length: int, processes: int | None = None
     ) -> Tokenized:
-        """Return what `tokens.tokenize` returns, from an earlier launch if it has left that.
-
-        Raises:
-            DataError: If a row cannot be used, or if no row is left.
-        """
+        """Return what `tokens.tokenize` returns, from an earlier launch if it has left that."""
         if self._facts is None:
             return tokenize(rows, shape, encoder, max_length, processes)
         how = repr(shape.recognized), shape.separator
@@ -74,11 +63,7 @@ class KeptTokens:
         return made
 
     def derived(self, dataset: datasets.Dataset, *how: object) -> tuple[str, datasets.Dataset | None]:
-        """Look for what was made of a dataset.
-
-        Returns:
-            The name to keep it by, and the table if it was kept.
-        """
+        """Look for what was made of a dataset."""
         key = _key("derived", self._facts, *how, _content(dataset))
         found = self._load(key) if self._facts is not None else None
         return key, found[0] if found else None

@@ -26,8 +26,8 @@ from tunefleet.workloads.data.formats import Chat, Example, Pair, Place, Plain, 
 from tunefleet.workloads.data.prompts import PromptTokenizer
 from tunefleet.workloads.data.readers import numbered
 
+# The label of a token that does not count, as PyTorch's cross entropy defines it.
 IGNORED = -100
-"""The label of a token that does not count, as PyTorch's cross entropy defines it."""
 _BATCH = 500
 
 
@@ -41,17 +41,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Tokenized:
-    """A tokenized dataset with `input_ids` and `labels`, and what happened on the way.
-
-    Args:
-        dataset: One row each, in the order of the source.
-        rows: Rows that are left.
-        dropped: Rows of which the limit left no token that counts.
-        truncated: Rows that were longer than the limit.
-        tokens: Tokens of all rows that are left.
-        trained_tokens: Those that are trained.
-        notes: What the rows have and the run does not use, in sentences.
-    """
+    """A tokenized dataset with `input_ids` and `labels`, and what happened on the way."""
 
     dataset: datasets.Dataset
     rows: int
@@ -63,14 +53,7 @@ class Tokenized:
 
 
 class Encoder:
-    """Tokenizes examples.
-
-    Args:
-        tokenizer: The model's.
-        whole: Train on every token, not only the response or the assistant's turns.
-        append_eos: Append the end token to answers that end with no special token, and train on it.
-        vocabulary: How many tokens the model has embeddings for; a row with any other is refused.
-    """
+    """Tokenizes examples."""
 
     def __init__(
         self,
@@ -98,10 +81,6 @@ class Encoder:
 
     def encode(self, examples: Sequence[Example], notes: Notes) -> list[Tokens]:
         """Tokenize examples, all of one kind in one call to the tokenizer.
-
-        Args:
-            examples: Of any kinds.
-            notes: Gets what the chat template leaves out, and where an end token was appended.
 
         Raises:
             DataError: If the chat template refuses one.
@@ -336,31 +315,14 @@ def _lies_across(text: str, offsets: np.ndarray[Any, Any], place: int) -> bool:
 def tokenize(
     rows: Iterable[Mapping[str, Any]], shape: Shape, encoder: Encoder, max_length: int, processes: int | None = None
 ) -> Tokenized:
-    """Tokenize a dataset.
-
-    Args:
-        rows: As read.
-        shape: What the rows are; its notes get what is not used.
-        encoder: How they become tokens.
-        max_length: Tokens after which a row is cut.
-        processes: Fork this number of processes for it; only worth it for long conversations in great number.
-
-    Raises:
-        DataError: If a row cannot be used, or if no row is left.
-        ModelError: If a row has a token that the model has no embedding for.
-    """
+    """Tokenize a dataset."""
     return _collect(encode_all(rows, shape, encoder, processes), shape, max_length)
 
 
 def encode_all(
     rows: Iterable[Mapping[str, Any]], shape: Shape, encoder: Encoder, processes: int | None = None
 ) -> Iterator[Tokens]:
-    """Tokenize rows one after the other, without a limit to their length.
-
-    Raises:
-        DataError: If a row cannot be used.
-        ModelError: If a row has a token that the model has no embedding for.
-    """
+    """Tokenize rows one after the other, without a limit to their length."""
     work = functools.partial(_encode_batch, shape, encoder)
     if processes is None or processes == 1:
         yield from _noting(map(work, _batches(rows)), shape)

@@ -12,19 +12,13 @@ from tunefleet.analysis.dataset.shapes import Recognized, recognize
 from tunefleet.spec.tasks.data_steps import ConvertSpec
 from tunefleet.workloads.data_pipeline.row_types import value_of
 
+# Writes a chat as text.
 Template = Callable[[Sequence[Message]], str]
-"""Writes a chat as text."""
 Say = Callable[[str], None]
 
 
 class Conversion:
-    """Converts the rows of one stream; what they are is said once, at the first of each source.
-
-    Args:
-        wanted: The step.
-        template: Writes a chat as text.
-        say: Told what was recognised, in a sentence.
-    """
+    """Converts the rows of one stream; what they are is said once, at the first of each source."""
 
     def __init__(self, wanted: ConvertSpec, template: Template, say: Say) -> None:
         self._wanted = wanted
@@ -36,13 +30,7 @@ class Conversion:
         """Return the row in its new shape.
 
         Args:
-            values: The row.
             source: Number of its source; each may have a shape of its own.
-            origin: What messages call the source.
-
-        Raises:
-            RowError: If the row does not fit.
-            DataError: If the first one is of no shape that is known.
         """
         shape = self._shapes.get(source)
         if shape is None:

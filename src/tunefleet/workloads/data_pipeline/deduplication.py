@@ -20,14 +20,7 @@ _DIGEST_BYTES = 16
 
 
 class Duplicates:
-    """Remembers the rows that it has seen: 16 bytes of each, and for near ones its word groups' hashes.
-
-    Args:
-        wanted: The step.
-
-    Raises:
-        MachineError: If near ones are wanted and the library for that is missing.
-    """
+    """Remembers the rows that it has seen: 16 bytes of each, and for near ones its word groups' hashes."""
 
     def __init__(self, wanted: DedupeSpec) -> None:
         self._wanted = wanted
@@ -37,11 +30,7 @@ class Duplicates:
         self.near = 0
 
     def is_new(self, values: Mapping[str, Any]) -> bool:
-        """Tell whether no earlier row was the same, and remember this one.
-
-        Raises:
-            RowError: If it lacks a column that is compared.
-        """
+        """Tell whether no earlier row was the same, and remember this one."""
         columns = self._wanted.columns or tuple(sorted(values))
         compared = [value_of(values, column) for column in columns]
         if self._wanted.normalise:

@@ -10,17 +10,12 @@ from tunefleet.analysis.dataset.messages import RowError, kind_of
 from tunefleet.spec.tasks.data_steps import ConditionBlock
 from tunefleet.workloads.data_pipeline.row_types import has, value_of
 
+# Counts the tokens of a text.
 Counter = Callable[[str], int]
-"""Counts the tokens of a text."""
 
 
 def holds(condition: ConditionBlock, values: Mapping[str, Any], tokens: Counter) -> bool:
     """Tell whether everything holds that a condition says.
-
-    Args:
-        condition: Of the spec.
-        values: The row.
-        tokens: Counts the tokens of a text.
 
     Raises:
         RowError: If the row lacks the column, or it holds what cannot be compared.

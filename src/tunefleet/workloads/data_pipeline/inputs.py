@@ -28,12 +28,6 @@ Bad = Any
 class Source:
     """The rows of one source.
 
-    Args:
-        spec: Of the task.
-        index: Its place among the sources.
-        inputs: For each pointer into the spec, the local path that stands for it.
-        workspace: Where archives may be unpacked.
-
     Raises:
         DataError: If it does not exist, or is of an unknown format.
     """

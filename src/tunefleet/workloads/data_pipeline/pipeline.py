@@ -45,11 +45,6 @@ class Count:
 
     Args:
         step: Its number among the steps, from 1; 0 reads.
-        name: Which step.
-        of: The source, where each has its own.
-        rows_in: Rows that it got.
-        rows_out: Rows that it gave.
-        bad: Rows that it could not work on, with `on_bad: drop`.
         more: What else it counts, such as `duplicates`.
     """
 
@@ -73,15 +68,7 @@ class Count:
 
 
 class Pipeline:
-    """The steps of one task.
-
-    Args:
-        spec: Of the task.
-        sources: Its sources, opened.
-        workspace: Where rows lie that wait for others.
-        say: Told what was recognised.
-        tell: Told how far the work is.
-    """
+    """The steps of one task."""
 
     def __init__(
         self,

@@ -27,9 +27,7 @@ def source_of(seed: int, index: int, weights: Sequence[float]) -> int:
     """Return which of several sources gives row `index` of their mixture.
 
     Args:
-        seed: Of the `mix`.
         index: Number of the row in the mixture, from 0.
-        weights: Of the sources.
     """
     bounds = list(itertools.accumulate(weights))
     at = draw("mix", seed, index) / 2**64 * bounds[-1]
@@ -51,9 +49,6 @@ def parts(seed: int, groups: npt.NDArray[np.int64], count: int, wanted: dict[str
     """Return which rows each part of a split gets, ascending; what is left is `train`.
 
     Args:
-        seed: Of the `split`.
-        groups: Of each row, which distinct one it is: equal rows are on the same side.
-        count: How many distinct ones there are.
         wanted: Part → fraction below 1, or number, of the distinct rows.
 
     Raises:

@@ -13,13 +13,7 @@ _INDEX: Final = re.compile(r"-?\d{1,9}")
 
 
 class Row(NamedTuple):
-    """A row, and where it comes from.
-
-    Args:
-        values: Column → value.
-        source: Number of its source, from 0.
-        number: Its number in the source, from 1.
-    """
+    """A row, and where it comes from."""
 
     values: dict[str, Any]
     source: int
@@ -27,11 +21,7 @@ class Row(NamedTuple):
 
 
 def value_of(values: Mapping[str, Any], column: str) -> Any:
-    """Return the value of a column; `a.0.b` goes into lists and mappings where no column has that name.
-
-    Raises:
-        RowError: If there is none.
-    """
+    """Return the value of a column; `a.0.b` goes into lists and mappings where no column has that name."""
     found = lookup(values, column)
     if found is _MISSING:
         raise RowError(f"it has no column {column!r}; it has {', '.join(map(str, values)) or 'none'}")

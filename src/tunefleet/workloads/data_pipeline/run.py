@@ -5,32 +5,36 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
+from tunefleet.artifacts.archive import only_folder, unpacked_path
 from tunefleet.errors import DataError
 from tunefleet.spec import DataTaskSpec
+from tunefleet.spec.tasks.data_preview import PreviewSpec
 from tunefleet.trainer_control import JobSession
 from tunefleet.trainer_control.files import write_json
+from tunefleet.workloads.common import base_model
 from tunefleet.workloads.common.job import open_task
+from tunefleet.workloads.data.formats import choose
+from tunefleet.workloads.data.preview import described
+from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.data_pipeline.inputs import Source
 from tunefleet.workloads.data_pipeline.pipeline import Count, Pipeline
+from tunefleet.workloads.data_pipeline.row_types import Row
 from tunefleet.workloads.data_pipeline.tokenizers import Tokenizers
 from tunefleet.workloads.data_pipeline.writer import write
 
+# Folder of the job with rows that wait for others; deleted at the end.
 WORKSPACE: Final = "rows"
-"""Folder of the job with rows that wait for others; deleted at the end."""
 _TELL_S: Final = 0.5
 
 
 def main(folder: Path) -> None:
     """Make the dataset of a job.
-
-    Args:
-        folder: The job folder.
 
     Raises:
         DataError: If rows cannot be read, a step cannot work on one, or none is left.
@@ -47,17 +51,7 @@ def main(folder: Path) -> None:
 def open_pipeline(
     spec: DataTaskSpec, inputs: Mapping[str, str], workspace: Path, **how: Any
 ) -> tuple[Pipeline, list[Source]]:
-    """Open the sources of a spec, and return its steps with them.
-
-    Args:
-        spec: Of the task.
-        inputs: For each pointer into the spec, the local path that stands for it.
-        workspace: Where rows and archives may lie.
-        how: `say` and `tell` of the pipeline.
-
-    Raises:
-        DataError: If a source does not exist, or is of an unknown format.
-    """
+    """Open the sources of a spec, and return its steps with them."""
     sources = [Source(source, index, inputs, workspace) for index, source in enumerate(spec.sources)]
     named = {
         str(block.tokenizer): inputs[pointer]
@@ -75,7 +69,6 @@ def _made(spec: DataTaskSpec, inputs: Mapping[str, str], session: JobSession, wo
     session.status.write(state="running", phase="preparing")
     if spec.preview is not None:
         # What makes tokens takes seconds to import, and most tasks make none.
-        from tunefleet.workloads.data_pipeline.preview_rows import previewed
 
         origin = sources[0].name if len(sources) == 1 else "the data"
         shown = previewed(spec.preview, pipeline.run()["train"], origin, inputs, workspace)
@@ -160,3 +153,26 @@ class _Teller:
             self._told_at, self._phase = now, phase
             self._session.status.update(phase=phase, values={"rows": done})
             self._session.journal.progress(phase, step=done, max_steps=total)
+
+
+POINTER = "preview.model"
+
+
+def previewed(
+    spec: PreviewSpec, rows: Iterable[Row], origin: str, inputs: Mapping[str, str], workspace: Path
+) -> dict[str, Any]:
+    """Describe rows as a training would see them."""
+    given = iter(row.values for row in rows)
+    first = next(given, None)
+    if first is None:
+        raise DataError(f"{origin} has no rows.", hint="Look at the paths and splits of sources.")
+    local = inputs.get(POINTER)
+    folder = None if local is None else str(only_folder(unpacked_path(Path(local), workspace)))
+    model = base_model.locate(spec.model, folder)
+    limit = min(spec.max_seq_length, base_model.context_length(model) or spec.max_seq_length)
+    tokenizer = base_model.load_tokenizer(model)
+    whole, vocabulary = spec.completion_only_loss is False, base_model.embedding_rows(model)
+    encoder = Encoder(tokenizer, whole=whole, vocabulary=vocabulary)
+    shape = choose(spec.shape, first, origin)
+    told = described(itertools.chain([first], given), shape, tokenizer, encoder, limit, shown=spec.rows)
+    return {"model": spec.model, **told}

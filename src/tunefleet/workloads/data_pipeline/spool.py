@@ -18,11 +18,7 @@ from tunefleet.workloads.data_pipeline.row_types import Row
 
 
 class Spool:
-    """A file of rows.
-
-    Args:
-        path: Without its suffix.
-    """
+    """A file of rows."""
 
     def __init__(self, path: Path) -> None:
         self._rows = path.with_suffix(".rows")

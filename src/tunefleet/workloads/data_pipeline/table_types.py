@@ -12,8 +12,8 @@ import pyarrow as pa
 
 Type = Any
 
+# Up to here a float has every whole number.
 _EXACT: Final = 2**53
-"""Up to here a float has every whole number."""
 _ARROW: Final = {
     "true or false": pa.bool_(),
     "text": pa.string(),
@@ -38,13 +38,7 @@ _WIDER: Final = {frozenset({wide, narrow}): wide for wide, all_ in _FROM.items()
 
 
 class TypeClash(Exception):
-    """A value has no type in common with those before it.
-
-    Args:
-        path: Its column, and the keys that lead to it.
-        known: The type of those before it, in words.
-        new: Its own.
-    """
+    """A value has no type in common with those before it."""
 
     def __init__(self, path: str, known: str, new: str) -> None:
         super().__init__(f"{path}: {known}, {new}")
@@ -54,16 +48,7 @@ class TypeClash(Exception):
 
 
 def widened(known: Type, value: Any, path: str) -> Type:
-    """Return the type that has a value, too; lists and mappings of `known` are changed in place.
-
-    Args:
-        known: The type so far.
-        value: As JSON has it.
-        path: What messages call its place.
-
-    Raises:
-        TypeClash: If there is none.
-    """
+    """Return the type that has a value, too; lists and mappings of `known` are changed in place."""
     if value is None:
         return known
     if isinstance(value, dict):
@@ -91,10 +76,6 @@ def widened(known: Type, value: Any, path: str) -> Type:
 
 def arrow(found: Type, path: str) -> pa.DataType:
     """Return the type as Arrow has it.
-
-    Args:
-        found: The type.
-        path: What messages call its place.
 
     Raises:
         TypeClash: If there are but mappings without keys, which Parquet has no type for.

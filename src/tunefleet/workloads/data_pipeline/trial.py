@@ -24,22 +24,13 @@ from tunefleet.spec.tasks.data_task import SourceSpec
 from tunefleet.workloads.data_pipeline.run import open_pipeline
 from tunefleet.workloads.faults import INPUT_FAILED
 
+# Rows of each source that go through the steps.
 READ_ROWS: Final = 200
-"""Rows of each source that go through the steps."""
 _NEED_ALL: Final = frozenset({"sample", "split"})
 
 
 def trial(spec: DataTaskSpec, root: Path, rows: int) -> dict[str, Any]:
-    """Put the first rows of each source through the steps; those that draw a share of all rows are left out.
-
-    Args:
-        spec: Of the task.
-        root: The folder that relative paths start from.
-        rows: How many to show.
-
-    Raises:
-        InputError: If a source is not on this machine, or a step cannot work on a row.
-    """
+    """Put the first rows of each source through the steps; those that draw a share of all rows are left out."""
     inputs = {p.pointer: str(root / Path(p.value).expanduser()) for p in local_paths(spec) if (root / p.value).exists()}
     for index, source in enumerate(spec.sources):
         place = source.at(index)[0]

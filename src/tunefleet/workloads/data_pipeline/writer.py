@@ -24,11 +24,6 @@ _GROUP_ROWS = 10_000
 def write(rows: Iterable[Row], target: Path, file_format: str) -> dict[str, Any]:
     """Write a file and return what it is: `name`, `rows`, `bytes`, `sha256`.
 
-    Args:
-        rows: In order.
-        target: The file.
-        file_format: `jsonl` or `parquet`.
-
     Raises:
         DataError: If a column of Parquet has values that no type has in common.
     """

@@ -60,11 +60,6 @@ def leader_first(folder: JobFolder, launch: str, part: str) -> Iterator[None]:
     """Let the first rank of the job folder do what is inside, and the others after it: they find what it has left.
 
     A rank waits as long as it takes: if rank 0 fails, the launcher ends them all.
-
-    Args:
-        folder: The job folder.
-        launch: Which launch; what an earlier one has left does not count.
-        part: Names what is done; once a launch.
     """
     if count() == 1:
         yield

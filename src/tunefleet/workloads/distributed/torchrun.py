@@ -47,10 +47,6 @@ _DELIBERATE = ("completed", "stopped", "paused", "aborted")
 def main(folder: Path, processes: int) -> int:
     """Run a job's ranks until the last has ended.
 
-    Args:
-        folder: The job folder.
-        processes: How many.
-
     Returns:
         The exit code: 0 if all ended properly, 2 if something that the user named cannot be used, else 1. If a rank
         was killed, this process ends by the same signal.
@@ -80,13 +76,7 @@ def main(folder: Path, processes: int) -> int:
 
 
 def arguments(folder: Path, processes: int, gang: Mapping[str, Any] | None = None) -> list[str]:
-    """Return what torchrun is told.
-
-    Args:
-        folder: The job folder.
-        processes: How many ranks; which GPUs they see was decided for the job as a whole.
-        gang: Which node this is, if the training has several.
-    """
+    """Return what torchrun is told."""
     if gang is not None:
         return [*torchrun_nodes.arguments(gang, processes), "--module", _ENTRY, str(folder)]
     # Reachable on this machine only, whatever the machine is called.

@@ -26,12 +26,7 @@ _WAY_OUT = (
 
 
 def arguments(gang: Mapping[str, Any], processes: int) -> list[str]:
-    """Return what torchrun is told.
-
-    Args:
-        gang: `gang` of the job.
-        processes: Ranks of this node.
-    """
+    """Return what torchrun is told."""
     return [
         f"--nnodes={gang['nodes']}",
         f"--node-rank={gang['rank']}",
@@ -66,12 +61,7 @@ def interface_of(address: str) -> str | None:
 
 
 def missed(gang: Mapping[str, Any], error: BaseException) -> str:
-    """Say that the nodes did not meet.
-
-    Args:
-        gang: `gang` of the job.
-        error: What torch says.
-    """
+    """Say that the nodes did not meet."""
     where = f"{gang['host']}:{gang['port']} within {gang['join_s']:.0f} s"
     said = str(error).strip().splitlines()
     detail = f" ({said[0]})" if said else ""

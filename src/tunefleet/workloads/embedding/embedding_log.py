@@ -9,15 +9,7 @@ from tunefleet.trainer_control.session import JobSession
 
 
 class Teller:
-    """Tells the journal and the status how many items are done.
-
-    Args:
-        session: Of the job.
-        total: Items in all.
-        before: How many of them a launch before has done.
-        phase: What is done with them.
-        heed: Called with the number of items that are done, between two of them; may end the process.
-    """
+    """Tells the journal and the status how many items are done."""
 
     def __init__(
         self,

@@ -16,17 +16,12 @@ from tunefleet.workloads.common import base_model, containment
 from tunefleet.workloads.common.base_model import Source
 from tunefleet.workloads.embedding.model_source import Loading, Model, Vectors
 
+# What a folder of sentence-transformers has and no other model.
 MODULES = "modules.json"
-"""What a folder of sentence-transformers has and no other model."""
 
 
 class Encoder:
-    """Makes vectors as a spec wants them.
-
-    Args:
-        model: What makes them.
-        options: How.
-    """
+    """Makes vectors as a spec wants them."""
 
     def __init__(self, model: Model, options: VectorSpec) -> None:
         self.model = model
@@ -82,21 +77,7 @@ def open_encoder(
     trust_remote_code: bool = False,
     loading: Loading | None = None,
 ) -> Encoder:
-    """Find and load a model.
-
-    Args:
-        identifier: As in the spec.
-        local: The folder that stands for it on this machine, if it was uploaded.
-        options: How vectors are made.
-        revision: Of the hub.
-        trust_remote_code: Run code that comes with the model.
-        loading: How weights are loaded.
-
-    Raises:
-        ModelError: If there is no such model, or it cannot be loaded.
-        InputError: If an option does not suit the model.
-        UnreachableError: If the hub does not answer and the model is not in the cache.
-    """
+    """Find and load a model."""
     source = _locate(identifier, local, revision=revision, trust_remote_code=trust_remote_code)
     how = loading or Loading()
     if not _has_modules(source):

@@ -15,13 +15,7 @@ Vectors = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How weights are loaded; by default as the machine is best at.
-
-    Args:
-        dtype: Type of the weights, or `auto`.
-        attention: Name of the kernel.
-        device: `auto`, `cpu` or `cuda`.
-    """
+    """How weights are loaded; by default as the machine is best at."""
 
     dtype: str = "auto"
     attention: str | None = None

@@ -14,16 +14,7 @@ from tunefleet.workloads.embedding.model_source import Loading, Vectors
 
 
 class PooledModel:
-    """Loads a model without its head and makes vectors with it.
-
-    Args:
-        source: Where it lies.
-        pooling: How the vectors of a text's tokens become one.
-        loading: How weights are loaded.
-
-    Raises:
-        ModelError: If it cannot be loaded.
-    """
+    """Loads a model without its head and makes vectors with it."""
 
     library = "transformers"
 
@@ -88,12 +79,7 @@ class PooledModel:
 
 
 def _positions(model: Any, named: int | None) -> int | None:
-    """Return how many tokens a model takes; of RoBERTa and its kin the first positions are none.
-
-    Args:
-        model: Without its head.
-        named: What its config says.
-    """
+    """Return how many tokens a model takes; of RoBERTa and its kin the first positions are none."""
     for name, part in model.named_modules():
         if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None:
             # Positions begin behind that of the padding.
@@ -103,11 +89,7 @@ def _positions(model: Any, named: int | None) -> int | None:
 
 
 def offsets_of(tokenizer: Any, text: str) -> list[tuple[int, int]]:
-    """Return where the tokens of a text begin and end.
-
-    Raises:
-        ModelError: If the tokenizer is one of the old ones, which do not know.
-    """
+    """Return where the tokens of a text begin and end."""
     if hasattr(tokenizer, "encode_batch"):  # of the tokenizers library itself
         return [(int(begin), int(end)) for begin, end in tokenizer.encode(text, add_special_tokens=False).offsets]
     if not tokenizer.is_fast:

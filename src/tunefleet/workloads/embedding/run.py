@@ -25,8 +25,8 @@ from tunefleet.workloads.embedding.model_source import Loading, Vectors
 from tunefleet.workloads.embedding.vector_cache import KeptVectors, encoded, fingerprint
 from tunefleet.workloads.inference.items import Item, read_items
 
+# Batches after which vectors are written down: few enough to lose little, enough to sort texts by length.
 _BATCHES_KEPT: Final = 8
-"""Batches after which vectors are written down: few enough to lose little, enough to sort texts by length."""
 _INLINE: Final = 16
 
 

@@ -13,20 +13,12 @@ from tunefleet.workloads.common.base_model import Source
 from tunefleet.workloads.embedding.model_source import Loading, Vectors
 from tunefleet.workloads.embedding.pooling import offsets_of
 
+# Tokenizers that know no limit name a number beyond this.
 _NO_LIMIT: Final = 1 << 24
-"""Tokenizers that know no limit name a number beyond this."""
 
 
 class SentenceModel:
-    """Loads it and makes vectors with it.
-
-    Args:
-        source: Where it lies.
-        loading: How weights are loaded.
-
-    Raises:
-        ModelError: If it cannot be loaded.
-    """
+    """Loads it and makes vectors with it."""
 
     library = "sentence-transformers"
     longest: int | None

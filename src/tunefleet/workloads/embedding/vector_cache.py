@@ -29,13 +29,7 @@ def fingerprint(texts: Iterable[str], *about: Any) -> str:
 
 
 class KeptVectors:
-    """Vectors of one run, in the order of the texts.
-
-    Args:
-        folder: Where they lie; made if need be.
-        dimension: Numbers of a vector.
-        of: What `fingerprint` says of the run.
-    """
+    """Vectors of one run, in the order of the texts."""
 
     def __init__(self, folder: Path, dimension: int, of: str) -> None:
         self._file = folder / "vectors.f32"
@@ -87,15 +81,7 @@ class KeptVectors:
 
 
 def encoded(kept: KeptVectors, texts: Sequence[str], at_once: int, encoder: Encoder, told: Any) -> Vectors:
-    """Return the vectors of all texts, and keep those that were made on the way.
-
-    Args:
-        kept: Has those of the first texts already.
-        texts: All.
-        at_once: How many are made before they are kept.
-        encoder: Makes vectors of texts; counts those that are there already, too.
-        told: Called with the number of texts that are done, often.
-    """
+    """Return the vectors of all texts, and keep those that were made on the way."""
     encoder.count(texts[: kept.count])
     for begin in range(kept.count, len(texts), at_once):
         told(begin)

@@ -19,15 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Adapters:
-    """Which adapters a model has, and which of them is on.
-
-    Args:
-        model: The loaded base.
-        adapters: To be put on; those that are merged count for every request.
-
-    Raises:
-        ModelError: If one does not fit the model.
-    """
+    """Which adapters a model has, and which of them is on."""
 
     def __init__(self, model: PreTrainedModel, adapters: Sequence[EngineAdapter]) -> None:
         self.model = model

@@ -19,17 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Row:
-    """One answer that is being drawn: `Sampling.n` of them belong to a request.
-
-    Args:
-        request: What is answered.
-        index: Which of its answers it is.
-        prompt: Tokens of the prompt.
-        limit: Longest answer, in tokens.
-        ends: Tokens that end it, and are not part of its text.
-        tokenizer: Makes its text.
-        grammar: Makes what holds it to a schema.
-    """
+    """One answer that is being drawn: `Sampling.n` of them belong to a request."""
 
     request: Request
     index: int

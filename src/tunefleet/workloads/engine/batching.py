@@ -22,11 +22,7 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
 
 
 class Budget:
-    """How many rows fit at once.
-
-    Args:
-        model: Says what a token costs.
-    """
+    """How many rows fit at once."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         config = model.config.get_text_config()
@@ -39,11 +35,7 @@ class Budget:
         self._most = _MOST_ROWS.get(self._device.type, 32)
 
     def next_batch(self, waiting: Sequence[Row]) -> int:
-        """Return how many of the first rows go together; at least one.
-
-        Args:
-            waiting: As `in_order` gives them.
-        """
+        """Return how many of the first rows go together; at least one."""
         longest = len(waiting[0].prompt) + max(row.limit for row in waiting[: self._most])
         each = longest * self._token_bytes + self._row_bytes
         fit = int(self._free_bytes() * _PART_OF_FREE.get(self._device.type, 0.4) // max(each, 1))

@@ -48,14 +48,6 @@ def connect(
 ) -> WarmEngine:
     """Return the warm engine of these GPUs with a model loaded; it is started, or replaced, if need be.
 
-    Args:
-        model: What it must have loaded.
-        gpus: UUIDs of the GPUs that the job was given; none: the CPU.
-        idle_s: Seconds without anybody after which it ends; by default as the settings say.
-        name: Whose engine it is; by default the folder where live jobs are found.
-        apart: Tells engines apart that are to live beside each other on the same devices.
-        say: Told, in a sentence, what the user should know; the log by default.
-
     Raises:
         ModelError: If the model cannot be loaded.
         MachineError: If no engine can be started here.
@@ -67,12 +59,7 @@ def connect(
 
 
 class WarmEngine:
-    """A connection to an engine; see `protocol.Engine`. Safe to use from several threads.
-
-    Args:
-        start: Finds or starts the process.
-        say: Told what the engine says.
-    """
+    """A connection to an engine; see `protocol.Engine`. Safe to use from several threads."""
 
     def __init__(self, start: _Start, say: Callable[[str], None]) -> None:
         self._start = start
@@ -190,11 +177,7 @@ class WarmEngine:
         return ask()
 
     def _died(self, failures: int) -> None:
-        """Start the engine again, unless it dies of what it is asked.
-
-        Raises:
-            MachineError: If it has died too often without an answer in between.
-        """
+        """Start the engine again, unless it dies of what it is asked."""
         tail = self._start.tail()
         if failures >= _TRIES:
             raise MachineError(
@@ -208,15 +191,7 @@ class WarmEngine:
 
 
 class _Start:
-    """Finds the process of an engine, or starts it; one at a time does so.
-
-    Args:
-        model: What it must have loaded.
-        gpus: Its GPUs.
-        site: Whose it is.
-        idle_s: When it ends.
-        apart: See `connect`.
-    """
+    """Finds the process of an engine, or starts it; one at a time does so."""
 
     def __init__(self, model: EngineModel, gpus: tuple[str, ...], site: str, idle_s: float, apart: str) -> None:
         self.base = engine_registry.base_of(gpus, site, apart)

@@ -15,11 +15,7 @@ class BrokenLineError(Exception):
 
 
 class Line:
-    """A connection.
-
-    Args:
-        connection: To the engine.
-    """
+    """A connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

@@ -12,11 +12,6 @@ class Writing:
     """The text of one answer so far.
 
     A token may hold only a part of a character: its text waits for the rest.
-
-    Args:
-        tokenizer: Makes the text.
-        skip_special: Leave special tokens out.
-        stops: Texts that end the answer, and are not part of it.
     """
 
     def __init__(self, tokenizer: Any, *, skip_special: bool, stops: Sequence[str] = ()) -> None:
@@ -37,12 +32,7 @@ class Writing:
         return self._decode([*self._tokens[self._from :], token])[len(before) :]
 
     def add(self, token: int, *, heed_stops: bool = True) -> None:
-        """Take one more token.
-
-        Args:
-            token: As drawn.
-            heed_stops: Whether a stop text ends the answer yet.
-        """
+        """Take one more token."""
         self._tokens.append(token)
         before = self._decode(self._tokens[self._from : self._read])
         after = self._decode(self._tokens[self._from :])
@@ -58,11 +48,7 @@ class Writing:
         self._from = self._read = len(self._tokens)
 
     def piece(self, *, last: bool) -> str:
-        """Return the text that nobody has been told yet.
-
-        Args:
-            last: Whether nothing follows; until then what may become a stop text is held back.
-        """
+        """Return the text that nobody has been told yet."""
         end = len(self.text) if last or self.stopped else max(self._told, len(self.text) - self._held)
         found = self.text[self._told : end]
         self._told = end

@@ -6,21 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tunefleet.errors import InputError
-from tunefleet.workloads.data.call_content import CallContent
+from tunefleet.workloads.data.chat_template import CallContent
 from tunefleet.workloads.data.prompts import PromptTokenizer
 from tunefleet.workloads.engine.protocol import Request
 from tunefleet.workloads.faults import RequestError
 
 
 class Prompts:
-    """The prompts of one model.
-
-    Args:
-        tokenizer: Of the model.
-        context: The longest sequence that the model knows, in tokens, if it says so.
-        adapters: Names that requests may use.
-        vocabulary: How many tokens the model has embeddings for.
-    """
+    """The prompts of one model."""
 
     def __init__(
         self, tokenizer: Any, context: int | None, adapters: Sequence[str], vocabulary: int | None = None

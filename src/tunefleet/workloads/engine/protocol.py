@@ -11,14 +11,7 @@ Finish = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True, slots=True)
 class EngineAdapter:
-    """A LoRA adapter that a model is loaded with.
-
-    Args:
-        name: How requests name it.
-        path: Its folder.
-        merge: Put into the weights at the loading, so that it counts for every request.
-        scale: Its weight.
-    """
+    """A LoRA adapter that a model is loaded with."""
 
     name: str
     path: str
@@ -28,18 +21,7 @@ class EngineAdapter:
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """What an engine has loaded; two that are equal answer alike, and one engine serves both.
-
-    Args:
-        path: Folder, or hub id, of weights and tokenizer.
-        identifier: What the user calls it.
-        revision: Of the hub.
-        trust_remote_code: Run code that comes with the model.
-        adapters: That requests may name, or that are merged into the weights.
-        options: `model.vllm` or `model.transformers` of the spec, as JSON has it.
-        stamp: Changes when the files behind `path` or an adapter do.
-        engine: What computes.
-    """
+    """What an engine has loaded; two that are equal answer alike, and one engine serves both."""
 
     path: str
     identifier: str
@@ -77,15 +59,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt.
-
-    Args:
-        key: Whatever tells requests of one call apart; given back with the answer.
-        prompt: The whole text, a chat template applied already.
-        sampling: How it is answered.
-        adapter: Name of one of the model's adapters; the model alone by default.
-        rendered: Whether a chat template has written the prompt: then it has all special tokens that it should have.
-    """
+    """One prompt."""
 
     key: int
     prompt: str
@@ -110,12 +84,8 @@ class Choice:
     """One answer to a prompt.
 
     Args:
-        text: The answer.
         finish_reason: `stop` (end token or stop text), `length` (longest answer reached), `abort` (what was asked for
             leaves no token that can follow).
-        tokens: How many were drawn.
-        logprobs: For each place, the likeliest tokens and the drawn one, the likeliest first, if they were asked for.
-        prompt_tokens: Length of the prompt; told with an answer that is streamed.
     """
 
     text: str
@@ -127,13 +97,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answers to one request.
-
-    Args:
-        key: Of the request.
-        choices: As many as `Sampling.n`.
-        prompt_tokens: Length of the prompt.
-    """
+    """The answers to one request."""
 
     key: int
     choices: tuple[Choice, ...]
@@ -149,12 +113,7 @@ class Engine(Protocol):
         ...
 
     def render(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> str:
-        """Apply the model's chat template, with the prompt of an answer behind; without a template, the texts in lines.
-
-        Args:
-            messages: `role` and `content`.
-            kwargs: Passed on to the template.
-        """
+        """Apply the model's chat template with a generation prompt; without a template, the texts in lines."""
         ...
 
     @property
@@ -163,11 +122,7 @@ class Engine(Protocol):
         ...
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Answer]:
-        """Answer requests; gives each answer as soon as it is there, in any order.
-
-        Raises:
-            InputError: If a prompt leaves no room for an answer, or an option cannot be heeded; names the key.
-        """
+        """Answer requests; gives each answer as soon as it is there, in any order."""
         ...
 
     def stream(self, request: Request) -> Generator[str, None, Choice]:

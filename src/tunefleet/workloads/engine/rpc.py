@@ -69,12 +69,7 @@ class Desk(Protocol):
 
 
 class Conversation:
-    """One connection.
-
-    Args:
-        desk: Whose engine is asked.
-        connection: To who asks.
-    """
+    """One connection."""
 
     def __init__(self, desk: Desk, connection: socket.socket) -> None:
         self._desk = desk

@@ -15,19 +15,13 @@ from tunefleet.workloads.engine.batch_rows import Row
 from tunefleet.workloads.engine.protocol import TokenLogprob
 from tunefleet.workloads.faults import GoneError
 
+# Tokens that are drawn among unless something else is asked for.
 TOP_K = 50
-"""Tokens that are drawn among unless something else is asked for."""
 _MOST_BAD = 1000
 
 
 class Drawer(LogitsProcessor):
-    """Chooses the tokens of a batch; leaves only them possible, so that the greedy search takes them.
-
-    Args:
-        rows: As the batch has them.
-        tokenizer: Names tokens, where their probabilities are asked for.
-        gone: Asked at each token whether nobody listens any more.
-    """
+    """Chooses the tokens of a batch; leaves only them possible, so that the greedy search takes them."""
 
     def __init__(self, rows: Sequence[Row], tokenizer: Any, gone: Callable[[], bool]) -> None:
         self._rows = rows
@@ -97,12 +91,7 @@ class Drawer(LogitsProcessor):
 
 
 class Ended(StoppingCriteria):
-    """Tells which rows have ended, and lets others have their turn at the model.
-
-    Args:
-        rows: As the batch has them.
-        between: Called after each token.
-    """
+    """Tells which rows have ended, and lets others have their turn at the model."""
 
     def __init__(self, rows: Sequence[Row], between: Callable[[], None]) -> None:
         self._rows = rows
@@ -132,12 +121,7 @@ class _Among:
         self.greedy = torch.tensor([row.sampling.temperature == 0 for row in rows], device=scores.device)
 
     def draw(self, scores: torch.Tensor, uniform: list[float]) -> torch.Tensor:
-        """Draw a token for each row.
-
-        Args:
-            scores: Logits, those of forbidden tokens minus infinity.
-            uniform: For each row a random number of [0, 1).
-        """
+        """Draw a token for each row."""
         best, order = torch.topk(scores / self._temperature, self._count, dim=-1)
         rank = torch.arange(self._count, device=scores.device)
         probabilities = torch.softmax(best.masked_fill(rank >= self._top_k, -torch.inf).double(), dim=-1)

@@ -41,14 +41,7 @@ _PARTING_S: Final = 10.0
 
 
 class Host:
-    """One engine and those who are connected to it.
-
-    Args:
-        listener: Where they connect.
-        about: `model` (`EngineModel`), `gpus`, `site`.
-        base: Its files, without their endings.
-        idle_s: Seconds without anybody after which it ends.
-    """
+    """One engine and those who are connected to it."""
 
     def __init__(self, listener: socket.socket, about: dict[str, Any], base: Path, idle_s: float) -> None:
         self._listener = listener
@@ -98,11 +91,7 @@ class Host:
             return self._connected
 
     def leave(self, *, besides: int = 0) -> bool:
-        """End, if nobody is connected; returns whether it does.
-
-        Args:
-            besides: So many who are connected do not count.
-        """
+        """End, if nobody is connected; returns whether it does."""
         with self._lock:
             if self._connected > besides:
                 return False
@@ -246,14 +235,8 @@ def open_engine(model: EngineModel, *, gpus: Sequence[str] = (), say: Callable[[
     """Load a model here, with what `EngineModel.engine` names.
 
     Args:
-        model: What to load; a hub id is looked up first.
-        gpus: UUIDs of the GPUs that this process sees, where vLLM is to share them.
         say: Told, in a sentence, what the user should know, such as that fewer answers are made at once; the log by
             default.
-
-    Raises:
-        ModelError: If the model or an adapter cannot be loaded.
-        MachineError: If an option needs what this machine does not have.
     """
     source = locate(model.path, None, revision=model.revision, trust_remote_code=model.trust_remote_code)
     tell = say or logger.warning

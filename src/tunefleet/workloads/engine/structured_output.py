@@ -15,13 +15,7 @@ _COMPACT = {"whitespace_flexible": False}
 
 
 class Grammars:
-    """Makes the grammars of one model; each schema is read once.
-
-    Args:
-        tokenizer: Of the model.
-        width: How many logits the model gives; it may be more than the tokenizer has tokens.
-        ends: Tokens that end an answer.
-    """
+    """Makes the grammars of one model; each schema is read once."""
 
     def __init__(self, tokenizer: Any, width: int, ends: frozenset[int]) -> None:
         self._tokenizer = tokenizer
@@ -63,12 +57,7 @@ class Grammars:
 
 
 class Matcher:
-    """Where one answer stands in its grammar.
-
-    Args:
-        matcher: The library's.
-        width: How many logits the model gives.
-    """
+    """Where one answer stands in its grammar."""
 
     def __init__(self, matcher: Any, width: int) -> None:
         self._matcher = matcher

@@ -39,13 +39,7 @@ def nobody_is_gone() -> bool:
 
 
 class TransformersEngine:
-    """A loaded model. Safe to call from several threads: their answers grow side by side.
-
-    Args:
-        model: What to load.
-        source: Where it lies.
-        say: Told, in a sentence, what the user should know.
-    """
+    """A loaded model. Safe to call from several threads: their answers grow side by side."""
 
     name = "transformers"
     broken: Exception | None = None
@@ -79,12 +73,7 @@ class TransformersEngine:
         return self._prompts.has_template
 
     def generate(self, requests: Sequence[Request], *, gone: Gone = nobody_is_gone) -> Iterator[Answer]:
-        """Answer requests, batch by batch; see `Engine.generate`.
-
-        Args:
-            requests: What is asked.
-            gone: Asked at each token whether nobody listens any more; then the answers end.
-        """
+        """Answer requests, batch by batch; see `Engine.generate`."""
         rows = [row for request in requests for row in self._rows(request)]
         open_rows: dict[int, list[Row]] = {}
         for row in rows:

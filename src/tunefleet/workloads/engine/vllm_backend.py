@@ -48,18 +48,7 @@ def nobody_is_gone() -> bool:
 
 
 class VllmEngine:
-    """A model that vLLM has loaded. Safe to call from several threads: their requests share its batches.
-
-    Args:
-        model: What to load.
-        source: Where it lies.
-        say: Told, in a sentence, what the user should know.
-        gpus: UUIDs of its GPUs.
-
-    Raises:
-        ModelError: If vLLM cannot load it.
-        MachineError: If vLLM is not here.
-    """
+    """A model that vLLM has loaded. Safe to call from several threads: their requests share its batches."""
 
     name = "vllm"
     broken: Exception | None = None

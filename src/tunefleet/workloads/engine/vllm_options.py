@@ -43,12 +43,7 @@ _MEANT_ELSEWHERE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What is there for the engine.
-
-    Args:
-        gpus: How many GPUs it sees.
-        free: Of each, the share of its memory that nobody holds; without GPUs that of the main memory.
-    """
+    """What is there for the engine."""
 
     gpus: int = 0
     free: Sequence[float] = ()
@@ -57,19 +52,7 @@ class Machine:
 def engine_args(
     model: EngineModel, path: str, machine: Machine, *, known: Collection[str], ranks: Sequence[int]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return vLLM's arguments, and in sentences what the user should know of them.
-
-    Args:
-        model: What is loaded, with `model.vllm` of the spec as its options.
-        path: Where it lies.
-        machine: What is there.
-        known: The names that this vLLM takes.
-        ranks: Those of the adapters that requests may name.
-
-    Raises:
-        InputError: If an adapter's rank is more than vLLM can do.
-        MachineError: If the GPUs have hardly any memory left.
-    """
+    """Return vLLM's arguments, and in sentences what the user should know of them."""
     options, said = model.options, []
     found: dict[str, Any] = {"model": path, "trust_remote_code": model.trust_remote_code, "disable_log_stats": True}
     found |= {"max_logprobs": MAX_LOGPROBS, "revision": model.revision or options.get("revision")}
@@ -103,15 +86,7 @@ def parallel(asked: int | None, gpus: int) -> int:
 
 
 def utilization(asked: float, free: Sequence[float]) -> tuple[float, str | None]:
-    """Return which share of each GPU's memory the engine takes, and why it is less than was asked for, if it is.
-
-    Args:
-        asked: The share.
-        free: Of each GPU, the share that nobody holds.
-
-    Raises:
-        MachineError: If there is hardly any.
-    """
+    """Return which share of each GPU's memory the engine takes, and why it is less than was asked for, if it is."""
     most = min(free, default=1.0) - _MARGIN
     if most >= asked:
         return asked, None

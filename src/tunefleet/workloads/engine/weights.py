@@ -21,10 +21,6 @@ logger = logging.getLogger(__name__)
 def load(source: Source, options: Mapping[str, Any]) -> PreTrainedModel:
     """Load the weights.
 
-    Args:
-        source: Where they lie.
-        options: `model.transformers` of the spec.
-
     Raises:
         ModelError: If the folder or the architecture cannot be loaded.
         MachineError: If an option needs what is not here.

@@ -20,20 +20,13 @@ from tunefleet.workloads.evaluation.items import RowSet
 from tunefleet.workloads.evaluation.model_under_test import Subject
 from tunefleet.workloads.evaluation.tracker_report import Progress
 
+# Prompts that the engine gets at a time: it sorts them, and what a killed run loses is a part of them.
 _AT_ONCE: Final = 256
-"""Prompts that the engine gets at a time: it sorts them, and what a killed run loses is a part of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a row asks.
-
-    Args:
-        index: Its place among the rows.
-        prompt: The text, or the messages of a conversation.
-        reference: The row's answer.
-        tools: Schemas of the tools that a conversation may call.
-    """
+    """What a row asks."""
 
     index: int
     prompt: str | list[dict[str, Any]]
@@ -89,15 +82,7 @@ def _question(index: int, example: Example, evaluation: EvaluationSpec, origin: 
 def answer(
     evaluation: EvaluationSpec, questions: list[Question], subject: Subject, kept: KeptItems, progress: Progress
 ) -> None:
-    """Let the model answer what has not been answered yet, and judge each answer.
-
-    Args:
-        evaluation: How is drawn and compared.
-        questions: All of them.
-        subject: The model.
-        kept: Gets the verdict of each row.
-        progress: Told how far it is.
-    """
+    """Let the model answer what has not been answered yet, and judge each answer."""
     progress.start(len(questions), len(kept))
     left = [each for each in questions if each.index not in kept]
     if not left:

@@ -19,22 +19,16 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tunefleet.errors import InputError
 from tunefleet.workloads.common import containment
 
+# Keys that, true, run code from elsewhere, wherever in a task they stand.
 _RUNS: Final = frozenset({"hf_evaluate", "trust_remote_code", "custom_generate"})
-"""Keys that, true, run code from elsewhere, wherever in a task they stand."""
+# Keys below which a text is a path, an address or a name of the hub.
 _OPENED: Final = frozenset({"dataset_path", "dataset_name", "dataset_kwargs", "use_prompt"})
-"""Keys below which a text is a path, an address or a name of the hub."""
 _HINT: Final = "Set `run_code: true` if you trust it, and start the worker with --allow-code."
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What lm-eval itself has; for a metric of another name it loads code that is called so.
-
-    Args:
-        metrics: Names of its metrics.
-        aggregations: Of its ways to put the numbers of items together.
-        filters: Of its filters.
-    """
+    """What lm-eval itself has; for a metric of another name it loads code that is called so."""
 
     metrics: Collection[str]
     aggregations: Collection[str]
@@ -56,10 +50,6 @@ _Scan.add_multi_constructor("tag:yaml.org,2002:python/", _tagged)
 
 def check(folder: Path, names: Names) -> None:
     """Refuse a folder with tasks that would run code.
-
-    Args:
-        folder: Where they are.
-        names: What a task may name without loading it from elsewhere.
 
     Raises:
         InputError: If there is one, or one that cannot be read, or that includes a file from elsewhere; names the file
@@ -144,11 +134,7 @@ def digest(folder: Path) -> str:
 
 
 def confine_templates(harness: Any) -> None:
-    """Let the templates of tasks reach nothing but the row that they are filled with.
-
-    Args:
-        harness: The module `lm_eval.utils`, whose environment they are made in.
-    """
+    """Let the templates of tasks reach nothing but the row that they are filled with."""
     before = harness.env
     confined = ImmutableSandboxedEnvironment(undefined=before.undefined, keep_trailing_newline=True)
     confined.filters["regex_replace"] = before.filters["regex_replace"]
@@ -157,15 +143,7 @@ def confine_templates(harness: Any) -> None:
 
 @contextlib.contextmanager
 def confined(own: Path, reader: Any, tasks: Any, registry: Any, metrics: Any) -> Iterator[None]:
-    """Let tasks run no code but that which lm-eval brings.
-
-    Args:
-        own: The folder that lm-eval is installed in.
-        reader: Its module that reads tasks, `lm_eval.tasks._yaml_loader`.
-        tasks: Its module that makes them, `lm_eval.api.task`.
-        registry: Its module with the names of its metrics, `lm_eval.api.registry`.
-        metrics: The package `evaluate`, which takes metrics from a folder or a hub, and runs them.
-    """
+    """Let tasks run no code but that which lm-eval brings."""
     resolve, get_metric, load = reader._import_func_in_yml, tasks.get_metric, metrics.load
 
     def only_own(name: str, folder: Path) -> Any:

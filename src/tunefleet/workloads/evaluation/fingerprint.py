@@ -12,10 +12,10 @@ from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.evaluation.items import RowSet
 from tunefleet.workloads.evaluation.loss import Prepared
 
+# Goes up when the same settings would measure something else.
 VERSION: Final = 1
-"""Goes up when the same settings would measure something else."""
+# The same, of what is taken out of an answer.
 _MATCHING: Final = 2
-"""The same, of what is taken out of an answer."""
 
 
 def of(what: Mapping[str, Any]) -> str:

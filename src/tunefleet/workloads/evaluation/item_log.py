@@ -14,11 +14,7 @@ Item = dict[str, Any]
 
 
 class KeptItems:
-    """The finished items of one evaluation, by their index.
-
-    Args:
-        path: The file of lines; its name has the fingerprint, so that items of another evaluation are never taken.
-    """
+    """The finished items of one evaluation, by their index."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -19,12 +19,7 @@ from tunefleet.workloads.data.readers import numbered
 
 @dataclass(frozen=True, slots=True)
 class RowSet:
-    """Rows that are read.
-
-    Args:
-        portion: The rows and their shape.
-        digest: Of what of them is used.
-    """
+    """Rows that are read."""
 
     portion: sources.Portion
     digest: str
@@ -41,12 +36,6 @@ class RowSet:
 
 def read(evaluation: EvaluationSpec, index: int, inputs: Mapping[str, str], workspace: Path) -> RowSet:
     """Read the rows of an evaluation.
-
-    Args:
-        evaluation: Names them.
-        index: Its place among the evaluations.
-        inputs: For each pointer into the spec, the local path that stands for it.
-        workspace: Where archives may be unpacked.
 
     Raises:
         DataError: If they cannot be used.

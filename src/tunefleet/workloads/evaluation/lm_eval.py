@@ -28,12 +28,7 @@ _OFFLINE: Final = ("Offline", "ConnectionError", "ConnectTimeout", "LocalEntryNo
 
 
 def measure(run: Run, index: int, evaluation: EvaluationSpec) -> Measured:
-    """Measure the tasks of one evaluation that have not been measured yet.
-
-    Raises:
-        InputError: If there is no such task, or one would run code that is not allowed.
-        UnreachableError: If its data are on a hub that does not answer.
-    """
+    """Measure the tasks of one evaluation that have not been measured yet."""
     import lm_eval
     import lm_eval.utils
 

@@ -26,15 +26,7 @@ UNIT: Final = "nats per token"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Tokenised rows.
-
-    Args:
-        rows: Those that have a token that counts, with their place among all rows.
-        dropped: How many have none within the limit.
-        truncated: How many were cut.
-        max_length: The limit, in tokens.
-        digest: Of the tokens, and of which of them count.
-    """
+    """Tokenised rows."""
 
     rows: list[tuple[int, Clipped]]
     dropped: int
@@ -73,15 +65,7 @@ def prepare(evaluation: EvaluationSpec, rows: RowSet, subject: Subject) -> Prepa
 
 
 def measure(prepared: Prepared, batch_size: int, subject: Subject, kept: KeptItems, progress: Progress) -> None:
-    """Measure the rows that have not been measured yet.
-
-    Args:
-        prepared: The rows.
-        batch_size: Rows of one forward pass.
-        subject: The model.
-        kept: Gets the summed loss and the number of tokens of each row.
-        progress: Told how far it is.
-    """
+    """Measure the rows that have not been measured yet."""
     progress.start(len(prepared.rows), len(kept))
     for batch in _batches(prepared.rows, batch_size):
         # A batch that was begun is done again as a whole: what stands beside a row changes its last digits.

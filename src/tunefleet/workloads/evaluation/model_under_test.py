@@ -17,11 +17,7 @@ from tunefleet.workloads.inference.weights import runtime_adapters
 
 
 class Subject:
-    """The model that is evaluated; loaded when it is first needed, since a killed run may have all items already.
-
-    Args:
-        engine_model: It, as an engine loads it; at most one of its adapters stays apart.
-    """
+    """The model that is evaluated; loaded when it is first needed, since a killed run may have all items already."""
 
     def __init__(self, engine_model: EngineModel) -> None:
         self.engine_model = engine_model

@@ -13,14 +13,14 @@ from tunefleet.analysis.evaluation.statistics import Interval, Metric, Wanted
 from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.evaluation.summary import Pair
 
+# What has no place in the name of a metric or a file.
 NO_NAME: Final = re.compile(r"[^A-Za-z0-9_]+")
-"""What has no place in the name of a metric or a file."""
+# Ways of lm-eval to put log-likelihoods together → what their mean is divided by.
 _LOSSES: Final = {"perplexity": 1.0, "weighted_perplexity": 1.0, "bits_per_byte": math.log(2)}
-"""Ways of lm-eval to put log-likelihoods together → what their mean is divided by."""
 _EXPONENTS: Final = frozenset({"perplexity", "weighted_perplexity"})
 
+# Of one call of lm-eval, as it is kept.
 Result = Mapping[str, Any]
-"""Of one call of lm-eval, as it is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What the items have of a metric, which is the sum of their parts over that of their weights.
-
-    Args:
-        parts: Of each item.
-        weights: Of each item; each counts once without.
-        exp: Whether the metric is the exponent of that.
-    """
+    """What the items have of a metric, which is the sum of their parts over that of their weights."""
 
     parts: list[float]
     weights: list[float] | None = None
@@ -94,13 +88,7 @@ def metrics(name: str, result: Result, wanted: Wanted, evaluation: EvaluationSpe
 
 
 def pairs(result: Result, files: Mapping[str, str], evaluation: EvaluationSpec) -> dict[str, Pair]:
-    """Return what of their items those metrics are made of that are a sum over a sum.
-
-    Args:
-        result: Of lm-eval.
-        files: Task → file with its items.
-        evaluation: Names the metrics.
-    """
+    """Return what of their items those metrics are made of that are a sum over a sum."""
     found = {}
     for task, file in files.items():
         for key, value in _values(result["results"].get(task, {})).items():

@@ -20,14 +20,7 @@ from tunefleet.workloads.evaluation.model_under_test import Subject
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What of the items a metric is made of: the sum of a part over the sum of a weight.
-
-    Args:
-        file: With the items, below the job folder.
-        part: Key of the item.
-        weight: Key of its weight; each item counts once without it.
-        exp: Whether the metric is the exponent of that, as a perplexity is.
-    """
+    """What of the items a metric is made of: the sum of a part over the sum of a weight."""
 
     file: str
     part: str
@@ -40,14 +33,8 @@ class Measured:
     """One evaluation that is done.
 
     Args:
-        evaluation: As the spec has it.
-        fingerprint: What was measured.
-        metrics: By the names that they have in the result.
-        data: On what.
         items: Name of a part of it → file with what came out for each row, below the job folder.
         pairs: Metric → what of which items it is made of, where that is so: two models are compared item by item.
-        versions: Of what measured it.
-        seconds: How long this launch took for it.
     """
 
     evaluation: EvaluationSpec

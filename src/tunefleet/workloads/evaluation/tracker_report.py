@@ -14,12 +14,7 @@ PHASE: Final = "evaluating"
 
 
 class Progress:
-    """Tells how many items of how many are done, over all evaluations of a task.
-
-    Args:
-        session: Whose journal and status.
-        heed: Called with the number of items that are done, between two of them; may end the process.
-    """
+    """Tells how many items of how many are done, over all evaluations of a task."""
 
     def __init__(self, session: JobSession, heed: Callable[[int], None]) -> None:
         self._session = session
@@ -28,12 +23,7 @@ class Progress:
         self._began, self._done_then = time.monotonic(), 0
 
     def start(self, total: int, done: int) -> None:
-        """Begin with the items of one evaluation.
-
-        Args:
-            total: How many there are.
-            done: How many an earlier launch has done.
-        """
+        """Begin with the items of one evaluation."""
         self._before += self._total
         self._total = total
         self._began, self._done_then = time.monotonic(), done

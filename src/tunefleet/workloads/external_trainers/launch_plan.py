@@ -17,17 +17,8 @@ class Request:
 
     Args:
         spec: What the user wants, with the batch of a second try.
-        model: Folder of the model, or a hub id with `revision`.
-        revision: Of the hub.
         start: An adapter to go on with; None for a new one.
         train: JSONL file of rows: `input_ids`, `attention_mask`, `labels` (-100 does not count).
-        held_out: The same of rows that are held out, if there are some.
-        tokenized: The rows as the library `datasets` saves them: splits `train` and `validation`.
-        pad_token: What sequences are filled with.
-        work: Where the command runs; its files are written here.
-        gpus: How many GPUs the job has; 0 on a CPU.
-        compute: Type of the arithmetic, resolved for this machine.
-        attention: Attention kernel that was asked for.
     """
 
     spec: TrainingTaskSpec
@@ -59,11 +50,8 @@ class Plan:
     """How a trainer does it.
 
     Args:
-        command: Program and arguments; found in the environment first.
         files: Name below `Request.work` → text; written before the command runs.
-        env: Variables of its environment.
         environment: One of `tunefleet env`; None for the one that Tunefleet runs in.
-        output: Folder below `Request.work` where it leaves the model or adapter, and its checkpoints.
     """
 
     command: tuple[str, ...]
@@ -73,5 +61,5 @@ class Plan:
     output: str = "output"
 
 
+# A trainer. May raise `InputError` for what it cannot do.
 Trainer = Callable[[Request], Plan]
-"""A trainer. May raise `InputError` for what it cannot do."""

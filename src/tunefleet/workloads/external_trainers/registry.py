@@ -18,15 +18,7 @@ _HERE: Final = {
 
 
 def find(name: str, points: Iterable[EntryPoint] | None = None) -> Trainer:
-    """Return a trainer.
-
-    Args:
-        name: Its name, or a function as `module:function`.
-        points: Entry points to look among; the installed ones by default.
-
-    Raises:
-        InputError: If there is none of that name, or it cannot be imported.
-    """
+    """Return a trainer."""
     if is_function(name):
         return _function(name, name)
     if name in _HERE:
@@ -41,11 +33,7 @@ def find(name: str, points: Iterable[EntryPoint] | None = None) -> Trainer:
 
 
 def plugins(points: Iterable[EntryPoint] | None = None) -> dict[str, str]:
-    """Return the trainers that other packages bring: name → `module:function`. Nothing of them is imported.
-
-    Args:
-        points: Entry points to look among; the installed ones by default.
-    """
+    """Return the trainers that other packages bring: name → `module:function`. Nothing of them is imported."""
     return {point.name: point.value for point in (entry_points(group=GROUP) if points is None else points)}
 
 

@@ -23,12 +23,7 @@ SAVED: Final = "tokenized"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows on disk.
-
-    Args:
-        folder: With the files.
-        about: `dataset`, `rows`, `held_out_rows`, `tokens`, `trained_tokens`, `dropped_rows`, `truncated_rows`.
-    """
+    """Rows on disk."""
 
     folder: Path
     about: dict[str, Any]
@@ -53,14 +48,6 @@ def write(
     spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Path, encoder: Encoder, limit: int, folder: Path
 ) -> Rows:
     """Write the rows of a spec, unless an earlier launch has.
-
-    Args:
-        spec: Names them.
-        inputs: For each pointer into the spec, the local path that stands for it.
-        workspace: Where archives may be unpacked.
-        encoder: Makes tokens.
-        limit: Longest row, in tokens.
-        folder: Where to.
 
     Raises:
         DataError: If they cannot be used.

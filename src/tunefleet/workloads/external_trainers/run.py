@@ -31,8 +31,8 @@ from tunefleet.workloads.training.model import assembly, hardware
 
 logger = logging.getLogger(__name__)
 
+# Folder of the job in which the command runs.
 WORK: Final = "work"
-"""Folder of the job in which the command runs."""
 
 
 def run(folder: Path) -> None:

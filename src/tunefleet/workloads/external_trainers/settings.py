@@ -6,8 +6,8 @@ from typing import Any
 
 from tunefleet.workloads.external_trainers.launch_plan import Request
 
+# The linear layers of the usual decoder, for those that do not know `all-linear`.
 SEVEN_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The linear layers of the usual decoder, for those that do not know `all-linear`."""
 
 
 def arguments(request: Request) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from tunefleet.workloads.federated.participation import Participation
 from tunefleet.workloads.federated.state import Progress
 from tunefleet.workloads.federated.uploader import Sent
 
+# Address and token by federation and worker: a Trainer that makes its callbacks anew has them from a checkpoint,
+# where no secret lies.
 _given: Final[dict[tuple[str, str], tuple[str, str | None]]] = {}
-"""Address and token by federation and worker: a Trainer that makes its callbacks anew has them from a checkpoint,
-where no secret lies."""
+# Who takes part in this process: a training that was broken off leaves threads, and its successor ends them.
 _taking_part: Final[dict[tuple[str, str], Participation]] = {}
-"""Who takes part in this process: a training that was broken off leaves threads, and its successor ends them."""
 
 
 class FederatedCallback(TrainerCallback, ExportableState):

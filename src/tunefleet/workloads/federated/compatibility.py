@@ -20,17 +20,6 @@ def read_fitting(live: LiveAdapter, folder: Path | str) -> Mapping[str, torch.Te
     """Read an adapter, as what the adapter that trains can take.
 
     One of another rank or scale is said anew: a smaller rank gets the best part of it, a larger one all of it.
-
-    Args:
-        live: The adapter that trains.
-        folder: With the other one.
-
-    Returns:
-        Its tensors by published name, in memory.
-
-    Raises:
-        AdapterRefused: If it adapts other modules, or is no LoRA adapter that is understood.
-        NotFoundError: If there is none.
     """
     place = Path(folder).expanduser()
     values, config = read_adapter(place)

@@ -59,9 +59,7 @@ class Patience:
     """Asks until there is an answer, of whatever kind.
 
     Args:
-        contact: Told when there is none, and when there is one again.
         pause: Waits so many seconds; raises to end it all.
-        first_s: About how long the first pause is; each may be twice as long as the one before.
     """
 
     def __init__(self, contact: Contact, pause: Callable[[float], None], *, first_s: float = 0.5) -> None:

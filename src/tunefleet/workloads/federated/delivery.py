@@ -15,8 +15,8 @@ from tunefleet.errors import ArtifactError, TunefleetError, UnreachableError
 from tunefleet.schemas.federated import UpdateCreate, UpdateTaken
 from tunefleet.workloads.federated.contact import passes
 
+# So often a server may answer that it cannot take an update now; silence does not count.
 _FAULTS: Final = 8
-"""So often a server may answer that it cannot take an update now; silence does not count."""
 
 
 class NeverArrived(Exception):
@@ -27,10 +27,7 @@ class Delivery:
     """An update that is being sent: with its file in one request if that is small; where that breaks, the file first.
 
     Args:
-        client: To the federation.
-        update: What it is.
         file: Its weights; None if they are gone with the process that was sending them.
-        heard: Called before the server can have taken it.
     """
 
     def __init__(
@@ -51,9 +48,6 @@ class Delivery:
 
     def attempt(self) -> UpdateTaken:
         """Send what the server does not have.
-
-        Returns:
-            What became of it.
 
         Raises:
             TunefleetError: If the server refuses it, or does not answer: then it may be tried again.

@@ -22,8 +22,8 @@ from tunefleet.workloads.federated.live_adapter import LiveAdapter
 
 logger = logging.getLogger("tunefleet.federation")
 
+# So long a server holds its answer until there is a version.
 _WAIT_S: Final = 20.0
-"""So long a server holds its answer until there is a version."""
 _FINAL: Final = frozenset({"completed", "cancelled"})
 _SHORTEST_S: Final = 1.0
 """A server that does not hold it is not asked more often than this."""
@@ -34,26 +34,14 @@ _LOOK_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A version that is here.
-
-    Args:
-        version: Its number.
-        values: Its tensors, on the CPU, by published name.
-    """
+    """A version that is here."""
 
     version: int
     values: Mapping[str, torch.Tensor] = field(repr=False)
 
 
 class Inbox:
-    """Where versions are fetched to; the newest stays, for whoever wants to look at it.
-
-    Args:
-        client: To the federation.
-        live: What they must fit.
-        folder: Theirs.
-        has_room: Whether another one is to be fetched; of those that come out meanwhile only the newest will be.
-    """
+    """Where versions are fetched to; the newest stays, for whoever wants to look at it."""
 
     def __init__(self, client: FederatedClient, live: LiveAdapter, folder: Path, has_room: Callable[[], bool]) -> None:
         self._client = client
@@ -63,13 +51,6 @@ class Inbox:
 
     def next(self, after: int, wait_s: float = 0.0) -> Arrived | None:
         """Fetch the newest version; a small one comes with the answer to the question for it.
-
-        Args:
-            after: The version that is here; only a newer one is fetched.
-            wait_s: How long to wait for one.
-
-        Returns:
-            The version; None if none came.
 
         Raises:
             AdapterRefused: If it does not fit the adapter that trains.
@@ -102,18 +83,7 @@ class Inbox:
 
 
 class Follower:
-    """A thread that fetches each new version.
-
-    Args:
-        client: To the federation.
-        inbox: Where they go.
-        contact: Shared with the thread that sends.
-        after: The version that is here already.
-        first: Asked before anything else, once the server answers.
-        arrived: Called with each version.
-        refused: Called with what the server refused, or what does not fit; nothing is fetched any more then.
-        ended: Called when the thread ends.
-    """
+    """A thread that fetches each new version."""
 
     def __init__(
         self,

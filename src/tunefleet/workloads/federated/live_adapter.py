@@ -28,20 +28,7 @@ _SCALING = ("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern")
 
 
 class LiveAdapter:
-    """A LoRA adapter of a model, seen by its published names.
-
-    Args:
-        model: A model of PEFT's, however it is wrapped.
-        name: Which of its adapters; by default the active one.
-
-    Attributes:
-        model: The model of PEFT's itself.
-        name: Which of its adapters.
-        tensors: Parameters, and buffers of modules that are trained whole, by published name.
-
-    Raises:
-        ModelError: If the model has no adapter, none of that name, or one that is not LoRA's.
-    """
+    """A LoRA adapter of a model, seen by its published names."""
 
     def __init__(self, model: Any, name: str | None = None) -> None:
         self.model = unwrapped(model)
@@ -68,11 +55,7 @@ class LiveAdapter:
         return {name: tensor.detach().clone() for name, tensor in self.tensors.items()}
 
     def described(self, base_model: str | None = None) -> dict[str, Any]:
-        """Return the `adapter_config.json` that PEFT would save.
-
-        Args:
-            base_model: What to call the model below; by default what the adapter calls it, else the model itself.
-        """
+        """Return the `adapter_config.json` that PEFT would save."""
         config = copy.copy(self.config)
         config.inference_mode = True
         config.base_model_name_or_path = (
@@ -87,21 +70,13 @@ class LiveAdapter:
         return read
 
     def config_for(self, base_model: str | None = None) -> AdapterConfig:
-        """Return the config as the server will read it.
-
-        Args:
-            base_model: As in `described`.
-
-        Raises:
-            AdapterRefused: If no federation takes such an adapter: DoRA, biases, a start that changes the base model.
-        """
+        """Return the config as the server will read it."""
         return config_of(self.described(base_model))
 
     def check(self, values: Mapping[str, torch.Tensor], config: Mapping[str, Any] | None) -> None:
         """Refuse values that are not this adapter's.
 
         Args:
-            values: By published name.
             config: The `adapter_config.json` that they came with; None trusts them to be scaled alike.
 
         Raises:
@@ -144,11 +119,7 @@ def _plain(value: Any) -> Any:
 
 
 def unwrapped(model: Any) -> Any:
-    """Return the model of PEFT's inside what DDP, a compiler or a user put around it.
-
-    Raises:
-        ModelError: If there is none.
-    """
+    """Return the model of PEFT's inside what DDP, a compiler or a user put around it."""
     inner = model
     while not isinstance(inner, PeftModel):
         below = getattr(inner, "_orig_mod", None) or getattr(inner, "module", None)
@@ -162,14 +133,7 @@ def unwrapped(model: Any) -> Any:
 
 
 def read_adapter(folder: Path | str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Read what `save_pretrained` wrote, or a federation published.
-
-    Returns:
-        Its tensors, on the CPU, and its config.
-
-    Raises:
-        NotFoundError: If there is none; a pickle is not opened.
-    """
+    """Read what `save_pretrained` wrote, or a federation published."""
     place = Path(folder).expanduser()
     for name in (WEIGHTS, CONFIG):
         if not (place / name).is_file():

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from tunefleet.trainer_control.control.command_queue import Command, CommandBoard
 
+# A version is here: `version`.
 VERSION: Final = "version"
-"""A version is here: `version`."""
+# The federation wants a pull towards the global adapter: `mu`.
 PULL: Final = "pull"
-"""The federation wants a pull towards the global adapter: `mu`."""
+# The server counts more of this training than its checkpoint knows of: up to row `rows`.
 TAKEN: Final = "taken"
-"""The server counts more of this training than its checkpoint knows of: up to row `rows`."""
+# It refuses this worker: `text`; `over` if it has only come to its end.
 REFUSED: Final = "refused"
-"""It refuses this worker: `text`; `over` if it has only come to its end."""
 
 
 class Mailbox(CommandBoard):
@@ -31,13 +31,7 @@ class Mailbox(CommandBoard):
         self._hurried = False
 
     def submit(self, command: str, data: dict[str, Any] | None = None, command_id: str | None = None) -> Command:
-        """Leave something for the end of the running step.
-
-        Args:
-            command: What.
-            data: JSON that goes to all ranks.
-            command_id: Its id, if it has one.
-        """
+        """Leave something for the end of the running step."""
         item = Command(command_id or uuid.uuid4().hex, command, dict(data or {}))
         with self._lock:
             self._waiting.append(item)

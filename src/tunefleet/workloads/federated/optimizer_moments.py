@@ -16,8 +16,8 @@ from torch import nn
 
 from tunefleet.errors import InputError, ModelError
 
+# First moments, as torch and bitsandbytes name them.
 _DIRECTIONS = ("exp_avg", "momentum_buffer", "state1")
-"""First moments, as torch and bitsandbytes name them."""
 _DEFAULT_FACTOR = 0.5
 _FORM = re.compile(r"(keep|reset|scale)(?:\((\d*\.?\d+)\))?")
 
@@ -30,7 +30,6 @@ class MomentPolicy:
         name: `keep` leaves all as it is; `reset` forgets moments and step counts of the adapter's parameters, as if
             they were new; `scale` shortens the first moments, whose direction belongs to the values before, and keeps
             the second ones and the step counts, which say how large gradients are.
-        factor: Of `scale`.
     """
 
     name: Literal["keep", "reset", "scale"] = "keep"
@@ -38,11 +37,7 @@ class MomentPolicy:
 
     @classmethod
     def parse(cls, text: str) -> MomentPolicy:
-        """Read `keep`, `reset`, `scale` (by a half) or `scale(0.3)`.
-
-        Raises:
-            InputError: If it is none of them.
-        """
+        """Read `keep`, `reset`, `scale` (by a half) or `scale(0.3)`."""
         form = _FORM.fullmatch(text.replace(" ", ""))
         factor = float(form[2]) if form is not None and form[2] is not None else _DEFAULT_FACTOR
         match form[1] if form is not None else None:
@@ -54,10 +49,6 @@ class MomentPolicy:
 
     def apply(self, optimizer: Any, parameters: Mapping[str, nn.Parameter]) -> None:
         """Change the state of these parameters, and of no others.
-
-        Args:
-            optimizer: One of torch, perhaps wrapped by Accelerate.
-            parameters: By name.
 
         Raises:
             InputError: If the optimizer keeps a state in which there is nothing to scale.
@@ -88,16 +79,7 @@ class MomentPolicy:
 
 
 def check_held(optimizer: Any, parameters: Mapping[str, nn.Parameter], adapter: str) -> None:
-    """Refuse an optimizer that does not hold what is to be trained: nothing would ever change, and nobody would say so.
-
-    Args:
-        optimizer: Of the training.
-        parameters: Those of the adapter that are to be trained, by name.
-        adapter: Its name.
-
-    Raises:
-        ModelError: With how many it lacks.
-    """
+    """Refuse an optimizer that does not hold what is to be trained: nothing would ever change."""
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     lost = [name for name, parameter in parameters.items() if id(parameter) not in held]
     if lost or not parameters:

@@ -73,11 +73,7 @@ class Options:
 
 
 def check_arguments(args: TrainingArguments, mu: float | None) -> None:
-    """Refuse trainings in which copying into parameters does not do what it seems to.
-
-    Raises:
-        InputError: With the setting that is to blame.
-    """
+    """Refuse trainings in which copying into parameters does not do what it seems to."""
     strategies: dict[str, Any] = {"fsdp": args.fsdp, "deepspeed": args.deepspeed}
     used = next((name for name, value in strategies.items() if value), None)
     if used is not None:

@@ -5,6 +5,7 @@ Threads of rank 0 talk to the server; what they bring waits in a mailbox, from w
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import warnings
@@ -13,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import TrainerState, TrainingArguments
 
 from tunefleet.errors import ConflictError
 from tunefleet.schemas.federated import Losses
 from tunefleet.trainer_control.control.command_queue import Command
 from tunefleet.trainer_control.distributed.step_agreement import Decider, decider_for
-from tunefleet.workloads.federated.initialization import begin_alike
 from tunefleet.workloads.federated.live_adapter import LiveAdapter
 from tunefleet.workloads.federated.mailbox import PULL, REFUSED, TAKEN, VERSION, Mailbox
 from tunefleet.workloads.federated.optimizer_moments import check_held
@@ -42,15 +43,7 @@ class Participation:
     """Takes part; made when a training begins, on every rank.
 
     Args:
-        options: What was asked for.
-        model: With its adapter.
-        optimizer: Of the training.
-        args: Of the trainer.
         state: Of the trainer; beyond step 0 it is resumed.
-        saved: The progress in the checkpoint.
-
-    Raises:
-        TunefleetError: If the training cannot take part, or the federation refuses it.
     """
 
     def __init__(
@@ -146,11 +139,7 @@ class Participation:
             self._losses = (float(loss) if before is None else before, float(loss))
 
     def capture(self, step: int) -> bool:
-        """Hand the adapter as it is now to the thread that sends, if there are rows that no earlier one has.
-
-        Returns:
-            Whether there were; the same on every rank.
-        """
+        """Hand the adapter as it is now to the thread that sends, if there are rows that no earlier one has."""
         rows = self._tally.total
         if rows <= self._captured:
             return False
@@ -251,10 +240,6 @@ class Pull:
     """Adds mu · (w − w_global) to the gradients: what the term mu/2 · ‖w − w_global‖² in the loss would add.
 
     Source: Li et al., Federated Optimization in Heterogeneous Networks, https://arxiv.org/abs/1812.06127.
-
-    Args:
-        live: The adapter that trains; until a version is there, it is pulled to the values that it has now.
-        mu: Strength.
     """
 
     def __init__(self, live: LiveAdapter, mu: float) -> None:
@@ -273,3 +258,26 @@ class Pull:
         for name, parameter in self._live.trained.items():
             if parameter.grad is not None:
                 parameter.grad.add_(parameter - self._anchor[name], alpha=self._mu)
+
+
+_SLOPE = math.sqrt(5)
+
+
+@torch.no_grad()
+def begin_alike(live: LiveAdapter, federation: str) -> bool:
+    """Draw an untouched adapter anew, from a seed that all workers of a federation have; it still changes nothing."""
+    way = getattr(live.config, "init_lora_weights", True)
+    pairs = [(name, name.replace("lora_A.", "lora_B.")) for name in live.tensors if "lora_A." in name]
+    alike = way is True or way == "gaussian"
+    if not pairs or not alike or any(torch.any(live.tensors[b] != 0) for _, b in pairs if b in live.tensors):
+        return False
+    generator = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(federation.encode()).digest()[:7]))
+    for name, _ in pairs:
+        # On the CPU: a GPU would draw other numbers.
+        drawn = torch.empty(live.tensors[name].shape)
+        if way is True:
+            nn.init.kaiming_uniform_(drawn, a=_SLOPE, generator=generator)
+        else:
+            nn.init.normal_(drawn, std=1 / drawn.shape[0], generator=generator)
+        live.tensors[name].copy_(drawn)
+    return True

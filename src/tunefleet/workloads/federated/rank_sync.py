@@ -37,7 +37,6 @@ class Ranks:
         """Return on every rank the values that rank 0 has.
 
         Args:
-            live: The adapter that they fit; the same on every rank.
             values: By published name, checked to fit; None on the other ranks.
         """
         if self.group is None:
@@ -54,12 +53,7 @@ class Ranks:
 
 
 class Tally:
-    """Adds up rows over all ranks: each step's sum travels while the next step runs.
-
-    Args:
-        ranks: Who counts.
-        total: Where to begin.
-    """
+    """Adds up rows over all ranks: each step's sum travels while the next step runs."""
 
     def __init__(self, ranks: Ranks, total: int) -> None:
         self._ranks = ranks

@@ -14,10 +14,10 @@ from torch import nn
 
 from tunefleet.errors import InputError
 
+# Which argument's first axis is the batch, in the order of preference.
 _FIRST = ("input_ids", "inputs_embeds", "pixel_values", "input_features", "input_values")
-"""Which argument's first axis is the batch, in the order of preference."""
+# TRL's trainings on pairs: a chosen and a rejected sequence are one row.
 _PAIRS = frozenset({"DPOConfig", "RewardConfig", "ORPOConfig", "CPOConfig"})
-"""TRL's trainings on pairs: a chosen and a rejected sequence are one row."""
 
 
 class RowCounter:
@@ -30,7 +30,6 @@ class RowCounter:
                     federation.upload(folder, step=step, num_examples=rows.take())
 
     Args:
-        model: Any model; of a wrapped one, what is inside counts.
         sequences_per_row: How many sequences a row of the data becomes; 2 where it is a pair.
     """
 
@@ -69,10 +68,6 @@ def sequences(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | torch.T
     In a batch without padding several lie one behind the other in a single line. Where each begins is told by
     `cu_seq_lens_q`, whose length costs nothing to read, else by the positions that begin anew; the result is then a
     tensor where that lies, which is not waited for.
-
-    Args:
-        args: Positional arguments of the model's body.
-        kwargs: Its other arguments.
     """
     bounds = kwargs.get("cu_seq_lens_q")
     if isinstance(bounds, torch.Tensor):

@@ -27,23 +27,18 @@ from tunefleet.workloads.federated.uploader import Capture, Sent, Uploader, spoo
 
 logger = logging.getLogger("tunefleet.federation")
 
+# Of one call; who calls goes on for as long as it takes.
 _PATIENCE_S: Final = 2.0
-"""Of one call; who calls goes on for as long as it takes."""
+# Versions that lie in memory: one that all ranks are about to take, and one behind it. A step may take hours.
 _AHEAD: Final = 2
-"""Versions that lie in memory: one that all ranks are about to take, and one behind it. A step may take hours."""
+# After these there is nothing left to say.
 _FINAL: Final = (AuthError, ForbiddenError, NotFoundError, GoneError)
-"""After these there is nothing left to say."""
 
 
 class Courier:
     """Talks to the server for a training.
 
     Args:
-        options: What was asked for.
-        live: The adapter that trains.
-        progress: Of this worker; brought to what the server has taken since the checkpoint.
-        mailbox: Where news is left for the training.
-        place: A folder for what is on its way.
         checkpoint: The one that the training resumes from; None if it begins.
     """
 

@@ -25,10 +25,6 @@ class Progress:
 
     Args:
         version: Of the global adapter: the newest that was copied in; 0 for none.
-        rows: Trained on, over all ranks, since the training began.
-        taken: Of those, how many are in updates that the server has taken.
-        taken_step: The step of the last of them.
-        given_up: Of those, up to which one a version has replaced what they taught: none of them weighs any more.
     """
 
     version: int = 0
@@ -45,11 +41,7 @@ class Progress:
         return cls(**{name: int(value) for name, value in given.items() if name in known})
 
     def know_taken(self, rows: int) -> None:
-        """Hear from the server that it has taken more than a checkpoint or a file on this machine knows of.
-
-        Args:
-            rows: Up to which row of the training.
-        """
+        """Hear from the server that it has taken more than a checkpoint or a file on this machine knows of."""
         # Nothing is written back where nothing changes: another thread counts on meanwhile.
         if rows > self.taken:  # noqa: PLR1730
             self.taken = rows
@@ -61,25 +53,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """An update that the server may have heard of, or not: what was going to be said, before it was.
-
-    Args:
-        rows: That the training had seen by then, in all.
-        body: What is said.
-    """
+    """An update that the server may have heard of, or not: what was going to be said, before it was."""
 
     rows: int
     body: UpdateCreate
 
 
 class TakenFile:
-    """What the server has taken from this worker, written down at once; it outlives a crash that no checkpoint saw.
-
-    Args:
-        folder: Where it lies.
-        federation: Its id; a file of another one does not count.
-        worker: Who it is about.
-    """
+    """What the server has taken from this worker, written down at once; it outlives a crash that no checkpoint saw."""
 
     def __init__(self, folder: Path, federation: str, worker: str) -> None:
         self._file = folder / _TAKEN

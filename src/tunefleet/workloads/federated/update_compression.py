@@ -33,12 +33,7 @@ _STORED: Final[Mapping[UploadDtype, str]] = {"fp32": "F32", "fp16": "F16", "bf16
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A file that can be sent.
-
-    Args:
-        file: Where it lies.
-        residual: What its rounding has left out, by name; empty if it is exact enough.
-    """
+    """A file that can be sent."""
 
     file: Path
     residual: Residual = field(default_factory=dict, repr=False)
@@ -49,11 +44,6 @@ class Packer:
 
     In 8 bits the rounding of an update that counts is added to the next one, so that over several rounds nothing is
     lost. It belongs to what the server has, and is kept beside the checkpoints.
-
-    Args:
-        dtype: How weights are written.
-        place: A folder for the files; nobody else writes there.
-        kept: Where the rounding is kept.
     """
 
     def __init__(self, dtype: UploadDtype, place: Path, kept: Path) -> None:
@@ -64,11 +54,7 @@ class Packer:
         self._numbers = itertools.count(1)
 
     def resume(self, others: Path) -> None:
-        """Take up the rounding of the last update that was taken.
-
-        Args:
-            others: Where a checkpoint has its copy, if the newest is gone.
-        """
+        """Take up the rounding of the last update that was taken."""
         if self.dtype != "int8":
             return
         for file in (self._kept, others):
@@ -89,9 +75,6 @@ class Packer:
     def pack(self, values: Mapping[str, torch.Tensor]) -> Packed:
         """Write a file.
 
-        Args:
-            values: By published name, on any device.
-
         Raises:
             AdapterRefused: If a value is not finite.
         """
@@ -110,12 +93,7 @@ class Packer:
         return Packed(file)
 
     def keep(self, packed: Packed, reply: UpdateTaken) -> None:
-        """Remember the rounding of an update, if that counts or waits to; else all is as if it had not been packed.
-
-        Args:
-            packed: The update; none was packed since.
-            reply: What the server has said of it.
-        """
+        """Remember the rounding of an update, if that counts or waits to; else all is as if it had not been packed."""
         if self.dtype == "int8" and reply.will_count:
             self._feedback = self._feedback.after(packed.residual, reply.id, reply.replaces)
             _write(self._kept, self._feedback)

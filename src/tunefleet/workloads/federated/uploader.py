@@ -29,22 +29,13 @@ from tunefleet.workloads.federated.update_compression import Packer
 
 logger = logging.getLogger("tunefleet.federation")
 
+# After these an update has not been taken; a key that is refused says nothing of what came before it.
 _DECIDED: Final = (InputError, GoneError, TooLargeError, NeverArrived)
-"""After these an update has not been taken; a key that is refused says nothing of what came before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """The adapter as it was at the end of a step.
-
-    Args:
-        step: Which.
-        rows: That the training had seen by then, in all.
-        version: Of the global adapter that it descends from.
-        values: Copies, by published name.
-        losses: On this worker's own data.
-        given_up: Rows, counted as those, whose learning is not in the values: a version has replaced it.
-    """
+    """The adapter as it was at the end of a step."""
 
     step: int
     rows: int
@@ -56,13 +47,7 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """An update that the server has taken.
-
-    Args:
-        step: Of the worker.
-        num_examples: What it weighs.
-        reply: What the server said.
-    """
+    """An update that the server has taken."""
 
     step: int
     num_examples: int
@@ -74,18 +59,7 @@ class Superseded(Exception):
 
 
 class Uploader:
-    """A thread that sends captures.
-
-    Args:
-        client: To the federation.
-        config: The adapter's `adapter_config.json`.
-        packer: Writes the file.
-        progress: Told what was taken.
-        taken: Where that is written down, and what an earlier process was about to say; that is said first of all.
-        contact: Shared with the thread that fetches.
-        refused: Called with what the server refused, and why.
-        ended: Called when the thread ends.
-    """
+    """A thread that sends captures."""
 
     def __init__(
         self,
@@ -213,7 +187,6 @@ class Uploader:
         """Send an update until there is an answer; what may have arrived is written down before, for the next process.
 
         Args:
-            intent: The update.
             file: Its weights; None if an earlier process had them.
         """
         if self._ended:

@@ -26,13 +26,7 @@ _FORM = re.compile(r"replace|mix\((\d*\.?\d+)\)")
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """What a hot reload did.
-
-    Args:
-        tensors: How many were changed.
-        size_bytes: How much that was.
-        seconds: How long the training stood still.
-    """
+    """What a hot reload did."""
 
     tensors: int
     size_bytes: int
@@ -40,11 +34,7 @@ class Reloaded:
 
 
 def parse_share(text: str) -> float:
-    """Return how much of the aggregate `replace` or `mix(A)` takes: 1, or A.
-
-    Raises:
-        InputError: If it is neither.
-    """
+    """Return how much of the aggregate `replace` or `mix(A)` takes: 1, or A."""
     form = _FORM.fullmatch(text.replace(" ", ""))
     share = float(form[1]) if form is not None and form[1] is not None else 1.0
     if form is None or not 0 < share <= 1:
@@ -69,20 +59,7 @@ def hot_reload(
     step.
 
     Args:
-        model: A model of PEFT's, however it is wrapped.
-        source: The folder that was downloaded, or its tensors by their published names. A folder whose adapter has
-            another rank or scale is fitted.
-        optimizer: If it is given, it is checked to hold what is to be trained, and `optimizer_state` applies.
-        adapter: Which adapter trains; by default the active one.
         reload: `replace` takes the aggregate as it is, `mix(0.5)` the mean of it and the values that are there.
-        optimizer_state: `keep`, `reset` or `scale(0.5)`.
-        keep_as: Also keep the aggregate under this name, as an adapter that is not trained.
-
-    Raises:
-        AdapterRefused: If it does not adapt the same modules; the text says what differs.
-        ModelError: If the model has no adapter, or the optimizer does not hold it.
-        InputError: If a policy is none.
-        NotFoundError: If there is no adapter in the folder.
     """
     share, policy = parse_share(reload), MomentPolicy.parse(optimizer_state)
     live = LiveAdapter(model, adapter)
@@ -102,13 +79,7 @@ def hot_reload(
 
 @torch.no_grad()
 def blend(live: LiveAdapter, values: Mapping[str, torch.Tensor], share: float = 1.0) -> None:
-    """Copy values into an adapter, in place; they were checked to fit.
-
-    Args:
-        live: The adapter.
-        values: By published name.
-        share: How much of them is taken; the rest stays as it is.
-    """
+    """Copy values into an adapter, in place; they were checked to fit."""
     for name, tensor in live.tensors.items():
         value = values[name]
         if share < 1 and tensor.is_floating_point():
@@ -121,12 +92,7 @@ def keep_beside(live: LiveAdapter, values: Mapping[str, torch.Tensor], name: str
     """Keep values as a second adapter, which is not active, not trained and not uploaded.
 
     Args:
-        live: The adapter that trains; it stays the active one.
-        values: By published name.
         name: Of the second adapter; made when it is needed first.
-
-    Raises:
-        InputError: If that is the name of the one that trains.
     """
     if name == live.name:
         raise InputError(

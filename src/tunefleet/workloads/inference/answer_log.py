@@ -29,14 +29,7 @@ _SYNC_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The answers to one question.
-
-    Args:
-        rendered: What the model was given.
-        prompt_tokens: Its length.
-        choices: What it wrote; none if it could not be asked.
-        error: Why it could not.
-    """
+    """The answers to one question."""
 
     rendered: str
     prompt_tokens: int
@@ -45,12 +38,7 @@ class Kept:
 
 
 class Answers:
-    """The answers of one run.
-
-    Args:
-        folder: The job folder.
-        made_with: What makes an answer what it is, beside its question; JSON.
-    """
+    """The answers of one run."""
 
     def __init__(self, folder: Path, made_with: Mapping[str, Any]) -> None:
         self.path = folder / NAME

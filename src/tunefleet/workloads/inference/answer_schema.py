@@ -13,14 +13,7 @@ from tunefleet.spec.options.generation import InferenceSpec
 
 
 class Structure:
-    """What answers must look like.
-
-    Args:
-        inference: Has a list of fields, or a JSON Schema.
-
-    Raises:
-        InputError: If the schema is none.
-    """
+    """What answers must look like."""
 
     def __init__(self, inference: InferenceSpec) -> None:
         templates = inference.templates
@@ -32,15 +25,7 @@ class Structure:
             raise InputError(f"spec.inference.templates is no JSON Schema: {reason}") from error
 
     def parse(self, answer: str, finish_reason: str) -> tuple[Any, str | None]:
-        """Read an answer.
-
-        Args:
-            answer: As the model wrote it.
-            finish_reason: Why it ended.
-
-        Returns:
-            What it says; and why it is not what was asked for, if so.
-        """
+        """Read an answer."""
         try:
             found = json.loads(answer)
         except ValueError as error:

@@ -18,7 +18,6 @@ class Batch(Generic[P]):
     """The prompts of several tasks, each distinct one once; `batch` makes it.
 
     Args:
-        unique: What is to be computed, in the order in which it came first.
         places: Task → for each of its prompts, in order, which of `unique` it is.
     """
 
@@ -27,9 +26,6 @@ class Batch(Generic[P]):
 
     def spread(self, answers: Sequence[A]) -> dict[str, list[A]]:
         """Return each task's answers, in the order of its prompts.
-
-        Args:
-            answers: One for each of `unique`.
 
         Raises:
             ValueError: If there are more or fewer.

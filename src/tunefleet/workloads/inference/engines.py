@@ -18,10 +18,6 @@ from tunefleet.workloads.inference.weights import EngineName
 def choose(spec: AnsweringTaskSpec, gpus: Sequence[str]) -> EngineName:
     """Say which engine a task runs on: vLLM if it asks for it, or has a GPU where vLLM is; else Transformers.
 
-    Args:
-        spec: What the user wants.
-        gpus: Those that the job was given.
-
     Raises:
         MachineError: If it asks for vLLM, and vLLM cannot run here.
     """
@@ -44,11 +40,6 @@ def _without_vllm() -> str | None:
 @contextmanager
 def opened(model: EngineModel, gpus: Sequence[str], journal: Journal) -> Iterator[Engine]:
     """Give an engine that has the model loaded.
-
-    Args:
-        model: What it loads.
-        gpus: Those that the job was given.
-        journal: Told what a user wants to know.
 
     Raises:
         ModelError: If the model or an adapter cannot be loaded.

@@ -17,14 +17,6 @@ from tunefleet.workloads.common.outputs import write_file
 def export(wanted: JsonlExportSpec, items: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
     """Write the file whole or not at all.
 
-    Args:
-        wanted: Where, and what a line has.
-        items: Those of the result; one that could not be answered has no `output`.
-        folder: Of the task.
-
-    Returns:
-        `jsonl_export` of the result.
-
     Raises:
         DataError: If a line lacks a required field; names item and field.
     """

@@ -24,19 +24,13 @@ from tunefleet.spec.tasks.base_task import positions_of
 from tunefleet.workloads.data.dataset_source import HubSet, Place
 from tunefleet.workloads.data.readers import Rows, take
 
+# Key of a job's inputs under which the dataset lies, if it has travelled or was fetched.
 POINTER: Final = "data.url"
-"""Key of a job's inputs under which the dataset lies, if it has travelled or was fetched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One item of a task.
-
-    Args:
-        text: The prompt, query or text; of a chat what its last message says.
-        metadata: What is kept beside it; JSON.
-        chat: Its messages, if it is a chat.
-    """
+    """One item of a task."""
 
     text: str
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -46,18 +40,7 @@ class Item:
 def read_items(
     data: PromptData, inputs: Mapping[str, str], workspace: Path, *, shard: ShardSpec | None = None
 ) -> list[Item]:
-    """Return the items of a task, in their order; of a part of a task only its own.
-
-    Args:
-        data: The spec's `data` block.
-        inputs: For each pointer into the spec, the local path that stands for it.
-        workspace: Where archives may be unpacked.
-        shard: Which part of the whole it is.
-
-    Raises:
-        DataError: If the dataset does not exist, is malformed, empty, or lacks a column.
-        UnreachableError: If it is on a hub that does not answer.
-    """
+    """Return the items of a task, in their order; of a part of a task only its own."""
     part = {} if shard is None else {"shard": shard.model_dump()}
     if data.type == "dataset":
         return _of_dataset(data, inputs, workspace, part)
@@ -138,13 +121,7 @@ def _text(value: Any, column: str, number: int, origin: str) -> str:
 
 
 def shuffled(count: int, seed: int, buffer_size: int | None) -> Iterator[int]:
-    """Yield positions in random order, the same for the same arguments.
-
-    Args:
-        count: How many there are.
-        seed: Of the draw.
-        buffer_size: Among how many the next one is drawn; all by default.
-    """
+    """Yield positions in random order, the same for the same arguments."""
     rng = np.random.default_rng(seed)
     if buffer_size is None or buffer_size >= count:
         yield from rng.permutation(count).tolist()

@@ -20,17 +20,7 @@ CHILDREN = "children"
 
 @dataclass(slots=True)
 class Task:
-    """One of the tasks that a run computes.
-
-    Args:
-        task_id: Its id.
-        spec: What its user wants.
-        inputs: For each pointer into its spec, the local path that stands for it.
-        folder: Where its files are left.
-        items: Its items.
-        questions: What is asked for each.
-        error: Why it fails, alone.
-    """
+    """One of the tasks that a run computes."""
 
     task_id: str
     spec: InferenceTaskSpec
@@ -57,17 +47,7 @@ def read_tasks(own: Opened[InferenceTaskSpec]) -> list[Task]:
 
 
 def read_all(tasks: list[Task], workspace: Path, adapters: list[str]) -> None:
-    """Read the items of all tasks; one of those that go along fails alone.
-
-    Args:
-        tasks: The job's own first.
-        workspace: Where archives may be unpacked.
-        adapters: Those that an item may name.
-
-    Raises:
-        InputError: If the job's own cannot be used.
-        UnreachableError: If a dataset is on a hub that does not answer.
-    """
+    """Read the items of all tasks; one of those that go along fails alone."""
     default = adapters[0] if len(adapters) == 1 else None
     for number, task in enumerate(tasks):
         place = workspace if number == 0 else workspace / task.task_id

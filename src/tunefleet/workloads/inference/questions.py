@@ -15,21 +15,13 @@ from tunefleet.spec.options.generation import InferenceSpec
 from tunefleet.workloads.inference.deduplication import Batch, batch
 from tunefleet.workloads.inference.items import Item
 
+# Key of an item's metadata that names one of the model's adapters.
 ADAPTER = "adapter"
-"""Key of an item's metadata that names one of the model's adapters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One prompt, with everything that tells it from others of the same run.
-
-    Args:
-        prompt: Of the item.
-        system: What stands before it.
-        adapter: The adapter that answers.
-        draw: Of equal ones that are to be answered each by itself, which one it is.
-        chat: The messages of a chat, as JSON; then `prompt` is what the last of them says.
-    """
+    """One prompt, with everything that tells it from others of the same run."""
 
     prompt: str
     system: str | None = None
@@ -61,12 +53,6 @@ def ask(
     items: Sequence[Item], inference: InferenceSpec, adapters: Sequence[str], *, default: str | None
 ) -> list[Question]:
     """Return the questions of one task.
-
-    Args:
-        items: Its items.
-        inference: Its system prompt, and how answers are drawn.
-        adapters: Names that an item may have in its metadata.
-        default: The adapter that answers where an item says nothing.
 
     Raises:
         InputError: If an item names an adapter that the model does not have, or there are several and it says nothing.

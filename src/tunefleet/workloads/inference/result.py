@@ -12,11 +12,11 @@ from tunefleet.workloads.inference.answer_schema import Structure
 from tunefleet.workloads.inference.items import Item
 from tunefleet.workloads.inference.merged_tasks import Task
 
+# Without a number: a task that is spread over workers says what all of its parts say.
 _ALL_EMPTY: Final = (
     "All answers are empty: was the prompt written as the model was trained to read it? See data.separator of its "
     "training, and inference.chat_template."
 )
-"""Without a number: a task that is spread over workers says what all of its parts say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,7 @@ class Run:
     """What a run has made for all of its tasks.
 
     Args:
-        model: What answered.
-        engine: Its name.
-        answers: Key of a question → its answers.
         asked_by: Key of a question → the task that came with it first.
-        before: Keys of questions that an earlier launch has answered.
-        structure: What answers must look like, if they are JSON.
-        seconds: How long the answering took.
     """
 
     model: EngineModel

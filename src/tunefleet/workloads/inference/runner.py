@@ -68,14 +68,7 @@ def render(engine: Engine, question: Question, inference: InferenceSpec) -> tupl
 
 @dataclass(slots=True)
 class Pace:
-    """How far a run is, and how fast.
-
-    Args:
-        session: Told about it.
-        total: Questions of the run.
-        done: Those that have an answer.
-        tokens: Those of the answers that this launch has made.
-    """
+    """How far a run is, and how fast."""
 
     session: trainer_control.JobSession
     total: int
@@ -128,15 +121,7 @@ def put(
     answers: Answers,
     taken: Callable[[Kept], None],
 ) -> None:
-    """Answer all questions; what cannot be asked is kept with why, and the others go on.
-
-    Args:
-        engine: Has the model.
-        questions: Those without an answer.
-        inference: How prompts are made, and answers drawn.
-        answers: Keeps them.
-        taken: Called with each, once it is kept.
-    """
+    """Answer all questions; what cannot be asked is kept with why, and the others go on."""
     sampling = sampling_of(inference)
     rendered = [render(engine, question, inference) for question in questions]
     open_ones = {

@@ -20,8 +20,8 @@ from tunefleet.workloads.engine.protocol import EngineAdapter, EngineModel
 EngineName = Literal["transformers", "vllm"]
 FETCHED: Final = "checkpoint.load"
 """Key of a job's inputs under which weights from a task or an address lie."""
+# What the adapter is called that `checkpoint.load` names.
 CHECKPOINT: Final = "checkpoint"
-"""What the adapter is called that `checkpoint.load` names."""
 _ADAPTER_FILE: Final = "adapter_config.json"
 _MODEL_FILE: Final = "config.json"
 _SINGLE: Final = {".safetensors": "model.safetensors", ".bin": "pytorch_model.bin", ".pt": "pytorch_model.bin"}
@@ -31,18 +31,7 @@ _WEIGHTS: Final = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.
 def engine_model(
     spec: AnsweringTaskSpec, inputs: Mapping[str, str], workspace: Path, engine: EngineName
 ) -> EngineModel:
-    """Find everything that an engine loads for a task.
-
-    Args:
-        spec: Names model, adapters, and weights to load instead of the model's.
-        inputs: For each pointer into the spec, the local path that stands for it.
-        workspace: Where archives may be unpacked.
-        engine: What computes.
-
-    Raises:
-        ModelError: If something named does not exist, is no model or adapter, or belongs to another model.
-        UnreachableError: If it is on a hub that does not answer.
-    """
+    """Find everything that an engine loads for a task."""
     named = spec.model.source
     revision = named.revision or (spec.model.vllm.revision if spec.model.vllm is not None else None)
     source = base_model.named(
@@ -174,12 +163,7 @@ def _hub_name(name: Any) -> str | None:
 
 
 def _stamp(paths: Iterable[str], own: Path) -> str:
-    """Return what changes when files below some paths do.
-
-    Args:
-        paths: Files and folders; a hub id is none.
-        own: The job's folder: what lies there is fetched anew by a later attempt, and is the same.
-    """
+    """Return what changes when files below some paths do."""
     files = sorted(each for path in paths for each in Path(path).rglob("*") if each.is_file())
     about = [
         (str(each), found.st_size, None if each.is_relative_to(own) else found.st_mtime_ns)

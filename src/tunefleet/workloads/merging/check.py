@@ -24,21 +24,13 @@ _SEED: Final = 20
 TOLERANCES: Final = {"F64": 1e-4, "F32": 1e-4, "F16": 5e-3, "BF16": 4e-2}
 """Type of the merged weights → how far the logits may be off, as a part of how much they vary: what is added is
 rounded to that type."""
+# How much more than its weights a model takes while it is loaded.
 _ROOM: Final = 1.3
-"""How much more than its weights a model takes while it is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How the logits of the merged model compare with those of base and adapters, both computed in float32.
-
-    Args:
-        error: Root mean square of the difference, as a part of how much the logits vary.
-        largest: The largest difference, in the same unit.
-        effect: The same as `error`, between base and adapters on one side and the base alone on the other.
-        tolerance: How large `error` may be.
-        tokens: How many positions were compared.
-    """
+    """How the logits of the merged model compare with those of base and adapters, both computed in float32."""
 
     error: float
     largest: float
@@ -66,14 +58,7 @@ class Proof:
 
 
 def require_memory(parameters: int) -> None:
-    """Check that a model fits into memory in float32.
-
-    Args:
-        parameters: How many numbers it has.
-
-    Raises:
-        MachineError: If not.
-    """
+    """Check that a model fits into memory in float32."""
     needed = int(parameters * 4 * _ROOM)
     there = psutil.virtual_memory().available
     if needed > there:
@@ -85,18 +70,7 @@ def require_memory(parameters: int) -> None:
 
 
 def into_base(source: Source, adapters: Sequence[Adapter], merged: Path, rows: int, dtype: str) -> Proof:
-    """Compare a merged model with base and adapters.
-
-    Args:
-        source: The base.
-        adapters: What was merged into it.
-        merged: The merged model.
-        rows: Of its embeddings.
-        dtype: Type of the merged weights, as safetensors spells it.
-
-    Raises:
-        ModelError: If they differ by more than the type explains, or the merged model cannot be loaded whole.
-    """
+    """Compare a merged model with base and adapters."""
     limit, alone, together = _reference(source, adapters, rows)
     gc.collect()  # one of the models at a time
     found = _logits(_whole(merged, source), limit)
@@ -104,11 +78,7 @@ def into_base(source: Source, adapters: Sequence[Adapter], merged: Path, rows: i
 
 
 def into_adapter(source: Source, folder: Path) -> Proof:
-    """Run base and a combined adapter; there is nothing that it should equal.
-
-    Raises:
-        ModelError: If the adapter cannot be put on the base, or its logits are no finite numbers.
-    """
+    """Run base and a combined adapter; there is nothing that it should equal."""
     model = _load(source.path, source)
     limit = model.get_input_embeddings().weight.shape[0]
     alone = _logits(model, limit)

@@ -86,12 +86,6 @@ def _check_alike(first: Adapter, other: Adapter, method: str) -> None:
 def combine(adapters: Sequence[Adapter], skeleton: Skeleton, options: MergeOptions, target: Path) -> dict[str, Any]:
     """Write the combined adapter.
 
-    Args:
-        adapters: What is put together; `check` has passed them.
-        skeleton: The base's modules.
-        options: How.
-        target: An empty folder.
-
     Returns:
         `rank`, and `error_of_sum`: how far the result is from the weighted sum of what the adapters add, as a part of
         its size, over all modules together and in the worst of them.

@@ -38,8 +38,6 @@ class Converter:
     """What converts.
 
     Args:
-        script: llama.cpp's.
-        python: The interpreter that runs it.
         quantize: The program for the other types; None if the type needs none.
     """
 
@@ -50,10 +48,6 @@ class Converter:
 
 def find(wanted: GgufSpec, environment: Mapping[str, str] = os.environ) -> Converter:
     """Find the converter, before anything is merged.
-
-    Args:
-        wanted: The file that is to be made.
-        environment: Says where to look.
 
     Raises:
         MachineError: If it is not here, or a package that it needs is missing.
@@ -85,16 +79,6 @@ def find(wanted: GgufSpec, environment: Mapping[str, str] = os.environ) -> Conve
 
 def convert(model: Path, target: Path, wanted: GgufSpec, converter: Converter, launch: str) -> dict[str, Any]:
     """Make the file.
-
-    Args:
-        model: The model's folder.
-        target: The file.
-        wanted: Its type.
-        converter: What makes it.
-        launch: Id of this launch: what a killed one has begun has another name.
-
-    Returns:
-        What a result says of the file.
 
     Raises:
         ModelError: If the converter does not know the model.

@@ -17,11 +17,7 @@ from typing import Any
 
 
 def splitting(folder: Path) -> str | None:
-    """Return llama.cpp's name for how a tokenizer splits text; None if it is not known for sure.
-
-    Args:
-        folder: The model's, with its tokenizer.json.
-    """
+    """Return llama.cpp's name for how a tokenizer splits text; None if it is not known for sure."""
     try:
         said: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

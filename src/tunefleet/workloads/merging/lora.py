@@ -32,21 +32,13 @@ _UNDERSTOOD: Final = frozenset({
     "loftq_config",
 })  # fmt: skip
 """Keys of an adapter's config that change nothing of what is added, or that are heeded here."""
+# Ways to begin that leave the base as it is.
 _INITS: Final = frozenset({"gaussian", "eva", "orthogonal"})
-"""Ways to begin that leave the base as it is."""
 
 
 @dataclass(slots=True)
 class Change:
-    """What an adapter adds to one module: `scale · B · A`, or a part of that with DoRA.
-
-    Args:
-        scale: With which the product is multiplied.
-        embedding: Whether the module is an embedding.
-        a: The first factor.
-        b: The second.
-        magnitude: Of DoRA.
-    """
+    """What an adapter adds to one module: `scale · B · A`, or a part of that with DoRA."""
 
     scale: float = 0.0
     embedding: bool = False
@@ -65,10 +57,6 @@ class Adapter:
     """A LoRA adapter.
 
     Args:
-        label: What it is called in messages.
-        folder: Where it lies.
-        weight: How much of it counts.
-        config: Its `adapter_config.json`.
         changes: Module of the base → what is added to it.
         replaced: Tensor of the base → the one that takes its place: a bias, or a layer that was trained whole.
     """
@@ -110,16 +98,7 @@ class Adapter:
 
 
 def open_adapter(folder: Path, weight: float, label: str) -> Adapter:
-    """Read an adapter's config and the headers of its file.
-
-    Args:
-        folder: As `save_pretrained` writes it.
-        weight: How much of it counts.
-        label: What it is called in messages.
-
-    Raises:
-        ModelError: If it is no LoRA adapter as safetensors, or uses something that cannot be merged exactly.
-    """
+    """Read an adapter's config and the headers of its file."""
     config = _config(folder, label)
     weights = folder / "adapter_model.safetensors"
     if not weights.is_file():

@@ -14,8 +14,8 @@ from tunefleet.workloads.merging.lora import Adapter, Change
 from tunefleet.workloads.merging.safetensors_reader import FLOATS, Tensor, TensorFile, size_of
 from tunefleet.workloads.merging.skeleton import ModuleKind, Skeleton
 
+# File of tensors that the base has not: a head that was one with the embeddings and is not any more.
 _EXTRA: Final = "model-untied.safetensors"
-"""File of tensors that the base has not: a head that was one with the embeddings and is not any more."""
 _SINGLE: Final = "model.safetensors"
 _STORED: Final = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 """What safetensors calls the types that may be asked for."""
@@ -23,13 +23,7 @@ _STORED: Final = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one adapter adds to a tensor.
-
-    Args:
-        change: Its factors.
-        kind: How they lie in the tensor.
-        factor: With which the product is multiplied, the adapter's weight among it.
-    """
+    """What one adapter adds to a tensor."""
 
     change: Change
     kind: ModuleKind
@@ -38,14 +32,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A tensor of the merged model.
-
-    Args:
-        name: As its file calls it.
-        source: What it begins with: the base's tensor, or the one that takes its place.
-        dtype: In which it is written.
-        parts: What is added.
-    """
+    """A tensor of the merged model."""
 
     name: str
     source: Tensor
@@ -68,9 +55,7 @@ class Shard:
     """A file of the merged model.
 
     Args:
-        name: Of the file.
         file: The base's file of that name; None if the base has none.
-        pieces: In the order in which they lie.
     """
 
     name: str
@@ -80,16 +65,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The merged model.
-
-    Args:
-        shards: Its files.
-        config: Keys of the base's config that change.
-        merged: How many tensors get something added.
-        replaced: Names of tensors that an adapter brings whole.
-        tied: Whether the head is the embedding in the base, and in the merged model.
-        rows: Of the embeddings.
-    """
+    """The merged model."""
 
     shards: tuple[Shard, ...]
     config: dict[str, Any]
@@ -99,12 +75,7 @@ class Plan:
     rows: int
 
     def fingerprint(self, shard: Shard, adapters: Sequence[str]) -> str:
-        """Return a digest of what a file is made of; equal for equal work, whenever and wherever.
-
-        Args:
-            shard: The file.
-            adapters: Digests of the adapters.
-        """
+        """Return a digest of what a file is made of; equal for equal work, whenever and wherever."""
         rows = [[p.name, p.dtype, p.source.name, str(p.source.path.name), [part.factor for part in p.parts]]
                 for p in shard.pieces]  # fmt: skip
         text = json.dumps([rows, list(adapters), shard.file.header.hex() if shard.file else None])
@@ -126,12 +97,6 @@ def make(
     files: Sequence[TensorFile], skeleton: Skeleton, adapters: Sequence[Adapter], dtype: DtypeName = "auto"
 ) -> Plan:
     """Decide what becomes of every tensor.
-
-    Args:
-        files: The base's weights.
-        skeleton: The base's modules.
-        adapters: What is merged into it.
-        dtype: Type of the written weights; with `auto` each tensor has that of the base's.
 
     Raises:
         ModelError: If an adapter does not fit the base, or two of them contradict each other.

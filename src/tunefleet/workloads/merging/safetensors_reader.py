@@ -14,8 +14,8 @@ import torch
 
 from tunefleet.errors import ModelError
 
+# How much of a tensor is in memory at a time, in the type that it is stored in.
 BLOCK_BYTES: Final = 4 << 20
-"""How much of a tensor is in memory at a time, in the type that it is stored in."""
 FLOATS: Final = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _MAX_HEADER_BYTES: Final = 100 << 20
 _INDEX: Final = "model.safetensors.index.json"
@@ -27,12 +27,7 @@ class Tensor:
     """A tensor in a file.
 
     Args:
-        name: As the file calls it.
         dtype: As safetensors spells it, such as `BF16`.
-        shape: Its dimensions.
-        path: The file.
-        offset: Where its bytes begin in the file.
-        size_bytes: How many there are.
     """
 
     name: str
@@ -79,11 +74,7 @@ class Tensor:
 
 
 def as_floats(data: bytearray, tensor: Tensor) -> torch.Tensor:
-    """Return bytes of a tensor as float32, in rows of one dimension less than one row has.
-
-    Raises:
-        ModelError: If they are no floating-point numbers that can be computed with.
-    """
+    """Return bytes of a tensor as float32, in rows of one dimension less than one row has."""
     kind = FLOATS.get(tensor.dtype)
     if kind is None:
         raise ModelError(
@@ -98,10 +89,7 @@ class TensorFile:
     """A safetensors file.
 
     Args:
-        path: Where it lies.
         header: Its first bytes, up to where the data begins.
-        metadata: What it says of itself.
-        tensors: In the order in which they lie.
     """
 
     path: Path
@@ -111,11 +99,7 @@ class TensorFile:
 
 
 def open_file(path: Path) -> TensorFile:
-    """Read the header of a safetensors file.
-
-    Raises:
-        ModelError: If it is none, or not whole.
-    """
+    """Read the header of a safetensors file."""
     try:
         size_bytes = path.stat().st_size
         with path.open("rb") as file:
@@ -145,11 +129,7 @@ def _tensor(path: Path, name: str, entry: Any, begin: int) -> Tensor:
 
 
 def model_files(folder: Path) -> list[TensorFile]:
-    """Open the weights of a model folder, in the order of their names.
-
-    Raises:
-        ModelError: If there are none as safetensors, or one that the index names is missing.
-    """
+    """Open the weights of a model folder, in the order of their names."""
     index, single = folder / _INDEX, folder / _SINGLE
     if index.is_file():
         names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
@@ -178,7 +158,6 @@ def header_of(tensors: list[tuple[str, str, tuple[int, ...], int]], metadata: di
 
     Args:
         tensors: Name, type, shape and size in bytes of each, in the order in which they will lie.
-        metadata: What the file says of itself.
     """
     entries: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     at = 0

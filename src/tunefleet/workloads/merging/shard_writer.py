@@ -22,8 +22,8 @@ from tunefleet.workloads.common.outputs import write_file
 from tunefleet.workloads.merging.plan import Part, Piece, Plan, Shard
 from tunefleet.workloads.merging.safetensors_reader import FLOATS, Tensor, as_floats, header_of
 
+# Called with the number of bytes that were just read.
 Report = Callable[[int], None]
-"""Called with the number of bytes that were just read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,7 @@ class Written:
     """A file of the merged model.
 
     Args:
-        name: Of the file.
-        digest: Its sha256.
-        size_bytes: How long it is.
         source_digest: sha256 of the base's file of that name; None if the base has none.
-        kept: Whether an earlier launch had written it.
     """
 
     name: str
@@ -47,12 +43,6 @@ class Written:
 
 def write(plan: Plan, adapters: Sequence[str], folder: Path, report: Report) -> list[Written]:
     """Write all files; those that are there already are checked by their digest and kept.
-
-    Args:
-        plan: The merged model.
-        adapters: Digests of the adapters.
-        folder: Where the files go.
-        report: Told how much of the base was read.
 
     Raises:
         ModelError: If a file of the base or of an adapter is not what its header says.
@@ -102,12 +92,7 @@ class _Made:
 
 
 class _Writer:
-    """Writes one file.
-
-    Args:
-        out: Takes its bytes.
-        report: Told how much was read.
-    """
+    """Writes one file."""
 
     def __init__(self, out: Callable[[bytes | bytearray | memoryview], Any], report: Report) -> None:
         self._out = out
@@ -157,11 +142,7 @@ class _Writer:
 
 
 class _Added:
-    """What one adapter adds, in float32, block by block.
-
-    Args:
-        part: The factors and how they lie.
-    """
+    """What one adapter adds, in float32, block by block."""
 
     def __init__(self, part: Part) -> None:
         change = part.change

@@ -21,7 +21,6 @@ class Skeleton:
     """A model whose tensors have shapes and no values.
 
     Args:
-        model: On the meta device.
         prefix: What the names of a checkpoint may lack, such as `transformer.`.
     """
 

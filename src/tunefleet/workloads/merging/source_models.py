@@ -22,11 +22,6 @@ NEEDED: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.py
 def base_of(spec: MergeTaskSpec, inputs: Mapping[str, str], workspace: Path) -> Source:
     """Find the base, and bring it here if it is on the hub: its files are read one by one.
 
-    Args:
-        spec: Of the task.
-        inputs: For each pointer into the spec, the local path that stands for it.
-        workspace: Where archives may be unpacked.
-
     Raises:
         ModelError: If it does not exist.
         UnreachableError: If the hub does not answer.
@@ -47,18 +42,7 @@ def base_of(spec: MergeTaskSpec, inputs: Mapping[str, str], workspace: Path) -> 
 
 
 def adapter_folder(index: int, adapter: MergeAdapterSpec, inputs: Mapping[str, str], workspace: Path) -> Path:
-    """Find an adapter, and bring it here if it is on the hub.
-
-    Args:
-        index: Its place in the spec, from 0.
-        adapter: As the spec has it.
-        inputs: For each pointer into the spec, the local path that stands for it.
-        workspace: Where archives may be unpacked.
-
-    Raises:
-        ModelError: If it is not there.
-        UnreachableError: If the hub does not answer.
-    """
+    """Find an adapter, and bring it here if it is on the hub."""
     pointer = f"model.adapters.{index}"
     path = next((inputs[name] for name in (f"{pointer}.path", pointer) if name in inputs), None)
     if path is not None:

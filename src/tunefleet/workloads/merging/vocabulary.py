@@ -32,9 +32,7 @@ class Vocabulary:
 
     Args:
         folder: Where the tokenizer is taken from; None if nobody has one.
-        origin: `base`, or the adapter's label.
         tokens: How many there are, added ones too; None without a tokenizer.
-        differing: Labels of adapters whose chat template is another one.
     """
 
     folder: Path | None
@@ -45,10 +43,6 @@ class Vocabulary:
 
 def choose(base: Path, adapters: Sequence[Adapter]) -> Vocabulary:
     """Find the tokenizer that the merged model gets: an adapter's if it has one, else the base's.
-
-    Args:
-        base: The base's folder.
-        adapters: What is merged into it.
 
     Raises:
         ModelError: If two of them have different vocabularies, or one cannot be read.
@@ -84,14 +78,7 @@ def check(vocabulary: Vocabulary, rows: int) -> None:
 
 
 def carry(base: Path, target: Path, vocabulary: Vocabulary, plan: Plan) -> None:
-    """Put everything but the weights into the merged model's folder: config, tokenizer, template, generation config.
-
-    Args:
-        base: The base's folder.
-        target: The merged model's.
-        vocabulary: Whose tokenizer it gets.
-        plan: What changes in the config.
-    """
+    """Put everything but the weights into the merged model's folder: config, tokenizer, template, generation config."""
     replaced = vocabulary.folder is not None and vocabulary.folder != base
     for path in sorted(base.iterdir()):
         if not path.is_file() or path.name.startswith(".") or is_weights(path.name):

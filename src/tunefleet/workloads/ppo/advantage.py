@@ -10,16 +10,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What is known of a batch before it is trained on; row × column of the answer, but for `scores`.
-
-    Args:
-        logprobs: Of the tokens, by the model that drew them.
-        kl: How much less probable the reference holds each token.
-        values: What the value model expected at each token.
-        advantages: How much better than expected each token was, at unit variance.
-        returns: What the value model should have said.
-        scores: Of the reward model, one an answer.
-    """
+    """What is known of a batch before it is trained on; row × column of the answer, but for `scores`."""
 
     logprobs: torch.Tensor
     kl: torch.Tensor
@@ -37,16 +28,7 @@ def judged(
     values: torch.Tensor,
     scores: torch.Tensor,
 ) -> Judged:
-    """Work out rewards and advantages.
-
-    Args:
-        args: `kl_coef`, `kl_estimator`, `gamma`, `lam`.
-        answered: Which tokens count.
-        logprobs: Of the model that drew them.
-        reference: Of the reference.
-        values: Of the value model.
-        scores: Of the reward model.
-    """
+    """Work out rewards and advantages."""
     counted = answered.float()
     difference = (logprobs - reference) * counted
     kl = difference if args.kl_estimator == "k1" else (torch.exp(-difference) - 1 + difference) * counted
@@ -78,16 +60,7 @@ def _whitened(advantages: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
 def loss(
     args: Any, known: Judged, rows: Any, answered: torch.Tensor, logprobs: torch.Tensor, values: torch.Tensor
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the sum of the loss over the tokens of some rows, and sums for the journal.
-
-    Args:
-        args: `cliprange`, `cliprange_value`, `vf_coef`.
-        known: Of the whole batch.
-        rows: Which rows of it.
-        answered: Which of their tokens count.
-        logprobs: As the model sees them now.
-        values: As the value model sees them now.
-    """
+    """Return the sum of the loss over the tokens of some rows, and sums for the journal."""
     counted = answered.float()
     drift = (logprobs - known.logprobs[rows]) * counted
     ratio = torch.exp(drift)

@@ -46,12 +46,7 @@ def build_trainer(
     plan: Plan,
     around: tuple[hardware.Hardware, hardware.Kernels],
 ) -> Trainer:
-    """Load the models and make the trainer of a launch.
-
-    Raises:
-        ModelError: If a model cannot be loaded.
-        MachineError: If a package is missing.
-    """
+    """Load the models and make the trainer of a launch."""
     spec = launch.spec
     set_seed(spec.training.seed)
     args = arguments(launch, plan, *around)

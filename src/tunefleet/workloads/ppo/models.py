@@ -19,11 +19,6 @@ from tunefleet.workloads.training.model.lora import ALL_LINEAR
 def value_model(source: Source, kernels: Kernels, lora: LoraSpec | None) -> PreTrainedModel:
     """Load the value model; its head starts with zeros, so that it expects nothing before it has learnt.
 
-    Args:
-        source: The base of the policy.
-        kernels: Attention and arithmetic.
-        lora: Train an adapter and the head, instead of all weights.
-
     Raises:
         ModelError: If the architecture has no such head.
     """

@@ -27,16 +27,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """The prompts of a training.
-
-    Args:
-        train: Those that are trained with.
-        held_out: Those that are measured with.
-        origin: What the user calls the data.
-        cut: How many were longer than allowed.
-        notes: What the rows have and the run does not use, in sentences.
-        duplicates: Rows that are there more than once, if some are held out.
-    """
+    """The prompts of a training."""
 
     train: list[Prompt]
     held_out: list[Prompt]
@@ -47,19 +38,7 @@ class Prompts:
 
 
 def open_prompts(spec: PpoSpec, inputs: Mapping[str, str], workspace: Path, encoder: Encoder, longest: int) -> Prompts:
-    """Find the prompts of a spec.
-
-    Args:
-        spec: What the user wants.
-        inputs: For each pointer into the spec, the local path that stands for it.
-        workspace: Where archives may be unpacked.
-        encoder: Of the model that is trained.
-        longest: Of longer prompts the last tokens are kept, so many.
-
-    Raises:
-        DataError: If there are none, or one cannot be used.
-        UnreachableError: If they are on a hub that does not answer.
-    """
+    """Find the prompts of a spec."""
     recognized = Recognized("prompt", _names(spec))
     found = open_rows(spec.data, inputs, workspace, lambda *_: recognized.columns, seed=spec.training.seed)
     shape = Shape(recognized, found.origin, spec.data.separator)

@@ -15,12 +15,7 @@ from tunefleet.workloads.training.report import Ended, contracted, throughput, u
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Ended):
-    """A PPO training that has come to its end.
-
-    Args:
-        prompts: What it was trained on.
-        plan: Its loop.
-    """
+    """A PPO training that has come to its end."""
 
     prompts: Prompts
     plan: Plan

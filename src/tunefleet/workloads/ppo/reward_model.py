@@ -25,14 +25,7 @@ _BAD: Final = ("negative", "neg", "bad", "rejected", "unhelpful")
 
 
 class Judge:
-    """A reward model on a device.
-
-    Args:
-        wanted: What the spec says.
-        model: The classifier.
-        tokenizer: Its own, which need not be that of the model that is trained.
-        device: Where it computes.
-    """
+    """A reward model on a device."""
 
     def __init__(
         self, wanted: RewardModelSpec, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, device: torch.device
@@ -48,10 +41,6 @@ class Judge:
     @torch.no_grad()
     def scores(self, texts: Sequence[str], batch: int) -> torch.Tensor:
         """Return a reward for each text; of one that is too long the end counts.
-
-        Args:
-            texts: Prompt and answer.
-            batch: Texts of a forward pass.
 
         Raises:
             InputError: If a reward is no finite number.
@@ -79,17 +68,7 @@ class Judge:
 
 
 def open_judge(wanted: RewardModelSpec, inputs: Mapping[str, str], workspace: Path, device: torch.device) -> Judge:
-    """Load the reward model of a spec.
-
-    Args:
-        wanted: What the spec says.
-        inputs: For each pointer into the spec, the local path that stands for it.
-        workspace: Where archives may be unpacked.
-        device: Where it is to compute.
-
-    Raises:
-        ModelError: If it is missing, no sequence classifier, or its labels do not say what is good.
-    """
+    """Load the reward model of a spec."""
     local = inputs.get("reward_model.identifier")
     folder = None if local is None else unpacked_path(Path(local), workspace)
     if folder is not None and (folder / _ADAPTER).is_file():
@@ -108,15 +87,7 @@ def open_judge(wanted: RewardModelSpec, inputs: Mapping[str, str], workspace: Pa
 
 
 def labels_of(wanted: RewardModelSpec, labels: Mapping[int, str]) -> tuple[int, int | None]:
-    """Return the output that is the reward, and the one that is taken off it.
-
-    Args:
-        wanted: What the spec says.
-        labels: The model's names of its outputs.
-
-    Raises:
-        ModelError: If the names do not say which they are.
-    """
+    """Return the output that is the reward, and the one that is taken off it."""
     good = _index(wanted.positive_label, labels, _GOOD, "positive_label")
     if wanted.type == "sentiment":
         bad = _index(wanted.negative_label, labels, _BAD, "negative_label")

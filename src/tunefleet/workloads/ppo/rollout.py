@@ -11,16 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A batch of prompts with their answers; prompts end where answers begin, at the same column of all rows.
-
-    Args:
-        ids: Tokens; row × column.
-        seen: Which of them are no padding.
-        context: Columns of the prompts.
-        answered: Which tokens of the answers count; row × column of the answer.
-        texts: The answers, without what ended them.
-        ended: Which answers came to an end of their own.
-    """
+    """A batch of prompts with their answers; prompts end where answers begin, at the same column of all rows."""
 
     ids: torch.Tensor
     seen: torch.Tensor
@@ -60,16 +51,7 @@ def collected(
     end_ids: Collection[int],
     stops: Sequence[str],
 ) -> Rollout:
-    """Put prompts and the answers to them together.
-
-    Args:
-        prompts: Filled up; all of the batch.
-        seen: What of them is no filling.
-        drawn: Tokens of the answers, in groups of rows, with anything behind their ends.
-        tokenizer: Of the model.
-        end_ids: Tokens that end an answer.
-        stops: Texts that end an answer.
-    """
+    """Put prompts and the answers to them together."""
     width = max(group.shape[1] for group in drawn)
     padding = int(tokenizer.pad_token_id or 0)
     wide = [torch.nn.functional.pad(group, (0, width - group.shape[1]), value=padding) for group in drawn]

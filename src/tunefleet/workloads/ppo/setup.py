@@ -16,21 +16,7 @@ _KL_TIMES = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The loop of a training.
-
-    Args:
-        steps: In all.
-        rows: Prompts of a step on each device.
-        forward_rows: Of a forward pass.
-        prompts: How many there are.
-        rank: Of this process.
-        world: Processes.
-        seed: Of the order of the prompts.
-        generation: For Transformers.
-        stops: Texts that end an answer.
-        kl_limit: A divergence above it ends the training.
-        samples: Answers that the result shows.
-    """
+    """The loop of a training."""
 
     steps: int
     rows: int
@@ -54,11 +40,7 @@ class Plan:
         return step * self.rows * self.world / self.prompts
 
     def rows_of(self, step: int) -> list[int]:
-        """Return the prompts of a step on this device: each pass in an order of its own, the same in every launch.
-
-        Args:
-            step: From 0.
-        """
+        """Return the prompts of a step on this device: each pass in an order of its own, the same in every launch."""
         begin = (step * self.world + self.rank) * self.rows
         return [self._at(place) for place in range(begin, begin + self.rows)]
 
@@ -68,15 +50,7 @@ class Plan:
 
 
 def plan(spec: PpoSpec, prompts: int, *, rank: int, world: int, max_steps: int | None = None) -> Plan:
-    """Work out the loop.
-
-    Args:
-        spec: What the user wants.
-        prompts: How many there are.
-        rank: Of this process.
-        world: Processes.
-        max_steps: An end that was set since.
-    """
+    """Work out the loop."""
     training = spec.training
     batch = training.rows * world
     if max_steps or training.max_steps:

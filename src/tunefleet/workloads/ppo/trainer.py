@@ -33,15 +33,7 @@ from tunefleet.workloads.training.model.lora import REFERENCE
 
 
 class Trainer(ExactTrainer, PPOTrainer):
-    """Draws answers, has them judged, and learns; one step is one batch of answers.
-
-    Args:
-        plan: What the spec wants of the loop.
-        judge: Rewards answers.
-        prompts: To train with.
-        held_out: To measure with.
-        options: Of TRL's trainer.
-    """
+    """Draws answers, has them judged, and learns; one step is one batch of answers."""
 
     model: Any
     control: Any
@@ -79,11 +71,7 @@ class Trainer(ExactTrainer, PPOTrainer):
         return self.accelerator.unwrap_model(self.model).value_model
 
     def train(self, resume_from_checkpoint: str | None = None) -> None:
-        """Train to the end, or until a callback ends it.
-
-        Args:
-            resume_from_checkpoint: The folder of a checkpoint.
-        """
+        """Train to the end, or until a callback ends it."""
         args, state = self.args, self.state
         state.max_steps, state.num_train_epochs = self.plan.steps, math.ceil(self.plan.epochs)
         state.logging_steps, state.save_steps, state.eval_steps = args.logging_steps, args.save_steps, args.eval_steps

@@ -26,12 +26,7 @@ def write_value_model(trainer: Any) -> None:
 
 
 def restore(trainer: Any, folder: Path) -> None:
-    """Put a trainer where it was when a checkpoint was saved.
-
-    Args:
-        trainer: As it was made from the base model, which stays the reference.
-        folder: The checkpoint, unpacked.
-    """
+    """Put a trainer where it was when a checkpoint was saved."""
     load_policy(trainer, folder)
     weights = load_file(folder / VALUE_FILE)
     parameters = dict(_value_model(trainer).named_parameters())

@@ -28,9 +28,6 @@ class HeldOut(ExactTrainer):
 
         Args:
             names: What a measure is called → what TRL calls it; those that it does not have are left out.
-
-        Returns:
-            The loss, and the measures.
         """
         with random_state_kept():
             output = self.evaluation_loop(self.get_eval_dataloader(), "held-out rows", prediction_loss_only=True)

@@ -17,8 +17,7 @@ from tunefleet.workloads.data.sources import Found
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.preference import preference_rows
 from tunefleet.workloads.preference.evaluation import HeldOut
-from tunefleet.workloads.preference.method import Material, Method, Parts, some_left
-from tunefleet.workloads.preference.reference_model import reference_of, where_others_find_it
+from tunefleet.workloads.preference.method import Material, Method, Parts, reference_of, some_left, where_others_find_it
 from tunefleet.workloads.preference.tokenization import Exchange, Exchanges, Limits
 from tunefleet.workloads.training.label_scores import score_labels_only
 

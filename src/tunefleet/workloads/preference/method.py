@@ -15,11 +15,13 @@ from tunefleet.analysis.dataset.shapes import Recognized
 from tunefleet.analysis.memory.estimate import Load
 from tunefleet.errors import DataError
 from tunefleet.spec import AlignmentTaskSpec
+from tunefleet.trainer_control.distributed import world
 from tunefleet.workloads.data.formats import Shape
 from tunefleet.workloads.data.holdout import Duplicates
 from tunefleet.workloads.data.readers import Rows
 from tunefleet.workloads.data.sources import Found
 from tunefleet.workloads.data.tokenization import Encoder
+from tunefleet.workloads.distributed import ranks
 from tunefleet.workloads.preference.evaluation import HeldOut
 from tunefleet.workloads.preference.preference_rows import RowKind, recognized
 from tunefleet.workloads.preference.tokenization import Counts
@@ -38,17 +40,7 @@ MARGINS: Final = {"accuracy": "rewards/accuracies", "margin": "rewards/margins"}
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What is trained on and measured with.
-
-    Args:
-        train: Rows as the trainer takes them.
-        held_out: The same of held-out rows.
-        counts: What became of the rows.
-        origin: What the user calls them.
-        max_length: Longest sequence, in tokens.
-        notes: What the rows have and the run does not use, in sentences.
-        duplicates: Rows that are there more than once.
-    """
+    """What is trained on and measured with."""
 
     train: datasets.Dataset
     held_out: datasets.Dataset | None
@@ -61,18 +53,7 @@ class Material:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a trainer is put together from.
-
-    Args:
-        model: The base, with or without an adapter.
-        peft_config: A new adapter, which the trainer puts on it.
-        arguments: What any training arguments are given.
-        callbacks: Of any training.
-        material: The rows.
-        tokenizer: The model's.
-        around: Hardware and kernels.
-        base: Where the weights lie.
-    """
+    """What a trainer is put together from."""
 
     model: Any
     peft_config: Any
@@ -141,11 +122,6 @@ class Method(ABC, Generic[SpecT]):
     def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
         """Make tokens of the rows.
 
-        Args:
-            found: The rows.
-            encoder: The model's.
-            max_length: Longest sequence, in tokens.
-
         Raises:
             DataError: If a row cannot be used, or none is left.
         """
@@ -186,13 +162,34 @@ class Method(ABC, Generic[SpecT]):
 
 
 def some_left(counts: Counts, origin: str, max_length: int) -> None:
-    """Refuse rows of which none is left.
-
-    Raises:
-        DataError: If that is so.
-    """
+    """Refuse rows of which none is left."""
     if counts.rows == 0:
         raise DataError(
             f"No row of {origin} has anything to learn within {max_length} tokens.",
             hint="Raise `training.max_seq_length`.",
         )
+
+
+# In the job folder: rows with what the reference says of them.
+FOLDER = "reference"
+
+
+def reference_of(launch: Launch[SpecT], parts: Parts) -> Any:
+    """Load the reference; None where an adapter is trained, which TRL turns off for it."""
+    spread = launch.parallelism == "device_map"
+    return assembly.load_reference(launch.spec, parts.base, parts.around.kernels, spread=spread)
+
+
+def where_others_find_it(launch: Launch[SpecT], common: dict[str, Any], *, wanted: bool) -> dict[str, Any]:
+    """Put the rows on the disk if the reference judges them beforehand: each rank reads what one has written."""
+    if not wanted:
+        return common
+    folder = launch.folder.root / FOLDER / launch.job.launch
+    named = ("train_dataset", "eval_dataset")
+    with ranks.leader_first(launch.folder, launch.job.launch, FOLDER):
+        if world.leads_folder():
+            for name in named:
+                if common[name] is not None:
+                    common[name].save_to_disk(str(folder / name))
+    there = {name: datasets.load_from_disk(str(folder / name)) for name in named if common[name] is not None}
+    return {**common, **there}

@@ -23,12 +23,7 @@ from tunefleet.workloads.training.exact_trainer import ExactTrainer
 
 
 def odds_ratio(better: torch.Tensor, worse: torch.Tensor) -> torch.Tensor:
-    """Return the logarithms of the odds ratios.
-
-    Args:
-        better: Mean log probabilities of the tokens of each better answer.
-        worse: Of each worse one.
-    """
+    """Return the logarithms of the odds ratios."""
     return (better - worse) - (_log1mexp(better) - _log1mexp(worse))
 
 
@@ -119,13 +114,6 @@ class _Odds(ExactTrainer):
 
 
 class OddsTrainer(HeldOut, _Odds):
-    """Trains by the odds of both answers.
-
-    Args:
-        beta: Weight of the odds ratio.
-        arguments: Of the training.
-        peft_config: An adapter to put on the model.
-        kwargs: As `transformers.Trainer` takes them.
-    """
+    """Trains by the odds of both answers."""
 
     sequences_a_row = 2

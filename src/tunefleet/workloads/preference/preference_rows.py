@@ -49,10 +49,6 @@ class Asked:
 def pairs(rows: Rows, shape: Shape) -> Iterator[Pair]:
     """Read rows as pairs.
 
-    Args:
-        rows: As they are.
-        shape: How they are read.
-
     Raises:
         DataError: If a row lacks a column or has something else there.
     """
@@ -63,10 +59,6 @@ def pairs(rows: Rows, shape: Shape) -> Iterator[Pair]:
 
 def judged(rows: Rows, shape: Shape) -> Iterator[Judged]:
     """Read rows as judged answers; a pair counts as two.
-
-    Args:
-        rows: As they are.
-        shape: How they are read.
 
     Raises:
         DataError: If a row lacks a column or has something else there.
@@ -82,10 +74,6 @@ def judged(rows: Rows, shape: Shape) -> Iterator[Judged]:
 
 def asked(rows: Rows, shape: Shape) -> Iterator[Asked]:
     """Read rows as prompts.
-
-    Args:
-        rows: As they are.
-        shape: How they are read.
 
     Raises:
         DataError: If a row lacks a column or has something else there, or a chat among texts.
@@ -106,17 +94,7 @@ def asked(rows: Rows, shape: Shape) -> Iterator[Asked]:
 
 
 def recognized(kind: RowKind, columns: tuple[Any, ...], first: Mapping[str, Any], origin: str) -> Recognized:
-    """Return the shape of the rows of a kind.
-
-    Args:
-        kind: What a row is.
-        columns: As the spec names them.
-        first: The first row.
-        origin: What the user calls the dataset.
-
-    Raises:
-        DataError: If the first row lacks a column, or the rows are something else.
-    """
+    """Return the shape of the rows of a kind."""
     if kind == "pairs":
         return named_pair(columns, first, origin)
     if kind == "judged":

@@ -18,9 +18,7 @@ class Outcome(Ended):
     """A training that has come to its end.
 
     Args:
-        material: What it was trained on.
         before: Measures of held-out rows before it; None if there are none.
-        after: The same after it.
     """
 
     material: Material

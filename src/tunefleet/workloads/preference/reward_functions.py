@@ -21,8 +21,7 @@ from tunefleet.spec.options.rewards import (
     RegexReward,
     Reward,
 )
-from tunefleet.workloads.common.answer_extraction import beginning
-from tunefleet.workloads.common.numeric_answers import NUMBER, last_number, number
+from tunefleet.workloads.common.answer_extraction import NUMBER, beginning, last_number, number
 from tunefleet.workloads.data.formats import Content
 
 _MARKED: Final = re.compile(r"####[ \t]*([^\n]*)")
@@ -31,14 +30,7 @@ _NAMED: Final = re.compile(r"\bA:\s*([^\n]+)")
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Answers that are to be rewarded, each with what belongs to it.
-
-    Args:
-        prompts: What was asked.
-        answers: What was answered.
-        references: The right answers, where they are known.
-        tokens: Of the answers.
-    """
+    """Answers that are to be rewarded, each with what belongs to it."""
 
     prompts: Sequence[Content]
     answers: Sequence[str]
@@ -46,15 +38,14 @@ class Answered:
     tokens: Sequence[Sequence[int]]
 
 
+# Gives a reward for each answer.
 Rule = Callable[[Answered], list[float]]
-"""Gives a reward for each answer."""
 
 
 def final_answer(text: str, pattern: re.Pattern[str] | None = None) -> str | None:
     """Return the final answer of a text, in one spelling; None if it has none.
 
     Args:
-        text: An answer, or a right one.
         pattern: Finds it, in its first group or as a whole; by default the number behind the first `####` that has
             one, as evaluations have it: what a model invents behind its answer does not count. Without a number it is
             the text there; without a mark what stands behind the last `A:`, else the last number.
@@ -80,9 +71,6 @@ def by_rule(wanted: Reward) -> Rule:
 
     What it returns raises InputError if a function fails, or a reward is no finite number: a training would leave that
     out and go on as if there were no such reward.
-
-    Raises:
-        InputError: If it names a function that does not exist.
     """
     rule = _rule(wanted)
     name = f"function {wanted.function}" if isinstance(wanted, FunctionReward) else wanted.type

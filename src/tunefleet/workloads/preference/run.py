@@ -22,8 +22,7 @@ from tunefleet.workloads.preference.dpo import DpoMethod, OrpoMethod, RewardMeth
 from tunefleet.workloads.preference.evaluation import HeldOut
 from tunefleet.workloads.preference.grpo import GrpoMethod, RlooMethod
 from tunefleet.workloads.preference.kto import KtoMethod
-from tunefleet.workloads.preference.method import Material, Method
-from tunefleet.workloads.preference.reference_model import FOLDER
+from tunefleet.workloads.preference.method import FOLDER, Material, Method
 from tunefleet.workloads.preference.result import Measures
 from tunefleet.workloads.training import participation, setup
 from tunefleet.workloads.training.disk_check import require_disk

@@ -26,14 +26,7 @@ class Exchange:
 
 @dataclass(slots=True)
 class Counts:
-    """What became of the rows.
-
-    Args:
-        rows: That are left.
-        dropped: That nothing could be learnt from.
-        truncated: That were cut.
-        tokens: Of all that are left.
-    """
+    """What became of the rows."""
 
     rows: int = 0
     dropped: int = 0
@@ -43,12 +36,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Limits:
-    """How long a sequence may be.
-
-    Args:
-        whole: Tokens of prompt and answer; the end is cut.
-        prompt: Tokens of a prompt; its beginning is cut.
-    """
+    """How long a sequence may be."""
 
     whole: int
     prompt: int | None = None
@@ -69,12 +57,7 @@ class Limits:
 
 
 class Exchanges:
-    """Tokenizes exchanges, texts or chats.
-
-    Args:
-        encoder: The model's.
-        notes: Gets what chat templates leave out.
-    """
+    """Tokenizes exchanges, texts or chats."""
 
     def __init__(self, encoder: Encoder, notes: Notes) -> None:
         self._encoder = encoder

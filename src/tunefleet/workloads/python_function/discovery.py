@@ -10,21 +10,13 @@ from typing import Any, Final
 
 from tunefleet.errors import InputError
 
+# Keys of the task's result that are not the function's.
 RESERVED: Final = ("ok", "outputs", "run", "files", "children")
-"""Keys of the task's result that are not the function's."""
 _RESULT_BYTES: Final = 16 << 20
 
 
 def returned(path: Path, emits: Sequence[str]) -> dict[str, Any]:
-    """Return what a function has returned, as a mapping with its `metrics`.
-
-    Args:
-        path: Where the runner has written it.
-        emits: Numbers that must be among the metrics.
-
-    Raises:
-        InputError: If it is too large, uses a name that is the task's own, or lacks a number.
-    """
+    """Return what a function has returned, as a mapping with its `metrics`."""
     size_bytes = path.stat().st_size
     if size_bytes > _RESULT_BYTES:
         raise InputError(

@@ -28,16 +28,7 @@ _INSTALL_S = 1800.0
 
 
 def python_with(requirements: Sequence[str], environment: Mapping[str, str], cache: Path | None = None) -> str:
-    """Return the interpreter that has some packages, made if there is none yet.
-
-    Args:
-        requirements: As pip takes them.
-        environment: Of pip.
-        cache: Where layers are kept; by default the user's cache folder.
-
-    Raises:
-        InputError: If pip cannot install them.
-    """
+    """Return the interpreter that has some packages, made if there is none yet."""
     if not requirements:
         return sys.executable
     root = cache or Path(platformdirs.user_cache_dir("tunefleet")) / "python-layers"

@@ -25,8 +25,8 @@ from tunefleet.workloads.python_function import runner
 from tunefleet.workloads.python_function.discovery import returned, size_of
 from tunefleet.workloads.python_function.pip_packages import python_with
 
+# Folder of the job in which the function runs.
 WORK: Final = "python"
-"""Folder of the job in which the function runs."""
 OUTPUT: Final = "output"
 _OURS: Final = ("TUNEFLEET_", "ORCHESTRATOR_", "NEBULA_", "REDIS_", "PYTHON", "LD_")
 _LOOK_S: Final = 1.0
@@ -35,9 +35,6 @@ _LOG_BYTES: Final = 256 << 20
 
 def main(folder: Path) -> None:
     """Run the function of a job.
-
-    Args:
-        folder: The job folder.
 
     Raises:
         CommandFailedError: If the function failed, ran too long or left too much.

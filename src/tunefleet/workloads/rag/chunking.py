@@ -18,14 +18,7 @@ Offsets = Callable[[str], list[tuple[int, int]]]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a document.
-
-    Args:
-        source: Which document.
-        number: Which piece of it, from 0.
-        text: What it says.
-        metadata: Of the document.
-    """
+    """A piece of a document."""
 
     source: str
     number: int
@@ -46,9 +39,7 @@ def chunks(items: Sequence[Item], how: ChunkingSpec | None, offsets: Offsets) ->
     """Return the pieces of documents, in their order; of a document that is there twice, of the last one only.
 
     Args:
-        items: The documents.
         how: How long texts are cut; null leaves them whole.
-        offsets: Finds tokens.
     """
     found: dict[str, list[Chunk]] = {}
     for item in items:

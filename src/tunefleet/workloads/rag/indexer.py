@@ -79,11 +79,7 @@ class _Run:
             fit(self._there, self._encoder, spec.embedding.model)
 
     def result(self, heed: Callable[[int], None]) -> dict[str, Any]:
-        """Embed and index; returns the result.
-
-        Args:
-            heed: Called with the number of pieces that are done, between two batches; may end the process.
-        """
+        """Embed and index; returns the result."""
         spec, encoder = self._spec, self._encoder
         pieces = chunks(self._items, spec.chunking, encoder.model.offsets)
         texts = [piece.text for piece in pieces]
@@ -136,12 +132,7 @@ def fit(there: Collection | None, encoder: Encoder, model: str) -> None:
 
 
 class Note:
-    """How far a run is with the database.
-
-    Args:
-        file: Where it is written down.
-        of: What tells the run from others.
-    """
+    """How far a run is with the database."""
 
     def __init__(self, file: Path, of: str) -> None:
         self._file = file

@@ -33,14 +33,7 @@ _LASTING: Final = (400, 401, 403, 404, 405, 409, 413, 422)
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A collection as the database describes it.
-
-    Args:
-        name: Its name.
-        dimension: Numbers of its vectors.
-        using: Name of its vectors, if they have one.
-        model: The model that made them, if the collection says it.
-    """
+    """A collection as the database describes it."""
 
     name: str
     dimension: int
@@ -49,12 +42,7 @@ class Collection:
 
 
 class Database:
-    """A database that is open.
-
-    Args:
-        client: Speaks to it.
-        where: What it is called in messages.
-    """
+    """A database that is open."""
 
     def __init__(self, client: QdrantClient, where: str) -> None:
         self._client = client
@@ -133,12 +121,7 @@ class Database:
             self._client.upsert(into.name, points, wait=True)
 
     def forget(self, name: str, beyond: Sequence[tuple[str, int]]) -> None:
-        """Delete what documents had beyond their pieces.
-
-        Args:
-            name: The collection.
-            beyond: Document and number of its pieces.
-        """
+        """Delete what documents had beyond their pieces."""
         longer: list[Any] = [
             models.Filter(
                 must=[
@@ -210,11 +193,7 @@ class Database:
 
 
 def open_server(spec: ServerSpec) -> Database:
-    """Open the server that a spec names; nothing is asked of it yet.
-
-    Raises:
-        InputError: If this machine lacks a secret that it names.
-    """
+    """Open the server that a spec names; nothing is asked of it yet."""
     filled = job_secrets.filled({"url": spec.url, "api_key": spec.api_key})
     url = str(filled["url"])
     allowed = settings.load(TransferSettings, _env_file=None).url_allow
@@ -242,11 +221,7 @@ def open_folder(path: Path) -> Database:
 
 
 def copy_database(source: Path, to: Path) -> None:
-    """Copy the folder of a database, whole or not at all.
-
-    Raises:
-        InputError: If it is none.
-    """
+    """Copy the folder of a database, whole or not at all."""
     inner = next((each for each in (source, source / "qdrant") if (each / "meta.json").is_file()), None)
     if inner is None:
         raise InputError(

@@ -15,13 +15,7 @@ _GIGABYTE: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A node of the Ray cluster.
-
-    Args:
-        name: How Ray calls it.
-        total: What it has.
-        free: What of that nobody holds.
-    """
+    """A node of the Ray cluster."""
 
     name: str
     total: Mapping[str, float]
@@ -33,14 +27,7 @@ class Outlook:
     """Whether a cluster can give the nodes of an ask.
 
     Args:
-        wanted: How many at least.
-        each: What each must have.
-        machines: How many the cluster has.
-        could: How many of them have enough.
-        now: How many of those have it free.
         autoscaled: Whether an autoscaler brings more; None if that cannot be told.
-        need: The bundle that was compared.
-        gpus: The types of GPU that the cluster has, told where none of them is the one that is wanted.
     """
 
     wanted: int
@@ -89,12 +76,7 @@ class Outlook:
 
 
 def bundle(ask: Ask, machines: Sequence[Machine] = ()) -> dict[str, float]:
-    """Return what each node must have, in Ray's words; a core at least, for a bundle of nothing is none.
-
-    Args:
-        ask: What is wanted.
-        machines: The cluster's, which say how Ray calls the type of GPU.
-    """
+    """Return what each node must have, in Ray's words; a core at least, for a bundle of nothing is none."""
     wanted = {"CPU": float(ask.cpu or 1), "GPU": float(ask.gpu_count), "memory": float(ask.memory_bytes)}
     need = {name: amount for name, amount in wanted.items() if amount}
     if ask.gpu_type is not None and ask.gpu_count:

@@ -24,12 +24,7 @@ _SIGNALLED: Final = 128
 
 
 class Guard:
-    """One command.
-
-    Args:
-        line: To the actor: anything that comes, and its end, means stop; what became of the command goes back.
-        grace_s: How long the command may take to end by itself.
-    """
+    """One command."""
 
     def __init__(self, line: socket.socket, grace_s: float) -> None:
         self._line = line

@@ -22,19 +22,14 @@ _LOOK_S: Final = 1.0
 _BACKOFF_S: Final = (1.0, 2.0, 5.0, 15.0, 60.0)
 _STEADY_S: Final = 60.0
 """A worker that has lasted so long begins anew without a pause."""
+# A worker that young is still the answer to the tasks that wait.
 _NEW_S: Final = 60.0
-"""A worker that young is still the answer to the tasks that wait."""
 _KILL_S: Final = 5.0
 _IDLE_S: Final = 300.0
 
 
 class Slot:
-    """One worker: the node that it waits for or has, and when it may begin again.
-
-    Args:
-        ask: For one node.
-        number: Its own.
-    """
+    """One worker: the node that it waits for or has, and when it may begin again."""
 
     def __init__(self, ask: Ask, number: int) -> None:
         self._ask = ask
@@ -107,13 +102,7 @@ class Slot:
 
 
 def keep(ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
-    """Keep `ask.nodes` workers, and up to `ask.nodes_max` while tasks wait; returns when it is told to stop.
-
-    Args:
-        ask: What each worker needs; a failed one begins again.
-        say: Told what happens.
-        stopped: Whether it is to end: each worker gets SIGTERM, and SIGKILL after the grace.
-    """
+    """Keep `ask.nodes` workers, and up to `ask.nodes_max` while tasks wait; returns when it is told to stop."""
     one = replace(ask, nodes=1, nodes_max=1)
     # Those beyond the least leave by themselves when they have had nothing to do for a while.
     further = replace(one, environment={**one.environment, "TUNEFLEET_NODES_IDLE_S": f"{_IDLE_S:g}"})

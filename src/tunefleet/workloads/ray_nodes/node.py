@@ -17,12 +17,7 @@ _NOT_HANDED_ON: Final = frozenset({"RAY_AUTH_TOKEN"})
 
 
 class Node:
-    """What Ray makes an actor of, with two threads: one waits for the command, the other can end it.
-
-    Args:
-        number: Of the node, from 0.
-        grace_s: How long the command may take to end.
-    """
+    """What Ray makes an actor of, with two threads: one waits for the command, the other can end it."""
 
     def __init__(self, number: int, grace_s: float) -> None:
         self._number = number

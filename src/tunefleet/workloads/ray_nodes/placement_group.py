@@ -20,10 +20,10 @@ from tunefleet.workloads.ray_nodes.node import Node
 _LOOK_S: Final = 0.5
 _FIRST_S: Final = 2.0
 """What is free is given within this; there is nothing to tell until then."""
+# A cluster that has just been started gets its nodes one after the other.
 _SETTLE_S: Final = 5.0
-"""A cluster that has just been started gets its nodes one after the other."""
+# How long more nodes than are needed are waited for that were free a moment ago.
 _FREE_S: Final = 5.0
-"""How long more nodes than are needed are waited for that were free a moment ago."""
 _STATUS: Final = "__autoscaling_status"
 _V2: Final = "__autoscaler_v2_enabled"
 
@@ -37,12 +37,7 @@ class StoppedError(Exception):
 
 
 class Room:
-    """The nodes of an ask; not one of them is held before all are.
-
-    Args:
-        ask: What is wanted.
-        nodes: How many bundles.
-    """
+    """The nodes of an ask; not one of them is held before all are."""
 
     def __init__(self, ask: Ask, nodes: int) -> None:
         self.nodes = nodes
@@ -72,15 +67,7 @@ class Room:
         return [called.get(where.get(number, ""), "of an unknown name") for number in range(self.nodes)]
 
     def start(self, index: int, number: int) -> tuple[Any, Any]:
-        """Start the command in a bundle.
-
-        Args:
-            index: Of the bundle.
-            number: That the command finds in `TUNEFLEET_NODE`.
-
-        Returns:
-            The actor, and what its `run` will return.
-        """
+        """Start the command in a bundle."""
         need, ask = self._need, self._ask
         options = {
             "num_cpus": need["CPU"],
@@ -103,11 +90,6 @@ class Room:
 
 def take(ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> Room:
     """Take the nodes of an ask: more than are needed if they are free now, else as soon as there are enough.
-
-    Args:
-        ask: What is wanted.
-        say: Told why it waits, when that changes.
-        stopped: Whether to wait no longer.
 
     Raises:
         HopelessError: If the cluster cannot give them, or has not had them for `patience_s`.

@@ -21,13 +21,7 @@ _KILL_S: Final = 5.0
 
 @dataclass
 class Ended:
-    """How nodes have ended.
-
-    Args:
-        codes: Exit codes, of those that have one.
-        faults: What went wrong beside them, a sentence each.
-        hopeless: Whether another try would end the same.
-    """
+    """How nodes have ended."""
 
     codes: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -43,16 +37,7 @@ class Ended:
         return FAILED if self.faults or any(self.codes) else 0
 
     def add(self, name: str, ref: Any, *, told: bool) -> bool:
-        """Read how a node ended.
-
-        Args:
-            name: Of the node.
-            ref: What its actor returns.
-            told: Whether it was told to end: then its exit code says nothing of it.
-
-        Returns:
-            Whether its command has begun, and ended by itself.
-        """
+        """Read how a node ended."""
         try:
             code, fault = ray.get(ref)
         except RayError as error:
@@ -77,13 +62,7 @@ class Ended:
 
 
 def run(ask: Ask, room: Room, stopped: Callable[[], bool]) -> Ended:
-    """Run the command on all nodes; returns when nothing of it is left.
-
-    Args:
-        ask: What is run.
-        room: The nodes.
-        stopped: Whether it is to end: each gets SIGTERM, and SIGKILL after the grace.
-    """
+    """Run the command on all nodes; returns when nothing of it is left."""
     names = room.names()
     started = [room.start(number, number) for number in range(room.nodes)]
     waited = {ref: number for number, (_, ref) in enumerate(started)}

@@ -31,15 +31,7 @@ class Wanted:
     """What a job asks for.
 
     Args:
-        lora: The adapter's repository.
-        base: The base's.
-        username: Account of the result.
-        token: Reads both, and writes the result.
-        anonymise: Give the result a random name.
-        private: Whether the result is private.
-        code: Run code that comes with the base.
         revision: Commit of the adapter; null for its newest.
-        anew: Merge once more what is there already.
     """
 
     lora: str
@@ -55,10 +47,6 @@ class Wanted:
     @staticmethod
     def read(given: Any, environment: Mapping[str, str]) -> Wanted:
         """Read the input of a job.
-
-        Args:
-            given: As RunPod hands it on.
-            environment: Of the endpoint.
 
         Raises:
             InputError: If something is missing, or of the wrong type; names what it is, and no value.
@@ -87,14 +75,7 @@ class Wanted:
 
 
 async def handler(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Do a job.
-
-    Args:
-        job: With `id` and `input`.
-
-    Returns:
-        The output; see the module.
-    """
+    """Do a job."""
     token = ""
     try:
         wanted = Wanted.read(job.get("input"), os.environ)

@@ -34,7 +34,6 @@ class Made:
     """A model that can be put on the hub.
 
     Args:
-        folder: Where it lies.
         verified: Whether a forward pass has proved it; null if nothing was merged.
     """
 
@@ -44,12 +43,6 @@ class Made:
 
 async def merge(parts: Parts, token: str, folder: Path, *, trust: bool = False) -> Made:
     """Merge in bf16; the sums are made in float32, a few megabytes at a time, so that no model is too large.
-
-    Args:
-        parts: Adapter and base.
-        token: Reads both.
-        folder: Empty; what is made lies in it.
-        trust: Run code that comes with the base.
 
     Raises:
         MergeFailed: If it failed; the sentence begins with `out of memory` where that was the reason.

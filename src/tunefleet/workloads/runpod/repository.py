@@ -16,8 +16,8 @@ from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, Repositor
 from tunefleet.errors import InputError
 from tunefleet.workloads.merging.source_models import NEEDED
 
+# File of a repository that says what it was merged from; sent with the model, in one commit.
 MARK: Final = "tunefleet-merge.json"
-"""File of a repository that says what it was merged from; sent with the model, in one commit."""
 _ADAPTER: Final = "adapter_config.json"
 _MODEL: Final = "config.json"
 _CODE: Final = "*.py"
@@ -27,15 +27,7 @@ _TAKEN: Final = 409
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Adapter and base, as they are on the hub now.
-
-    Args:
-        lora: The adapter's repository.
-        lora_commit: Its commit.
-        base: The base's repository.
-        base_commit: Its newest commit.
-        whole: Whether the adapter's repository holds a whole model instead.
-    """
+    """Adapter and base, as they are on the hub now."""
 
     lora: str
     lora_commit: str
@@ -50,13 +42,7 @@ class Parts:
 
 
 class Repository:
-    """The account that merged models go to.
-
-    Args:
-        username: Its name.
-        token: Reads and writes.
-        private: Whether repositories that are made are private.
-    """
+    """The account that merged models go to."""
 
     def __init__(self, username: str, token: str, *, private: bool) -> None:
         self._username, self._token, self._private = username, token, private
@@ -64,11 +50,6 @@ class Repository:
 
     def parts(self, lora: str, base: str, revision: str | None = None) -> Parts:
         """Look at adapter and base.
-
-        Args:
-            lora: The adapter's repository.
-            base: The base's.
-            revision: Commit of the adapter; its newest by default.
 
         Raises:
             InputError: If one is not there, may not be read, or is neither adapter nor model.
@@ -83,10 +64,6 @@ class Repository:
         """Return the name of the repository for a merge, and whether that merge is there already.
 
         A repository of somebody else's merge is never written to: adapters of two accounts may have one name.
-
-        Args:
-            parts: Adapter and base.
-            anonymise: Return a random name.
         """
         if anonymise:
             return f"{self._username}/{uuid.uuid4()}", False
@@ -106,11 +83,6 @@ class Repository:
 
     def put(self, name: str, folder: Path, parts: Parts) -> str:
         """Put a model into its repository, and return its name.
-
-        Args:
-            name: Of the repository; if another merge has made one of that name meanwhile, it gets a longer one.
-            folder: The model.
-            parts: What it was made of.
 
         Raises:
             InputError: If the account may not be written to.

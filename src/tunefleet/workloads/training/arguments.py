@@ -26,17 +26,7 @@ _BITSANDBYTES = {"adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"}
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What surrounds a training.
-
-    Args:
-        hardware: What is there.
-        kernels: What was chosen for it.
-        output_dir: Where checkpoints go.
-        run_name: Name of the run in trackers.
-        evaluation_batch: Rows of a batch in an evaluation, whatever the spec says.
-        parallelism: How several devices share the work.
-        deepspeed: DeepSpeed's configuration, with `deepspeed`.
-    """
+    """What surrounds a training."""
 
     hardware: Hardware
     kernels: Kernels
@@ -48,11 +38,7 @@ class Setting:
 
 
 def common_arguments(spec: ModelTrainingSpec, setting: Setting) -> dict[str, Any]:
-    """Return what any `TrainingArguments` is given.
-
-    Raises:
-        MachineError: If a tracker or optimizer needs a package that is not installed.
-    """
+    """Return what any `TrainingArguments` is given."""
     training, hardware, kernels = spec.training, setting.hardware, setting.kernels
     _check_installed(spec)
     if training.project_name is not None:
@@ -134,11 +120,7 @@ def name_project(project: str) -> None:
 
 
 def supervised_arguments(spec: TrainingTaskSpec, setting: Setting) -> SFTConfig:
-    """Build the arguments.
-
-    Raises:
-        MachineError: If a tracker or optimizer needs a package that is not installed.
-    """
+    """Build the arguments."""
     training, kernels = spec.training, setting.kernels
     return SFTConfig(
         **common_arguments(spec, setting),

@@ -31,14 +31,7 @@ def build_trainer(
     machine: hardware.Hardware,
     kernels: hardware.Kernels,
 ) -> Trainer:
-    """Load the model and make the trainer of a launch.
-
-    Raises:
-        ModelError: If the model or adapter cannot be loaded.
-        MachineError: If a package is missing.
-        InputError: If DeepSpeed's configuration cannot be read.
-        DataError: If the stream cannot go on where the checkpoint was.
-    """
+    """Load the model and make the trainer of a launch."""
     spec = launch.spec
     set_seed(spec.training.seed)
     count = ContinueTokenCount()

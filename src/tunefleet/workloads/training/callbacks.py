@@ -71,8 +71,6 @@ class WatchDivergence(TrainerCallback):
     A save forces a log before it, so no checkpoint is ever written of weights whose loss was no number.
 
     Args:
-        policy: What the spec wants.
-        session: Told what was seen; checkpoints of the time of trouble are set aside before a rollback.
         climbs: Whether a loss that climbs is trouble, too: that of a training on rewards says nothing of how good the
             answers are, and may.
     """
@@ -92,11 +90,7 @@ class WatchDivergence(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Look at what was logged.
-
-        Raises:
-            DivergedError: If the training is broken and the policy is not to ignore it.
-        """
+        """Look at what was logged."""
         trouble = self._trouble(args, state.global_step, logs or {})
         if trouble is None or self._said:
             return

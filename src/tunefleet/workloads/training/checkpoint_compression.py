@@ -43,11 +43,7 @@ class InUseError(Exception):
 
 
 class Compress(TrainerCallback):
-    """Compresses each checkpoint in a thread once it has its manifest; what is not done when the process ends stays.
-
-    Args:
-        in_use: Tells of a checkpoint's name whether somebody reads it just now; then it is left for later.
-    """
+    """Compresses each checkpoint in a thread once it has its manifest; what is not done when the process ends stays."""
 
     def __init__(self, in_use: Callable[[str], bool]) -> None:
         self._in_use = in_use
@@ -88,13 +84,6 @@ class Compress(TrainerCallback):
 
 def compress(folder: Path, in_use: Callable[[str], bool] = lambda _: False) -> int:
     """Compress the large files of a whole checkpoint.
-
-    Args:
-        folder: The checkpoint.
-        in_use: Tells of a checkpoint's name whether somebody reads it just now.
-
-    Returns:
-        How many bytes less it takes.
 
     Raises:
         InUseError: If somebody reads it; nothing of it has changed.
@@ -174,11 +163,7 @@ def _unpack(checkpoint: Path, target: Path) -> None:
 
 
 class DropUnpacked(TrainerCallback):
-    """Deletes the unpacked copy after the first step, when everything was read from it.
-
-    Args:
-        folder: The copy.
-    """
+    """Deletes the unpacked copy after the first step, when everything was read from it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder: Path | None = folder

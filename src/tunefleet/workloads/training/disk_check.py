@@ -17,15 +17,6 @@ def require_disk(folder: JobFolder, trainer: Trainer, *, adapter: bool, make_roo
 
     What is kept to spare a later launch some work lies there already, so it is not free; a training is not refused for
     it.
-
-    Args:
-        folder: Where it writes; checkpoints that a resumed training finds there count as written.
-        trainer: Has the model and the arguments.
-        adapter: Whether only the trainable weights are saved.
-        make_room: Deletes what can be made again; returns whether there was anything.
-
-    Raises:
-        MachineError: If the free space does not suffice; the message says how much is needed and free.
     """
     present = sum(checkpoint.size_bytes for checkpoint in list_whole(folder.checkpoints_dir))
     needed = forecast(trainer, adapter=adapter)

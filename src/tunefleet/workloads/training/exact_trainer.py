@@ -28,8 +28,8 @@ from tunefleet.workloads.training.async_checkpoint import BackgroundWriter, copi
 from tunefleet.workloads.training.checkpoint_compression import left_alone, opened
 from tunefleet.workloads.training.model import lora
 
+# How the names of weight files and of folders with shards begin.
 _WEIGHTS = ("model", "pytorch_model", "adapter_model")
-"""How the names of weight files and of folders with shards begin."""
 
 
 @contextmanager
@@ -174,11 +174,7 @@ class StopWhenWorse(EarlyStoppingCallback):
 
 
 class ContinueTokenCount(TrainerCallback):
-    """Lets a resumed training go on counting tokens.
-
-    Args:
-        trainer: Counts; set once it exists.
-    """
+    """Lets a resumed training go on counting tokens."""
 
     trainer: ExactTrainer | None = None
 

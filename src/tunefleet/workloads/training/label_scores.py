@@ -19,19 +19,15 @@ import torch
 from peft import PeftModel
 from torch import nn
 
+# Largest buffer of probabilities; a batch that needs more is scored by TRL, tile by tile.
 MOST_BYTES: Final = 256 << 20
-"""Largest buffer of probabilities; a batch that needs more is scored by TRL, tile by tile."""
+# Rows that are worked on at a time, for temporary memory.
 _ROWS: Final = 64
-"""Rows that are worked on at a time, for temporary memory."""
 IGNORED: Final = -100
 
 
 def score_labels_only(model: nn.Module) -> None:
-    """Let a model on a CPU that TRL has given a fused head score labelled positions alone.
-
-    Args:
-        model: The model, or PEFT's model around it. One on another device is left as it is.
-    """
+    """Let a model on a CPU that TRL has given a fused head score labelled positions alone."""
     inner = model.get_base_model() if isinstance(model, PeftModel) else model
     if inner.device.type != "cpu":
         return
@@ -59,8 +55,8 @@ def score_labels_only(model: nn.Module) -> None:
     inner.forward = model_forward
 
 
+# A mixture of experts adds a loss that TRL takes from all its outputs.
 _ROUTED: Final = "output_router_logits"
-"""A mixture of experts adds a loss that TRL takes from all its outputs."""
 
 
 def _output(logits: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor, items: Any) -> Any:

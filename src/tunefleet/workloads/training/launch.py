@@ -65,15 +65,7 @@ Supervised = Launch[TrainingTaskSpec]
 
 
 def open_launch(folder: Path, wanted: type[SpecT]) -> Launch[SpecT]:
-    """Read what a job folder says.
-
-    Args:
-        folder: Of the job.
-        wanted: The specs that the program trains.
-
-    Raises:
-        InputError: If the job is another one.
-    """
+    """Read what a job folder says."""
     task = open_task(folder, wanted)
     spec, session = task.spec, task.session
     overrides = read_json(task.folder.overrides_json) or {}
@@ -91,14 +83,7 @@ def open_launch(folder: Path, wanted: type[SpecT]) -> Launch[SpecT]:
 
 
 def limit_gpu_memory(environment: Mapping[str, str] = os.environ) -> float | None:
-    """Take no more than a share of each GPU's memory, if the job's environment says so.
-
-    Returns:
-        The share; None if there is no limit, or no GPU to which it would apply.
-
-    Raises:
-        InputError: If the share is no number above 0 and up to 1.
-    """
+    """Take no more than a share of each GPU's memory, if the job's environment says so."""
     text = environment.get(_SHARE, "")
     if not text:
         return None

@@ -12,12 +12,7 @@ _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def name_base(folder: Path, base: str) -> None:
-    """Let an adapter name its base as the user does, not by the folder that it had on this machine.
-
-    Args:
-        folder: With an adapter; nothing is done to any other.
-        base: What the user calls the base.
-    """
+    """Let an adapter name its base as the user does, not by the folder that it had on this machine."""
     path = folder / CONFIG
     if not path.is_file():
         return
@@ -27,13 +22,7 @@ def name_base(folder: Path, base: str) -> None:
 
 
 def write_card(folder: Path, kind: str, base: str) -> None:
-    """Write a model card.
-
-    Args:
-        folder: With the model or adapter.
-        kind: Of the task that trained it.
-        base: What the user calls the base; only a hub id is named in the metadata, where hubs look it up.
-    """
+    """Write a model card."""
     adapter = (folder / CONFIG).is_file()
     on_hub = _HUB_ID.fullmatch(base) is not None and not base.startswith(".")
     lines = [

@@ -30,14 +30,6 @@ def own_rows(launch: Launch[SpecT], rows: Rows, origin: str) -> tuple[Launch[Spe
 
     All parts make as many optimizer steps, so that they go from round to round together: as many as an equal share of
     the rows takes. A smaller share is passed over more often.
-
-    Args:
-        launch: What is to be trained.
-        rows: All rows.
-        origin: What the user calls them.
-
-    Raises:
-        DataError: If the rows cannot be dealt out.
     """
     part = _part_of(launch.spec)
     if part is None:
@@ -62,10 +54,6 @@ def own_rows(launch: Launch[SpecT], rows: Rows, origin: str) -> tuple[Launch[Spe
 
 def callbacks(launch: Launch[SpecT], steering: Iterable[TrainerCallback]) -> list[TrainerCallback]:
     """Return what makes a training take part in its federation, if it is a part of one.
-
-    Args:
-        launch: What is trained.
-        steering: The callbacks of the job, of which one takes commands: none waits until a round has ended.
 
     Raises:
         InputError: If nobody has told it how.
@@ -101,11 +89,7 @@ def callbacks(launch: Launch[SpecT], steering: Iterable[TrainerCallback]) -> lis
 
 
 class _StopWhenOver(TrainerCallback):
-    """Ends a part whose federation has had all its rounds: what it would learn, nobody would get.
-
-    Args:
-        callback: What takes part.
-    """
+    """Ends a part whose federation has had all its rounds: what it would learn, nobody would get."""
 
     def __init__(self, callback: FederatedCallback) -> None:
         self._callback = callback

@@ -12,12 +12,7 @@ from tunefleet.workloads.training.samples import Answer
 
 
 class Predict(TrainerCallback):
-    """Lets the model answer held-out prompts; the random state is left as it was.
-
-    Args:
-        wanted: How often.
-        journal: Gets the answers.
-    """
+    """Lets the model answer held-out prompts; the random state is left as it was."""
 
     ask: Callable[[], list[Answer]] | None = None
     """Makes the answers; set once the trainer exists."""

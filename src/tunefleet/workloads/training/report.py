@@ -18,16 +18,7 @@ from tunefleet.workloads.training.model.hardware import Hardware, Kernels
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A training that has come to its end.
-
-    Args:
-        trainer: As the training left it.
-        hardware: Where.
-        kernels: With what.
-        resumed_from: The checkpoint that this launch started from.
-        delivered: Keys of the result that say where the product lies.
-        seconds: How long the parts of this launch took.
-    """
+    """A training that has come to its end."""
 
     trainer: ExactTrainer
     hardware: Hardware
@@ -41,9 +32,6 @@ def contracted(job: Job, spec: ModelTrainingSpec, ended: Ended, rows: int | None
     """Return the keys of the orchestrator's contract, and how far the training went.
 
     Args:
-        job: Of the training.
-        spec: What the user wanted.
-        ended: What came of it.
         rows: That it was trained on; None if nobody counted them.
     """
     args, state = ended.trainer.args, ended.trainer.state

@@ -19,8 +19,8 @@ from tunefleet.workloads.data.sources import Portion
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.training.exact_trainer import ExactTrainer, random_state_kept
 
+# Prompts of one batch.
 _AT_ONCE: Final = 32
-"""Prompts of one batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +47,7 @@ class Answer:
 
 
 def choose_questions(portion: Portion, encoder: Encoder, count: int, room: int) -> tuple[list[Question], int]:
-    """Take the first prompts that leave room for an answer.
-
-    Args:
-        portion: The held-out rows.
-        encoder: The model's.
-        count: How many at most.
-        room: Longest prompt, in tokens.
-
-    Returns:
-        The questions, and how many rows before the last of them were left out.
-    """
+    """Take the first prompts that leave room for an answer."""
     questions: list[Question] = []
     skipped = 0
     for number, row in numbered(portion.rows):
@@ -79,15 +69,7 @@ def answer(
     max_new_tokens: int,
     before_batch: Callable[[], None] = lambda: None,
 ) -> list[Answer]:
-    """Let the model answer greedily, in the arithmetic of the training.
-
-    Args:
-        trainer: Has the model, which is left in the mode that it was in.
-        tokenizer: The model's.
-        questions: What to answer.
-        max_new_tokens: Longest answer.
-        before_batch: Called before each batch, so that a long evaluation can report progress and is not stalled.
-    """
+    """Let the model answer greedily, in the arithmetic of the training."""
     # Prompts of about the same length together: a batch is padded to its longest.
     order = sorted(range(len(questions)), key=lambda at: len(questions[at].ids))
     found: dict[int, Answer] = {}
@@ -127,11 +109,7 @@ def _write(
 
 
 def require_comparable(questions: list[Question], match: ExactMatchSpec, portion: Portion) -> None:
-    """Refuse rows whose own answer has nothing that could be compared.
-
-    Raises:
-        DataError: If there is one, whose place it names, if rows have no answers, or no prompt leaves room for one.
-    """
+    """Refuse rows whose own answer has nothing that could be compared."""
     if portion.shape.kind == "text":
         raise DataError(
             f"The rows of {portion.shape.origin} are texts without answers, so none could be right.",

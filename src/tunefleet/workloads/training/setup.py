@@ -34,16 +34,12 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# Filled in by the worker, which packs when the job's process is gone and its GPU is free.
 _ARCHIVE_KEYS = ("archive", "archive_path", "archive_url", "archive_bytes")
-"""Filled in by the worker, which packs when the job's process is gone and its GPU is free."""
 
 
 def open_training(folder: Path, wanted: type[SpecT]) -> Launch[SpecT]:
-    """Open the launch of a job folder, and keep its log for what a person wants to read.
-
-    Raises:
-        InputError: If the job is none of the wanted kind.
-    """
+    """Open the launch of a job folder, and keep its log for what a person wants to read."""
     launch = open_launch(folder, wanted)
     job.libraries()
     return launch
@@ -51,13 +47,7 @@ def open_training(folder: Path, wanted: type[SpecT]) -> Launch[SpecT]:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where a launch trains, and with what.
-
-    Args:
-        machine: What is there.
-        kernels: What was chosen for it.
-        memory: Estimates and measures.
-    """
+    """Where a launch trains, and with what."""
 
     machine: hardware.Hardware
     kernels: hardware.Kernels
@@ -68,13 +58,7 @@ def look_around(launch: Launch[SpecT], *, liger: bool | None = None, load: Load 
     """Take this process's own device and choose its kernels.
 
     Args:
-        launch: What is to be trained.
         liger: Whether Liger kernels are wished; None for where they are.
-        load: What the training does with a row.
-
-    Raises:
-        InputError: If wishes contradict each other.
-        MachineError: If a wish cannot be met here.
     """
     spec = launch.spec
     ranks.use_own_device()
@@ -86,12 +70,7 @@ def look_around(launch: Launch[SpecT], *, liger: bool | None = None, load: Load 
 
 
 def setting_of(launch: Launch[SpecT], machine: hardware.Hardware, kernels: hardware.Kernels) -> Setting:
-    """Return what the training arguments depend on beside the spec.
-
-    Raises:
-        MachineError: If DeepSpeed is asked for and not installed.
-        InputError: If its configuration cannot be read.
-    """
+    """Return what the training arguments depend on beside the spec."""
     training, zero = launch.spec.training, None
     if launch.parallelism == "deepspeed":
         deepspeed.require()
@@ -119,14 +98,7 @@ def train(launch: Launch[SpecT], trainer: ExactTrainer) -> None:
 def train_between(
     launch: Launch[SpecT], trainer: ExactTrainer, measure: Callable[[int, str], T], baseline: Callable[[], T]
 ) -> tuple[T, T]:
-    """Train as `train` does; returns what was measured before and after it.
-
-    Args:
-        launch: What is trained.
-        trainer: Of it.
-        measure: Measures the trained model; gets its step and `after`.
-        baseline: Measures the untrained model, or reads what an earlier launch has measured.
-    """
+    """Train as `train` does; returns what was measured before and after it."""
     clock, first = launch.clock, AtBegin(baseline)
     if launch.shares_weights:
         # A model is shared out together with its optimizer, and that is made when the training begins.
@@ -202,11 +174,7 @@ def report(launch: Launch[SpecT], memory: Memory, result: Mapping[str, Any]) -> 
 
 
 class AtBegin(TrainerCallback, Generic[T]):
-    """Does one thing once, at once or when the training begins, and keeps what came of it.
-
-    Args:
-        act: What is done.
-    """
+    """Does one thing once, at once or when the training begins, and keeps what came of it."""
 
     def __init__(self, act: Callable[[], T]) -> None:
         self._act = act

@@ -23,13 +23,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Ended):
-    """A supervised training that has come to its end.
-
-    Args:
-        material: What it was trained on.
-        before: The model before the training.
-        after: The model after it.
-    """
+    """A supervised training that has come to its end."""
 
     material: Material
     before: Measured

@@ -30,15 +30,6 @@ _FILES_ONLY: Final = "look at the files only (model.verify: files of a campaign,
 def run(source: Source, weights: Files, highest: int, *, on_cpu: bool) -> dict[str, Any]:
     """Load a model, and run it on a few tokens.
 
-    Args:
-        source: Of the model.
-        weights: As their headers have them.
-        highest: The highest id of a token.
-        on_cpu: Use no GPU, even if there is one.
-
-    Returns:
-        What a result says of it.
-
     Raises:
         ModelError: If the weights are not whole, or what comes out is no finite number, or always the same.
         MachineError: If there is too little memory for it; nothing is moved to another device for that.

@@ -24,12 +24,7 @@ _FETCH: Final = "Fetch it anew: delete its folder in the hub's cache, or copy wh
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The weights of a model, as their headers have them.
-
-    Args:
-        files: In the order of their names.
-        tensors: By name.
-    """
+    """The weights of a model, as their headers have them."""
 
     files: tuple[TensorFile, ...]
     tensors: dict[str, Tensor]
@@ -52,9 +47,6 @@ class Files:
 
 def check(folder: Path) -> Files:
     """Check the files of a model.
-
-    Args:
-        folder: Of the model.
 
     Raises:
         ModelError: If one is missing, cut off, or not what the index says.
@@ -118,11 +110,6 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def embedding_rows(weights: Files, names: Sequence[str]) -> int | None:
-    """Return how many rows the stored embeddings have; null if they have another name in the files.
-
-    Args:
-        weights: Of the model.
-        names: What the embeddings may be called.
-    """
+    """Return how many rows the stored embeddings have; null if they have another name in the files."""
     found = next((weights.tensors[name] for name in names if name in weights.tensors), None)
     return None if found is None else found.rows

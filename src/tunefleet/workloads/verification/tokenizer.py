@@ -24,14 +24,7 @@ _TEMPLATE_HINT: Final = "Name another tokenizer (tokenizer_id of a campaign, mod
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A tokenizer that goes with its model.
-
-    Args:
-        tokenizer: It.
-        count: How many tokens it has, added ones too.
-        highest: The highest id among them.
-        chat_template: Whether it has one.
-    """
+    """A tokenizer that goes with its model."""
 
     tokenizer: PreTrainedTokenizerBase
     count: int
@@ -41,11 +34,6 @@ class Tokens:
 
 def check(source: Source, rows: int, *, chat: bool) -> Tokens:
     """Check a tokenizer against the embeddings of a model.
-
-    Args:
-        source: Whose tokenizer.
-        rows: Of the embeddings.
-        chat: Whether it must know how a chat is written.
 
     Raises:
         ModelError: If there is none, a token has no row, or a chat cannot be written.
@@ -68,11 +56,7 @@ def check(source: Source, rows: int, *, chat: bool) -> Tokens:
 
 
 def check_special(folder: Path, rows: int) -> None:
-    """Check that the special tokens that a model's own files name are in its embeddings.
-
-    Raises:
-        ModelError: If one is not.
-    """
+    """Check that the special tokens that a model's own files name are in its embeddings."""
     for name, key, value in _special(folder):
         # Some models write -1 for a token that they do not have.
         if not -1 <= value < rows:

@@ -31,13 +31,7 @@ _WANTED: Final = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 def locate(name: str, given: str | None, workspace: Path) -> Source:
     """Find the tokenizer that takes the place of a model's.
 
-    Args:
-        name: As the spec has it.
-        given: The local path that stands for it, if it travelled.
-        workspace: Where archives may be unpacked.
-
     Raises:
-        ModelError: If there is none.
         UnreachableError: If the hub does not answer.
     """
     if given is not None:
@@ -51,12 +45,7 @@ def locate(name: str, given: str | None, workspace: Path) -> Source:
 
 
 def moved(base: Path, tokens: Tokens) -> int | None:
-    """Return how many tokens of a model's own tokenizer mean something else in the new one; null if it has none.
-
-    Args:
-        base: Folder of the model.
-        tokens: The new one.
-    """
+    """Return how many tokens of a model's own tokenizer mean something else in the new one; null if it has none."""
     try:
         own = base_model.load_tokenizer(Source(base.name, str(base)))
     except ModelError:
@@ -66,14 +55,7 @@ def moved(base: Path, tokens: Tokens) -> int | None:
 
 
 def write(base: Path, target: Path, tokenizer: Source, tokens: Tokens) -> None:
-    """Write the model with its new tokenizer, whole or not at all.
-
-    Args:
-        base: Folder of the model.
-        target: The folder to make.
-        tokenizer: Where the new tokenizer lies.
-        tokens: The same, loaded.
-    """
+    """Write the model with its new tokenizer, whole or not at all."""
     words = vocabulary.Vocabulary(Path(tokenizer.path), tokenizer.identifier, tokens.count)
     nothing = Plan((), {}, 0, (), (False, False), 0)
 

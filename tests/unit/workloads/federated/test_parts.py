@@ -35,11 +35,10 @@ def libraries() -> None:
     from tunefleet.workloads.federated import downloader as following
     from tunefleet.workloads.federated.contact import Contact, Patience
     from tunefleet.workloads.federated.downloader import Arrived, Follower, Inbox
-    from tunefleet.workloads.federated.initialization import begin_alike
     from tunefleet.workloads.federated.live_adapter import LiveAdapter
     from tunefleet.workloads.federated.mailbox import VERSION, Mailbox
     from tunefleet.workloads.federated.options import check_arguments
-    from tunefleet.workloads.federated.participation import Pull
+    from tunefleet.workloads.federated.participation import Pull, begin_alike
     from tunefleet.workloads.federated.rank_sync import Ranks, Tally
     from tunefleet.workloads.federated.state import Progress, TakenFile
     from tunefleet.workloads.federated.update_compression import RESIDUAL, Packer

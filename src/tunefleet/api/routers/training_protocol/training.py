@@ -45,11 +45,7 @@ def documented(model: Any) -> dict[str, Any]:
 
 
 def same_job(who: AttemptActor, job_id: str) -> None:
-    """Refuse a token that is another job's.
-
-    Raises:
-        ForbiddenError: If it is.
-    """
+    """Refuse a token that is another job's."""
     if who.task_id != job_id:
         raise ForbiddenError(f"This token is good for {who.task_id} only.")
 

@@ -38,13 +38,7 @@ _ROWS_OTHERWISE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A chunk that is cut and stored.
-
-    Args:
-        digest: Of its file.
-        size_bytes: Of its file.
-        rows: How many it has.
-    """
+    """A chunk that is cut and stored."""
 
     digest: str
     size_bytes: int
@@ -56,15 +50,7 @@ async def cut(
 ) -> tuple[Piece, ...]:
     """Cut pushed data into chunks and keep them for the actor, until a federation does.
 
-    Args:
-        core: The server.
-        actor: Whose data it is.
-        dataset: Name, digest or id of what was pushed.
-        chunk_size: Rows of a chunk.
-        total: How many chunks there shall be, instead; the data is read once more to count its rows.
-
     Raises:
-        NotFoundError: If there is no such data.
         DataError: If it has a file of rows that are neither JSON lines nor CSV, a row that is no object, no row at all,
             or makes too many chunks.
         QuotaError: If the project would keep more than it may.
@@ -100,11 +86,7 @@ def _refuse(connection: Connection, project: str, pieces: Sequence[Piece]) -> No
 
 
 class _Measured:
-    """Takes a piece's bytes as `Intake` does, and keeps none.
-
-    Args:
-        store: Where an intake would put them.
-    """
+    """Takes a piece's bytes as `Intake` does, and keeps none."""
 
     def __init__(self, store: BlobStore) -> None:  # noqa: ARG002 - as an intake's
         self._hash = hashlib.sha256()

@@ -26,8 +26,8 @@ from tunefleet.orchestrator.storage.signed_urls import Signature
 from tunefleet.orchestrator.views import moment
 from tunefleet.schemas.federated import ChunkClaimed, ClaimChunk, JobWorker
 
+# How long a worker may be silent before its chunk is somebody else's.
 LEASE_S: Final = 1800.0
-"""How long a worker may be silent before its chunk is somebody else's."""
 
 
 def add(connection: Connection, federation: FederationRow, pieces: Sequence[Piece]) -> None:
@@ -44,16 +44,7 @@ def add(connection: Connection, federation: FederationRow, pieces: Sequence[Piec
 async def claim(core: Core, who: Who, reference: str, body: ClaimChunk, sign: Signer) -> ChunkClaimed:
     """Give a worker a chunk: the one that it has already, else the first that is free.
 
-    Args:
-        core: The server.
-        who: Who asks.
-        reference: The federation, by id or number.
-        body: The worker's name, and the chunk that it has done, if it says so.
-        sign: Makes the link to the chunk.
-
     Raises:
-        NotFoundError: If there is no such federation, or no chunk left.
-        ForbiddenError: If it is none of the asker's business.
         ConflictError: If the federation does not run, or the chunk that is done is somebody else's by now.
     """
     worker = worker_name(body.worker_id)
@@ -94,15 +85,7 @@ def heard_of(connection: Connection, federation_seq: int, worker: str, now: floa
 async def get(core: Core, who: Who | None, reference: str, number: int, signature: Signature | None) -> ChunkRow:
     """Find a chunk, for who may take part or has a good link.
 
-    Args:
-        core: The server.
-        who: Who asks; null if nothing says so.
-        reference: The federation, by id or number.
-        number: Of the chunk.
-        signature: Of the link.
-
     Raises:
-        NotFoundError: If there is none.
         ForbiddenError: If the link is not valid, the caller may not take part, or its token is another worker's.
     """
 
@@ -126,12 +109,7 @@ async def get(core: Core, who: Who | None, reference: str, number: int, signatur
 
 
 def refuse_idle(federation: FederationRow) -> None:
-    """Refuse what only a running federation takes.
-
-    Raises:
-        GoneError: If it has ended.
-        ConflictError: If it was not started yet, or is paused.
-    """
+    """Refuse what only a running federation takes."""
     status = FederationStatus(federation.status)
     if status.final:
         raise GoneError(f"The federation {federation.id} is {status.value}.")
@@ -163,11 +141,7 @@ def _next(connection: Connection, federation: FederationRow, worker: str, now: f
 
 
 def linked(connection: Connection, reference: str) -> FederationRow:
-    """Return the federation that a link leads to; whether the link is good is not known yet.
-
-    Raises:
-        NotFoundError: If there is none.
-    """
+    """Return the federation that a link leads to; whether the link is good is not known yet."""
     row = federations.find(connection, None, reference)
     if row is None:
         raise NotFoundError(f"There is no federation {reference}.", hint="`tunefleet federation ls` lists them.")

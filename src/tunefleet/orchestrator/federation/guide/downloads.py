@@ -22,15 +22,7 @@ async def archive(
 ) -> tuple[VersionRow, FileEntry]:
     """Find a version to download and its archive, for who may see it or has a good link.
 
-    Args:
-        core: The server.
-        who: Who asks; null if nothing says so.
-        reference: The federation, by id or number.
-        version: Which; default: the newest.
-        signature: Of the link.
-
     Raises:
-        NotFoundError: If there is no such federation or version.
         ForbiddenError: If the link is not good, or it is none of the asker's business.
     """
 
@@ -47,19 +39,7 @@ async def archive(
 
 
 async def file(core: Core, who: Who, reference: str, version: int | None, path: str) -> FileEntry:
-    """Find one file of a version.
-
-    Args:
-        core: The server.
-        who: Who asks.
-        reference: The federation, by id or number.
-        version: Which; default: the newest.
-        path: Of the file.
-
-    Raises:
-        NotFoundError: If there is no such federation, version or file.
-        ForbiddenError: If it is none of the asker's business.
-    """
+    """Find one file of a version."""
     found = await core.read(lambda connection: version_of(connection, find(connection, who, reference), version))
     return file_of(found, path)
 

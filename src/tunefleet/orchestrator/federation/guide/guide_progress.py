@@ -18,20 +18,15 @@ from tunefleet.orchestrator.federation.status import find, sees, spec_of
 from tunefleet.orchestrator.views import maybe_moment, moment
 from tunefleet.schemas.federated import JobProgress, JobReply, JobState, JobStats, JobWorker
 
+# A worker that was heard of since then counts as active.
 ACTIVE_S: Final = 900.0
-"""A worker that was heard of since then counts as active."""
 _LISTED: Final = 1000
 
 _Standing = Literal["assigned", "training", "syncing", "completed", "failed"]
 
 
 async def job(core: Core, who: Who, reference: str) -> JobReply:
-    """Return a federation as a job with its workers.
-
-    Raises:
-        NotFoundError: If there is none.
-        ForbiddenError: If it is none of the asker's business.
-    """
+    """Return a federation as a job with its workers."""
 
     def operation(connection: Connection) -> JobReply:
         row = find(connection, who, reference)

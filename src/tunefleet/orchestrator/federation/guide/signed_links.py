@@ -30,8 +30,6 @@ class Signer:
     """Makes links of one server, as one asker knows it.
 
     Args:
-        secret: The server's.
-        base: Its address for the asker, without a slash at the end.
         expires: Unix time at which the links end, in whole seconds.
     """
 
@@ -40,14 +38,7 @@ class Signer:
     expires: int
 
     def version(self, federation_id: str, shown: str | int, number: int, digest: str) -> str:
-        """Return a link to the archive of a version.
-
-        Args:
-            federation_id: Whose version.
-            shown: The federation as the asker names it: its id or its number.
-            number: Of the version.
-            digest: Of the archive.
-        """
+        """Return a link to the archive of a version."""
         thing = _version(federation_id, number)
         return f"{self.base}{version_path(shown)}?version={number}&{self._query(thing, digest)}"
 
@@ -66,21 +57,13 @@ def signer(core: Core, base: str) -> Signer:
 
 
 def verify_version(core: Core, federation_id: str, number: int, digest: str, given: Signature) -> None:
-    """Check a link to a version.
-
-    Raises:
-        ForbiddenError: If it has expired, or was not made by this server for this version.
-    """
+    """Check a link to a version."""
     hint = f"GET {TRAINING}/checkpoints/{federation_id} has a fresh one."
     _verify(core, _version(federation_id, number), digest, given, hint)
 
 
 def verify_chunk(core: Core, federation_id: str, number: int, digest: str, given: Signature) -> None:
-    """Check a link to a chunk.
-
-    Raises:
-        ForbiddenError: If it has expired, or was not made by this server for this chunk.
-    """
+    """Check a link to a chunk."""
     hint = f"POST {TRAINING}/jobs/{federation_id}/claim-chunk has a fresh one."
     _verify(core, _chunk(federation_id, number), digest, given, hint)
 

@@ -38,10 +38,10 @@ from tunefleet.spec.documents.fault_messages import explain
 from tunefleet.spec.options.federation_options import FederationSpec, StrategyName, StrategySpec
 from tunefleet.spec.text import Source
 
+# Longest time that a poll is held: proxies close what is silent for a minute. Whoever wants to wait longer repeats.
 HELD_S: Final = 50.0
-"""Longest time that a poll is held: proxies close what is silent for a minute. Whoever wants to wait longer repeats."""
+# How long a manual aggregation is waited for; the guide's clients wait for 300 s.
 AGGREGATION_S: Final = 240.0
-"""How long a manual aggregation is waited for; the guide's clients wait for 300 s."""
 _LOOK_S: Final = 5.0
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _RENAMED: Final = {
@@ -62,9 +62,6 @@ def spec_of_guide(body: JobCreate) -> FederationSpec:
     `fed_config` may have every option of ours beside the guide's four, in both spellings. A `model_type` that is a
     name on the hub or a path is the base model that every adapter must name; a bare word is a label. LoRA's settings,
     if any is given, are those that every adapter must have.
-
-    Raises:
-        SpecError: If an option is unknown or wrong.
     """
     data: dict[str, Any] = {"name": body.name, "strategy": {}}
     for key, value in body.fed_config.items():
@@ -124,7 +121,6 @@ async def create(core: Core, actor: Actor, body: JobCreate) -> JobCreated:
 
     Raises:
         SpecError: If an option is unknown or wrong.
-        NotFoundError: If there is no such data.
         DataError: If the data cannot be cut into chunks.
         ForbiddenError: If the actor may not make rows.
     """
@@ -140,15 +136,7 @@ async def create_with_data(
 ) -> FederationCreated:
     """Make a federation, and cut its data into chunks if it has any.
 
-    Args:
-        core: The server.
-        actor: Whose it is.
-        spec: What is asked of it.
-        start: Whether it runs at once.
-        total_chunks: How many chunks there shall be, instead of the spec's size of each.
-
     Raises:
-        NotFoundError: If there is no such data.
         DataError: If the data cannot be cut into chunks.
         ForbiddenError: If the actor may not make rows.
     """
@@ -167,20 +155,11 @@ async def poll(
 ) -> CheckpointReply | None:
     """Return the newest version as the guide's poll does.
 
-    Args:
-        core: The server.
-        who: Who asks.
-        reference: The federation, by id or number.
-        after: The version that the asker has.
-        wait_s: How long to wait for a newer one; at most `HELD_S`.
-        sign: Makes the link.
-
     Returns:
         The version; null if the asker named one, or waited, and none is newer.
 
     Raises:
         NotFoundError: If there is no such federation, or it has no version yet and nobody wants to wait.
-        ForbiddenError: If it is none of the asker's business.
     """
     found = await versions.newest(core, who, reference, after=after or 0, wait_s=min(wait_s, HELD_S))
     row = await core.read(partial(find, who=who, reference=reference))
@@ -204,14 +183,7 @@ def _checkpoint(
 
 
 async def too_late(core: Core, who: Who, reference: str, error: GoneError) -> AdapterTaken:
-    """Answer an upload to a federation that has ended.
-
-    Args:
-        core: The server.
-        who: Who uploads.
-        reference: The federation, by id or number.
-        error: What it was refused with.
-    """
+    """Answer an upload to a federation that has ended."""
     row = await core.read(partial(find, who=who, reference=reference))
     return AdapterTaken(
         adapter_id=0,
@@ -227,7 +199,6 @@ async def aggregate(core: Core, who: Who, reference: str) -> Aggregated:
     """Aggregate the open round of a federation now, and wait for its version.
 
     Raises:
-        NotFoundError: If there is no such federation.
         ForbiddenError: If the caller may not close its rounds.
         InputError: If too few updates have come, or the federation does not run.
         ConflictError: If the round fails, or is not done in time.

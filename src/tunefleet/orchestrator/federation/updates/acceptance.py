@@ -61,23 +61,8 @@ class Arrived:
     """An update that was checked.
 
     Args:
-        worker: Whose.
-        step: The worker's own optimizer step.
-        num_examples: Rows that it was trained on since its worker's last one.
-        model_digest: Of its weights as they are stored, in floats.
-        size_bytes: Of the same file.
-        values_digest: Of the values, however they were written.
-        config: The text of its `adapter_config.json`.
         checked_against: The federation's contract (JSON) that it was checked against; null if there was none.
-        contract: What it would make each later update be (JSON), should it be the first.
-        base_version: The version that it started from, if its worker says so.
         tokenizer: Path → digest of the files that go with an adapter; may be empty.
-        norm: Of its change to the model.
-        losses: On its worker's own data.
-        upload_digest: Of the weights as they came, if that was not in floats.
-        doubt: Why it does not count although nothing is wrong with it, and how to mend that.
-        attempt: Of its worker, if that counts them.
-        rows_before: Rows of its training that updates before it have weighed, if its worker says so.
     """
 
     worker: str
@@ -107,15 +92,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An update that cannot take part.
-
-    Args:
-        worker: Whose.
-        step: The worker's own optimizer step.
-        num_examples: As it was said, if that could be read.
-        size_bytes: Of what was uploaded.
-        reason: The sentence that the worker was told.
-    """
+    """An update that cannot take part."""
 
     worker: str
     step: int
@@ -127,17 +104,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What became of an update.
-
-    Args:
-        update: As it is stored.
-        counted: Whether it counts in `round`; else `warning` says why not.
-        closes: Whether it was the last one that its round waited for.
-        round: Where it counts, or may count.
-        version: The federation's newest.
-        warning: What its worker should know.
-        replaces: The update whose place it has taken.
-    """
+    """What became of an update."""
 
     update: UpdateRow
     counted: bool
@@ -149,18 +116,7 @@ class Accepted:
 
 
 def refuse_upload(connection: Connection, row: FederationRow, worker: str, attempt: int | None = None) -> None:
-    """Refuse, before anything is read, an update that cannot count.
-
-    Args:
-        connection: To read with.
-        row: The federation.
-        worker: Whose update.
-        attempt: Of the worker, if it counts them.
-
-    Raises:
-        GoneError: If the federation has ended, or a later attempt of the worker takes part.
-        ForbiddenError: If the worker is none of those who take part, or there are as many as there may be.
-    """
+    """Refuse, before anything is read, an update that cannot count."""
     if FederationStatus(row.status).final:
         raise GoneError(f"The federation {row.id} is {row.status}; it takes no more updates.")
     spec = spec_of(row)
@@ -190,15 +146,7 @@ def _refuse_replaced(row: FederationRow, member: MemberRow | None, attempt: int)
 
 
 def known(connection: Connection, row: FederationRow, worker: str, step: int, digest: str) -> Accepted | None:
-    """Return what became of an update that was taken before, if it was.
-
-    Args:
-        connection: To read with.
-        row: The federation.
-        worker: Whose update.
-        step: The worker's own optimizer step.
-        digest: Of the weights as they came.
-    """
+    """Return what became of an update that was taken before, if it was."""
     found = federation_updates.same(connection, row.seq, worker, step, digest)
     if found is None:
         return None
@@ -211,12 +159,6 @@ def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: fl
 
     It replaces an earlier one of its worker. The same update (worker, step and file) is taken once, however often it
     is sent: each time it gets the answer that fits what became of it.
-
-    Args:
-        connection: Of the operation.
-        row: The federation as the caller knows it.
-        arrived: The update; its files are stored.
-        now: Unix time.
 
     Raises:
         GoneError: If the federation has ended, or a later attempt of the worker takes part.
@@ -299,14 +241,7 @@ def _correct(connection: Connection, row: FederationRow, before: Accepted, num_e
 
 
 def reject(connection: Connection, row: FederationRow, refused: Refused, now: float) -> UpdateRow:
-    """Keep that an update was refused, so that the round's version says so; the newest of each worker is enough.
-
-    Args:
-        connection: Of the operation.
-        row: The federation.
-        refused: The update.
-        now: Unix time.
-    """
+    """Keep that an update was refused, so that the round's version says so; the newest of each worker is enough."""
     row = locked(connection, row)
     federation_updates.delete_rejected(connection, row.seq, row.round, refused.worker)
     new = UpdateRow(
@@ -327,11 +262,6 @@ def reject(connection: Connection, row: FederationRow, refused: Refused, now: fl
 
 def begin(connection: Connection, row: FederationRow, now: float) -> FederationRow:
     """Start a federation, or let it go on after a pause.
-
-    Args:
-        connection: Of the operation.
-        row: The federation, locked.
-        now: Unix time.
 
     Raises:
         IllegalTransition: If it runs or has ended.
@@ -410,12 +340,6 @@ def _weighed(connection: Connection, row: FederationRow, older: UpdateRow | None
 
     A training that goes on elsewhere from an older checkpoint trains on some rows again, and may not have heard yet
     what was taken before it was broken off. Whoever counts no attempts may have begun another training instead.
-
-    Args:
-        connection: Of the operation.
-        row: The federation.
-        older: The update whose place it takes: what both have is reckoned with in `rows_of_both`.
-        arrived: The update.
     """
     if arrived.attempt is None or arrived.rows_before is None or arrived.rows_after is None:
         return arrived

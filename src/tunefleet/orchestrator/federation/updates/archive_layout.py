@@ -15,8 +15,8 @@ from tunefleet.artifacts import UnpackLimits, unpack
 from tunefleet.errors import AdapterRefused
 from tunefleet.schemas.federated import ADAPTER_FILE, CONFIG_FILE
 
+# Where `save_pretrained` puts the adapter that the guide's recipe loads beside the one at the root.
 RECIPE_FOLDER: Final = "aggregated"
-"""Where `save_pretrained` puts the adapter that the guide's recipe loads beside the one at the root."""
 MAX_CONFIG_BYTES: Final = 1 << 20
 MAX_TOKENIZER_FILES: Final = 64
 _MAX_FILES: Final = 4096
@@ -32,13 +32,7 @@ _SAFE: Final = "Save it with `model.save_pretrained(folder, safe_serialization=T
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is of use in an archive.
-
-    Args:
-        weights: The adapter's tensors.
-        config: Its `adapter_config.json`.
-        tokenizer: Path within the archive → the file.
-    """
+    """What is of use in an archive."""
 
     weights: Path
     config: bytes
@@ -46,27 +40,13 @@ class Found:
 
 
 def open_archive(archive: Path, into: Path, *, max_bytes: int) -> Path:
-    """Unpack an archive, with the care that a stranger's one takes, and return the folder with the adapter.
-
-    Args:
-        archive: The file.
-        into: Folder to make.
-        max_bytes: Largest adapter; there may be two of them.
-
-    Raises:
-        ArtifactError: If it is no archive, or has a member that is unsafe.
-        TooLargeError: If it becomes too much.
-    """
+    """Unpack an archive, with the care that a stranger's one takes, and return the folder with the adapter."""
     limits = UnpackLimits(max_files=_MAX_FILES, max_total_bytes=2 * max_bytes + _BESIDE_BYTES)
     return unpack(archive, into, limits=limits)
 
 
 def find_adapter(folder: Path) -> Found:
-    """Return what is of use in an unpacked archive.
-
-    Raises:
-        AdapterRefused: If it has no adapter at its root, or one that is a pickle.
-    """
+    """Return what is of use in an unpacked archive."""
     for name in _PICKLES:
         if (folder / name).exists():
             raise AdapterRefused(f"{name} is a pickle, which is never opened.", hint=_SAFE)
@@ -87,11 +67,7 @@ def find_recipes_adapter(folder: Path) -> Found | None:
 
 
 def read_config_file(config: Path) -> bytes:
-    """Return the content of an `adapter_config.json`.
-
-    Raises:
-        AdapterRefused: If it is too large to be one.
-    """
+    """Return the content of an `adapter_config.json`."""
     if config.stat().st_size > MAX_CONFIG_BYTES:
         raise AdapterRefused(f"{config.name} has more than {MAX_CONFIG_BYTES:,} bytes.", hint="Save the adapter anew.")
     return config.read_bytes()

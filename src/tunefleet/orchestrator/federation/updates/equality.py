@@ -14,16 +14,12 @@ from tunefleet.federation import AdapterFile
 from tunefleet.federation.floats import holds, narrow, widen
 from tunefleet.federation.header import TensorInfo
 
+# Values that are compared at a time.
 _BLOCK: Final = 1 << 18
-"""Values that are compared at a time."""
 
 
 def untrained(sent: Path, given: Path) -> bool:
     """Whether a file has the values of another one, exactly or rounded to its own types.
-
-    Args:
-        sent: The adapter that came.
-        given: The adapter that it may be a copy of.
 
     Raises:
         AdapterRefused: If one of them cannot be read.

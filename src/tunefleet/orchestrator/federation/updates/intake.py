@@ -38,27 +38,20 @@ NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 _TRIES: Final = 3
 _ON_ITS_WAY_S: Final = 3600.0
 """How long the files of an update are kept for it before it is stored."""
+# How long a tokenizer is kept for updates that name it; each of them renews it, and versions keep their own.
 _TOKENIZER_S: Final = 30 * 24 * 3600.0
-"""How long a tokenizer is kept for updates that name it; each of them renews it, and versions keep their own."""
+# Checking is work of the processor: a crowd of workers shall neither fill the memory nor hold up other threads.
 _threads = ThreadPoolExecutor(2, thread_name_prefix="tunefleet-adapters")
-"""Checking is work of the processor: a crowd of workers shall neither fill the memory nor hold up other threads."""
 _AT_ONCE: Final = 2
 _carriers = ThreadPoolExecutor(2 * _AT_ONCE, thread_name_prefix="tunefleet-carriers")
 """Unpacking an archive, and moving files to and from a store far away, takes minutes: nobody's check waits for it."""
+# One federation has no more than half of the carriers; forgotten with the last who uses or awaits them.
 _turns: Final[WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Semaphore]] = WeakValueDictionary()
-"""One federation has no more than half of the carriers; forgotten with the last who uses or awaits them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """An upload that may come.
-
-    Args:
-        federation: To which.
-        spec: What was asked of it.
-        worker: Whose.
-        step: The worker's own optimizer step.
-    """
+    """An upload that may come."""
 
     federation: FederationRow
     spec: FederationSpec
@@ -68,16 +61,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What an upload says of itself.
-
-    Args:
-        num_examples: Rows that it was trained on.
-        base_version: The version that it started from.
-        sha256: Of the whole upload.
-        losses: On its worker's own data.
-        attempt: Of its worker.
-        rows_before: Rows of its training that updates before it have weighed.
-    """
+    """What an upload says of itself."""
 
     num_examples: int
     base_version: int | None = None
@@ -92,10 +76,7 @@ class Content:
     """What was found in an upload.
 
     Args:
-        examined: The adapter.
         tokenizer: Path → file, of those that are not in the store yet.
-        stored: Path → digest, of those that are.
-        digest: Of the adapter's weights, if it is in the store under this.
         quantized: Of the file that came in 8 bits, of which the weights were made.
     """
 
@@ -107,12 +88,7 @@ class Content:
 
 
 async def carried(federation: FederationRow, work: Callable[[], T]) -> T:
-    """Run what takes long without much of the processor, to its end, beside the checks.
-
-    Args:
-        federation: For whom; it waits for its own, and not for those of others.
-        work: Unpacks, fetches, or sends on.
-    """
+    """Run what takes long without much of the processor, to its end, beside the checks."""
     key = asyncio.get_running_loop(), federation.id
     turn = _turns.get(key) or _turns.setdefault(key, asyncio.Semaphore(_AT_ONCE))
     async with turn:
@@ -144,14 +120,7 @@ async def remembering(core: Core, ticket: Ticket, said: Said, scratch: Scratch) 
 
 @asynccontextmanager
 async def with_scratch(core: Core, ticket: Ticket, said: Said, size_bytes: int = 0) -> AsyncIterator[Scratch]:
-    """Give an update a place while it is looked at, which is gone afterwards; what is refused inside is remembered.
-
-    Args:
-        core: The server.
-        ticket: Whose it is.
-        said: What it says of itself.
-        size_bytes: Of what was uploaded, if that is known.
-    """
+    """Give an update a place while it is looked at, which is gone afterwards; what is refused inside is remembered."""
     scratch = Scratch(core.blobs)
     scratch.size_bytes = size_bytes
     try:
@@ -178,11 +147,6 @@ async def take(
     """Store an update that was checked, and let it count.
 
     Args:
-        core: The server.
-        ticket: Whose it is.
-        said: What it says of itself.
-        content: What was found in it.
-        scratch: Where its files lie; they are moved from there.
         kept: Digest → length of files that the store was just given, which are recorded with the update.
 
     Raises:
@@ -216,11 +180,7 @@ class _New:
 
 
 def refuse_unknown_base(federation: FederationRow, base_version: int | None) -> None:
-    """Refuse an update that says it began from a version that there is not.
-
-    Raises:
-        AdapterRefused: If it says so.
-    """
+    """Refuse an update that says it began from a version that there is not."""
     if base_version is not None and base_version > federation.version:
         raise AdapterRefused(
             f"The update says that it began from version {base_version}; the newest of {federation.id} is "
@@ -238,8 +198,8 @@ def _hold(connection: Connection, *, core: Core, row: FederationRow, new: _New) 
     artifacts.pin(connection, [*new.sizes], holder=new.holder, until=until)
 
 
+# Stands for the adapter's weights among the paths of the tokenizer's files.
 _WEIGHTS: Final = ""
-"""Stands for the adapter's weights among the paths of the tokenizer's files."""
 
 
 def _sizes(content: Content) -> dict[str, tuple[str, int]]:

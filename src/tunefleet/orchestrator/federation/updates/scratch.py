@@ -14,20 +14,12 @@ from typing import IO, Final, Self
 from tunefleet.artifacts import BlobStore
 from tunefleet.errors import MachineError, TooLargeError
 
+# Age of what a killed server left.
 _GIVEN_UP_S: Final = 24 * 3600.0
-"""Age of what a killed server left."""
 
 
 class Scratch:
-    """A folder on the disk of the store's files, for one upload; it is made when something is to lie there.
-
-    Args:
-        blobs: The store; what is good moves into it without being copied.
-
-    Attributes:
-        folder: Where it is, or would be.
-        size_bytes: Length of what was uploaded.
-    """
+    """A folder on the disk of the store's files, for one upload; it is made when something is to lie there."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self._root = blobs.root / "landing"
@@ -57,12 +49,7 @@ class Scratch:
 
 
 class Landing(Scratch):
-    """A folder with a file that is written as it arrives.
-
-    Args:
-        blobs: The store.
-        max_bytes: Longest file.
-    """
+    """A folder with a file that is written as it arrives."""
 
     def __init__(self, blobs: BlobStore, max_bytes: int) -> None:
         super().__init__(blobs)
@@ -112,13 +99,7 @@ def too_large(max_bytes: int) -> TooLargeError:
 
 
 def keep(blobs: BlobStore, file: Path, digest: str) -> None:
-    """Move a file whose digest is known into the store, durably; one that is there already is left as it is.
-
-    Args:
-        blobs: The store.
-        file: Of a landing.
-        digest: Its sha256.
-    """
+    """Move a file whose digest is known into the store, durably; one that is there already is left as it is."""
     if blobs.has(digest):
         return
     with file.open("rb") as opened:

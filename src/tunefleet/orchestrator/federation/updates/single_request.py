@@ -21,18 +21,7 @@ from tunefleet.schemas.federated import UpdateCreate
 async def expect(core: Core, who: Who, reference: str, body: UpdateCreate, size_bytes: int) -> Ticket | Accepted:
     """Look, before a file is read, whether its update can count.
 
-    Args:
-        core: The server.
-        who: Who sends it.
-        reference: The federation, by id or number.
-        body: The update.
-        size_bytes: Length of its file.
-
-    Returns:
-        What became of it, if it was taken before.
-
     Raises:
-        NotFoundError: If there is no such federation.
         ForbiddenError: If it is none of the asker's business, or the worker does not take part.
         GoneError: If the federation has ended, or a later attempt of the worker takes part.
         TooLargeError: If the file is longer than an update may be.
@@ -63,13 +52,6 @@ async def take_whole(
     keep: Callable[[Upload], Awaitable[object]],
 ) -> Accepted:
     """Check, keep and count an update whose file has arrived.
-
-    Args:
-        core: The server.
-        ticket: Of `expect`.
-        body: The update.
-        arrived: Returns its file, whole; it may block.
-        keep: Lets the store have it, and lets go of it.
 
     Raises:
         AdapterRefused: If the adapter may not take part.

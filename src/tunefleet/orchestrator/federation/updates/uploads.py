@@ -46,30 +46,22 @@ from tunefleet.orchestrator.storage.artifacts import refuse_upload
 from tunefleet.schemas.federated import ADAPTER_FILE, Losses, UpdateCreate
 from tunefleet.spec.options.federation_options import FederationSpec
 
+# How long a file is kept for the update that will name it.
 PIN_S: Final = 24 * 3600.0
-"""How long a file is kept for the update that will name it."""
+# What may stand beside the archive.
 FIELDS: Final = ("numExamples", "round", "baseVersion", "sha256", "loss", "lossBefore")
-"""What may stand beside the archive."""
 _WHOLE: Final = re.compile(r"[0-9]{1,15}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _WIDTH: Final = 4
 """Bytes of a float for each byte of an upload in 8 bits."""
+# With so many of the newest versions an `aggregated/` folder is compared.
 _KNOWN_VERSIONS: Final = 20
-"""With so many of the newest versions an `aggregated/` folder is compared."""
 
 
 async def expect(core: Core, who: Who, reference: str, worker: str, step: int) -> Ticket:
     """Look, before a body is read, whether an upload can count.
 
-    Args:
-        core: The server.
-        who: Who asks.
-        reference: The federation, by id or number.
-        worker: Whose upload it is.
-        step: The worker's own optimizer step.
-
     Raises:
-        NotFoundError: If there is no such federation.
         ForbiddenError: If it is none of the asker's business, or the worker does not take part.
         GoneError: If the federation has ended.
     """
@@ -85,10 +77,6 @@ async def expect(core: Core, who: Who, reference: str, worker: str, step: int) -
 
 def read_fields(texts: Mapping[str, str], spec: FederationSpec) -> Said:
     """Read what stands beside an archive.
-
-    Args:
-        texts: Field → text.
-        spec: What was asked of the federation.
 
     Raises:
         InputError: If the number of examples is missing or none, or another field cannot be read.
@@ -107,11 +95,7 @@ def read_fields(texts: Mapping[str, str], spec: FederationSpec) -> Said:
 
 
 def refuse_count(count: int, spec: FederationSpec) -> None:
-    """Refuse a number of examples that cannot be.
-
-    Raises:
-        InputError: If it is 0, or above what the federation takes.
-    """
+    """Refuse a number of examples that cannot be."""
     if count < 1:
         raise InputError("numExamples is 0: an update counts by the rows that it was trained on.", hint="Send them.")
     if count > spec.max_num_examples:
@@ -142,12 +126,6 @@ def _loss(texts: Mapping[str, str], name: str) -> float | None:
 
 async def take_archive(core: Core, ticket: Ticket, landing: Landing, said: Said) -> Accepted:
     """Unpack, check and take an archive that has arrived.
-
-    Args:
-        core: The server.
-        ticket: Of `expect`.
-        landing: With the archive.
-        said: What came beside it.
 
     Raises:
         AdapterRefused: If the adapter may not take part.
@@ -189,14 +167,7 @@ async def _versions(core: Core, federation: FederationRow) -> list[str]:
 async def take_update(core: Core, who: Who, reference: str, body: UpdateCreate) -> Accepted:
     """Check and take an update whose files were uploaded before; a repetition gets the first answer.
 
-    Args:
-        core: The server.
-        who: Who sends it.
-        reference: The federation, by id or number.
-        body: The update.
-
     Raises:
-        NotFoundError: If there is no such federation.
         ForbiddenError: If it is none of the asker's business, or the worker does not take part.
         GoneError: If the federation has ended, or a later attempt of the worker takes part.
         ArtifactError: If a file of it was not uploaded to this federation.
@@ -236,14 +207,7 @@ async def _let_go(core: Core, seq: int, body: UpdateCreate) -> None:
 def expected(connection: Connection, who: Who, reference: str, body: UpdateCreate) -> Ticket | Accepted:
     """Look whether an update can count; one that was taken before gets its answer again.
 
-    Args:
-        connection: To read with.
-        who: Who sends it.
-        reference: The federation, by id or number.
-        body: The update.
-
     Raises:
-        NotFoundError: If there is no such federation.
         ForbiddenError: If it is none of the asker's business, or the worker does not take part.
         GoneError: If the federation has ended, or a later attempt of the worker takes part.
         InputError: If the number of examples is above what the federation takes.
@@ -273,12 +237,7 @@ def _sent_bytes(connection: Connection, who: Who, federation: FederationRow, bod
 
 
 def refuse_unsent_tokenizer(connection: Connection, who: Who, federation: FederationRow, body: UpdateCreate) -> None:
-    """Refuse an update with a tokenizer that was not sent to its federation, or that is none.
-
-    Raises:
-        InputError: If a file is none of a tokenizer.
-        ArtifactError: If one was not sent.
-    """
+    """Refuse an update with a tokenizer that was not sent to its federation, or that is none."""
     for name in body.tokenizer:
         if not is_tokenizer(name):
             raise InputError(f"{name[:200]!r} is no file of a tokenizer.", hint="Leave it out.")
@@ -304,14 +263,7 @@ def content_of(core: Core, ticket: Ticket, body: UpdateCreate, weights: Path, sc
     """Check an update's weights, and return what they are; it blocks.
 
     Args:
-        core: The server.
-        ticket: Whose they are.
-        body: The update.
-        weights: The file as it was sent.
         scratch: Takes the floats that are made of 8 bits.
-
-    Raises:
-        AdapterRefused: If the adapter may not take part.
     """
     from tunefleet.federation.quantize import unpack  # noqa: PLC0415 - NumPy, on first use
     from tunefleet.orchestrator.federation.updates.validation import examine  # noqa: PLC0415
@@ -330,19 +282,10 @@ def content_of(core: Core, ticket: Ticket, body: UpdateCreate, weights: Path, sc
 async def expect_file(core: Core, who: Who, reference: str, digest: str, size_bytes: int) -> tuple[FederationRow, bool]:
     """Look whether somebody may send a file for an update.
 
-    Args:
-        core: The server.
-        who: Who asks.
-        reference: The federation, by id or number.
-        digest: Of the file.
-        size_bytes: Length of the whole file.
-
     Returns:
         The federation, and whether the file was sent to it before by the same sender, and is still kept for it.
 
     Raises:
-        NotFoundError: If there is no such federation.
-        ForbiddenError: If it is none of the asker's business.
         GoneError: If the federation has ended.
         TooLargeError: If the file is longer than an update may be.
         QuotaError: If the federation's project would keep more than it may.

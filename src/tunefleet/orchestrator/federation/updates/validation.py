@@ -38,19 +38,7 @@ _NAMES: Final[dict[tuple[str, ...], UploadDtype]] = {("BF16",): "bf16", ("F16",)
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """An adapter that may take part.
-
-    Args:
-        weights: Where its tensors lie.
-        config: The text of its config.
-        contract: What it would make each later update be, should it be the first; JSON.
-        values_digest: Of its values, however they are written.
-        norm: Of its change to the model.
-        dtype: How its values are written.
-        size_bytes: Of its file.
-        doubt: Why it does not count although it may.
-        remark: What its worker should know although it counts.
-    """
+    """An adapter that may take part."""
 
     weights: Path
     config: str
@@ -69,14 +57,7 @@ def examine(
     """Check an adapter, all of its values included.
 
     Args:
-        weights: Its `adapter_model.safetensors`.
-        config: Its `adapter_config.json`.
-        spec: What was asked of the federation.
         contract: What each update of it must be; null before the first.
-        sha256: Of the file with the weights, if it is known.
-
-    Raises:
-        AdapterRefused: With the tensor and the reason.
     """
     said = read_config(config)
     check_asked(spec, said)
@@ -101,16 +82,7 @@ def examine_archive(
     """Check the adapter of an unpacked archive.
 
     Args:
-        folder: Where it was unpacked.
-        spec: What was asked of the federation.
         contract: What each update of it must be; null before the first.
-        versions: The adapters that its workers may have fetched, newest first.
-
-    Returns:
-        What is known of the adapter that is taken, and what else is of use in the archive.
-
-    Raises:
-        AdapterRefused: With the tensor and the reason.
     """
     found, recipes = find_adapter(folder), find_recipes_adapter(folder)
     if recipes is None:

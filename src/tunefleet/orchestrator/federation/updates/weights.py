@@ -15,12 +15,6 @@ def rows_of_both(connection: Connection, row: FederationRow, older: UpdateRow, n
     Workers count from upload to upload. Whoever does not say what it started from went on where it was, as long as no
     version came between. An attempt that begins anew, or from a checkpoint, goes over rows of the one before it again:
     those count once.
-
-    Args:
-        connection: Of the operation.
-        row: The federation.
-        older: The update that makes way, in the state that it was in.
-        newer: The one that takes its place, with its own rows.
     """
     spec = spec_of(row)
     if newer.base_version != older.base_version:

@@ -17,34 +17,20 @@ from tunefleet.workloads.common import base_model, containment
 from tunefleet.workloads.training.model import lora, weights_loader
 from tunefleet.workloads.training.model.hardware import Kernels
 
+# The key of a job's inputs under which weights from a task or an address lie.
 FETCHED: Final = "checkpoint.load"
-"""The key of a job's inputs under which weights from a task or an address lie."""
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Where a training starts.
-
-    Args:
-        source: The model to load.
-        adapter_folder: An adapter to go on with.
-    """
+    """Where a training starts."""
 
     source: base_model.Source
     adapter_folder: str | None = None
 
 
 def locate_base(spec: ModelTrainingSpec, inputs: Mapping[str, str], workspace: Path) -> Base:
-    """Find the model of a spec and the weights to start from.
-
-    Args:
-        spec: Names the model, and perhaps a checkpoint to load.
-        inputs: For each pointer into the spec, the local path that stands for it.
-        workspace: Where archives may be unpacked.
-
-    Raises:
-        ModelError: If something named does not exist.
-    """
+    """Find the model of a spec and the weights to start from."""
     source = base_model.named(spec.model.source, inputs, workspace, trust_remote_code=spec.model.trust_remote_code)
     if spec.start is None:
         return Base(source)
@@ -59,21 +45,7 @@ def locate_base(spec: ModelTrainingSpec, inputs: Mapping[str, str], workspace: P
 def load_base(
     spec: ModelTrainingSpec, base: Base, kernels: Kernels, *, spread: bool = False, scores: bool = False
 ) -> tuple[PreTrainedModel | PeftModel, LoraConfig | None]:
-    """Load the weights and say which adapter is to be put on them.
-
-    Args:
-        spec: What the user wants.
-        base: Where the weights lie.
-        kernels: Attention and arithmetic.
-        spread: Lay the layers on all devices of this process.
-        scores: Give the model a head with one score.
-
-    Returns:
-        The model; and the configuration of a new adapter, or `None` if all weights or a given adapter are trained.
-
-    Raises:
-        ModelError: If the model or adapter cannot be loaded, or a module that the spec names does not exist.
-    """
+    """Load the weights and say which adapter is to be put on them."""
     dtype = spec.model.transformers.dtype
     loaded = weights_loader.load_model(
         base.source,
@@ -95,17 +67,7 @@ def load_base(
 def load_reference(
     spec: ModelTrainingSpec, base: Base, kernels: Kernels, *, spread: bool = False
 ) -> PreTrainedModel | None:
-    """Load a second copy of the model, which is not trained; None where the adapter is turned off for that.
-
-    Args:
-        spec: What the user wants.
-        base: Where the weights lie.
-        kernels: Attention and arithmetic.
-        spread: Lay the layers on all devices of this process.
-
-    Raises:
-        ModelError: If the model cannot be loaded.
-    """
+    """Load a second copy of the model, which is not trained; None where the adapter is turned off for that."""
     if spec.adapter is not None:
         return None
     dtype = spec.model.transformers.dtype

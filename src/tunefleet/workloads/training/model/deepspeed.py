@@ -26,16 +26,7 @@ POINTER: Final = "training.deepspeed"
 
 
 def configuration(training: CommonTrainingSpec, compute: DtypeName, inputs: Mapping[str, str]) -> dict[str, Any]:
-    """Return what DeepSpeed is given: the user's configuration or ours; what is missing follows from the training.
-
-    Args:
-        training: What the user wants.
-        compute: The type of the arithmetic.
-        inputs: For each pointer into the spec, the local path that stands for it.
-
-    Raises:
-        InputError: If the file that the user named holds no configuration.
-    """
+    """Return what DeepSpeed is given: the user's configuration or ours; what is missing follows from the training."""
     given = training.deepspeed
     config = _read(Path(inputs.get(POINTER, given))) if isinstance(given, str) else given
     found = dict(config) if config is not None else _ours(training.stage)
@@ -93,11 +84,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def require() -> None:
-    """Refuse to go on without DeepSpeed, and make the environment of a process that no launcher has started.
-
-    Raises:
-        MachineError: If it is not installed.
-    """
+    """Refuse to go on without DeepSpeed, and make the environment of a process that no launcher has started."""
     if importlib.util.find_spec("deepspeed") is None:
         raise MachineError(
             "The spec asks for DeepSpeed, and the package deepspeed is not installed.",

@@ -24,11 +24,8 @@ class Hardware:
     """What is there.
 
     Args:
-        device: `cpu`, `cuda` or `mps`.
-        name: The product, if it has one.
         bf16: The device multiplies bfloat16 natively (asked of GPUs only).
         flash_attention: FlashAttention 2 can be imported and the device can run it.
-        liger: Liger kernels can be imported and the device can run them.
     """
 
     device: Literal["cpu", "cuda", "mps"]
@@ -44,9 +41,6 @@ class Kernels:
 
     Args:
         compute: The type of the arithmetic; with `bfloat16` or `float16` by autocast over float32 where needed.
-        attention: As `from_pretrained` names it.
-        liger: Whether layers are replaced by Liger's.
-        varlen: Attention takes sequences of different lengths without padding.
     """
 
     compute: DtypeName
@@ -80,11 +74,7 @@ def choose(
     """Choose the fastest that the hardware has and the user did not forbid.
 
     Args:
-        hardware: What is there.
         bf16: The user's wish; `None` is automatic: on a GPU that has it, never on a CPU.
-        fp16: The user's wish; never automatic, since it needs loss scaling.
-        attention: The user's wish, as `from_pretrained` names it.
-        liger: The user's wish; `None` is automatic.
 
     Raises:
         InputError: If wishes contradict each other.

@@ -22,16 +22,7 @@ REFERENCE: Final = "ref"
 
 
 def lora_config(model: PreTrainedModel, lora: LoraSpec, *, scores: bool = False) -> LoraConfig:
-    """Build the configuration of a new adapter.
-
-    Args:
-        model: The base.
-        lora: What the user wants.
-        scores: The model has a head with one score, which is trained whole.
-
-    Raises:
-        ModelError: If a target matches nothing, or the output head.
-    """
+    """Build the configuration of a new adapter."""
     _check_targets(model, lora.target_modules)
     _check_exist(model, lora.modules_to_save)
     return LoraConfig(
@@ -48,16 +39,7 @@ def lora_config(model: PreTrainedModel, lora: LoraSpec, *, scores: bool = False)
 
 
 def require_same(model: PreTrainedModel, lora: LoraSpec, folder: str) -> None:
-    """Refuse keys of `lora` that contradict an adapter that is trained further: its shape and scale are what they are.
-
-    Args:
-        model: The base.
-        lora: What the user wants; keys that were not written contradict nothing.
-        folder: With the adapter.
-
-    Raises:
-        ModelError: If one does, or the adapter has no config.
-    """
+    """Refuse keys of `lora` that contradict an adapter that is trained further."""
     try:
         config = LoraConfig.from_pretrained(folder)
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -78,6 +60,7 @@ def require_same(model: PreTrainedModel, lora: LoraSpec, folder: str) -> None:
             )
 
 
+# Keys of `lora`, and what PEFT calls them.
 _SAME: Final = {
     "r": "r",
     "alpha": "lora_alpha",
@@ -88,7 +71,6 @@ _SAME: Final = {
     "target_modules": "target_modules",
     "modules_to_save": "modules_to_save",
 }
-"""Keys of `lora`, and what PEFT calls them."""
 
 
 def _words(value: object) -> str:
@@ -96,11 +78,7 @@ def _words(value: object) -> str:
 
 
 def continue_adapter(model: PreTrainedModel, folder: str) -> PeftModel:
-    """Put an existing adapter on the model, to be trained further.
-
-    Raises:
-        ModelError: If the folder holds no adapter for this model.
-    """
+    """Put an existing adapter on the model, to be trained further."""
     rows = model.get_input_embeddings().weight.shape[0]
     require_same_vocabulary(Path(folder), rows, f"in {Path(folder).name}")
     try:
@@ -114,11 +92,7 @@ def continue_adapter(model: PreTrainedModel, folder: str) -> PeftModel:
 
 
 def kept(model: object) -> dict[str, torch.Tensor]:
-    """Return the trained weights of an adapter that is there already, before a library rounds them.
-
-    Args:
-        model: With an adapter; of any other there are none.
-    """
+    """Return the trained weights of an adapter that is there already, before a library rounds them."""
     if not isinstance(model, PeftModel):
         return {}
     return {name: parameter.data for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -129,11 +103,6 @@ def train_in_float32(model: object, before: Mapping[str, torch.Tensor], *, autoc
 
     TRL casts it to bfloat16 if the base is quantised, and PEFT leaves modules that are trained whole in the type of the
     base. Inputs are cast for the adapter by PEFT, and for whole modules by autocast.
-
-    Args:
-        model: With its adapters; any other is left as it is.
-        before: Weights that the adapter had: what was rounded is put back, also in the copy that is the reference.
-        autocast: Whether the model computes under it.
     """
     if not isinstance(model, PeftModel):
         return

@@ -24,8 +24,8 @@ from tunefleet.workloads.training.model.hardware import Kernels
 
 logger = logging.getLogger(__name__)
 
+# Beside the job folders: what trainings took, measured by what was estimated.
 LEARNT = "memory-estimates.json"
-"""Beside the job folders: what trainings took, measured by what was estimated."""
 _MOST = 5.0
 _WORTH_LEARNING_BYTES = 256 << 20
 _GIB = 1 << 30
@@ -59,15 +59,7 @@ def look_at(source: Source, spec: ModelTrainingSpec) -> Shape:
 
 
 class Memory:
-    """Estimates before a training, measures after it, and remembers the difference.
-
-    Args:
-        results_dir: Holds the job folders; what was learnt lies there.
-        spec: Of the training.
-        device: `cuda`, `cpu` or `mps`.
-        share: Of a GPU's memory that the job may take.
-        load: What is done with a row.
-    """
+    """Estimates before a training, measures after it, and remembers the difference."""
 
     def __init__(
         self, results_dir: Path, spec: ModelTrainingSpec, device: str, share: float | None, load: Load = PLAIN
@@ -85,15 +77,7 @@ class Memory:
     def tell(
         self, source: Source, kernels: Kernels, length: int, journal: Journal, labelled: float | None = None
     ) -> None:
-        """Estimate, and report it with what is free; a warning if it will not fit.
-
-        Args:
-            source: Of the model.
-            kernels: What computes.
-            length: Tokens of the longest sequence.
-            journal: Gets the report.
-            labelled: Share of the tokens that have a label, if known; on CPUs only those are scored.
-        """
+        """Estimate, and report it with what is free; a warning if it will not fit."""
         try:
             shape = look_at(source, self._spec)
         except Exception:  # a model's own code may raise anything, and a training needs no estimate

@@ -22,14 +22,7 @@ from tunefleet.workloads.training.model.hardware import Kernels
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How the frozen weights are compressed.
-
-    Args:
-        bits: 4 or 8.
-        quant_type: `nf4` or `fp4`; of 4 bits only.
-        double_quant: Compress the scales too; of 4 bits only.
-        compute_dtype: The type of the arithmetic; default: that of the training.
-    """
+    """How the frozen weights are compressed."""
 
     bits: Literal[4, 8]
     quant_type: str = "nf4"
@@ -50,18 +43,8 @@ def load_model(
     """Load the weights.
 
     Args:
-        source: Where they lie.
-        kernels: Attention and arithmetic.
         weights: The type to hold them in; default: float32 if they are trained (bfloat16 would round small updates
             away), the type of the arithmetic if they are frozen.
-        frozen: Only an adapter will be trained.
-        quantization: Compress the frozen weights.
-        spread: Lay the layers on all devices of this process.
-        scores: Give it a head with one score in place of the one for the next token.
-
-    Raises:
-        ModelError: If the folder or the architecture cannot be loaded.
-        MachineError: If quantisation is asked for and bitsandbytes is missing.
     """
     dtype = weights or (kernels.compute if frozen else "float32")
     extra: dict[str, Any] = {}

@@ -19,23 +19,15 @@ from tunefleet.workloads.data.holdout import Duplicates
 from tunefleet.workloads.data.streams import Reader
 from tunefleet.workloads.data.token_cache import KeptTokens
 from tunefleet.workloads.data.tokenization import IGNORED, Encoder, Tokenized
-from tunefleet.workloads.training.rows import packing
-from tunefleet.workloads.training.rows.packing import Packed
-from tunefleet.workloads.training.rows.streaming import PLACE_FILE, Place, SampleStream
+from tunefleet.workloads.training.rows import streaming
+from tunefleet.workloads.training.rows.streaming import PLACE_FILE, Packed, Place, SampleStream
 
 _PROBED_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The rows of a spec.
-
-    Args:
-        rows: All of them, if they are not streamed.
-        stream: What they are read from, if they are.
-        held_out: Rows that are held out.
-        duplicates: Rows that are there more than once, if some are held out and none are streamed.
-    """
+    """The rows of a spec."""
 
     rows: sources.Portion | None
     stream: sources.Stream | None
@@ -49,13 +41,6 @@ class Material:
 
     Args:
         train: Tokenised rows; `None` if they are streamed.
-        shape: What a row is.
-        origin: What the user calls the dataset.
-        held_out: Tokenised rows that are held out.
-        packed: The rows, several in a sequence.
-        max_length: Longest sequence, in tokens.
-        stream: Samples without an end, instead of `train`.
-        duplicates: Rows that are there more than once.
     """
 
     train: Tokenized | None
@@ -112,14 +97,6 @@ def prepare(
 ) -> Material:
     """Tokenise the rows, or open the stream of samples.
 
-    Args:
-        spec: What the user wants.
-        found: The rows.
-        encoder: Makes tokens.
-        context: The longest sequence that the model knows.
-        journal: Told what was cut, left out, found.
-        kept: Has what an earlier launch has tokenised, or keeps it for a later one.
-
     Raises:
         DataError: If no row is left, or one cannot be used.
     """
@@ -141,7 +118,7 @@ def prepare(
         if count:
             text = f"{count} of {train.rows + train.dropped} rows are {what} (limit: {max_length} tokens)."
             journal.event("data.truncated", text, "warning")
-    packed = packing.pack(train.dataset, max_length, train.tokens, kept) if training.packing else None
+    packed = streaming.pack(train.dataset, max_length, train.tokens, kept) if training.packing else None
     kept.forget_others()
     journal.event(
         "data.ready",
@@ -165,12 +142,6 @@ def report_notes(journal: Journal, notes: Iterable[str], duplicates: Duplicates 
 
 def place_of(checkpoint: Path | None, stream: SampleStream, rows_needed: int, journal: Journal) -> Place:
     """Return where a stream goes on, and say before what that costs if its reader cannot seek.
-
-    Args:
-        checkpoint: What the training resumes from.
-        stream: The samples.
-        rows_needed: Rows that the whole training takes, as far as is known.
-        journal: Told the cost.
 
     Raises:
         DataError: If the checkpoint does not say where the stream stood.

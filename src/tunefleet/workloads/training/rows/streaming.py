@@ -15,17 +15,18 @@ import datasets
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
+from trl import pack_dataset
 
 from tunefleet.errors import DataError
 from tunefleet.workloads.data.formats import Shape
 from tunefleet.workloads.data.streams import Block, Mark, Reader
+from tunefleet.workloads.data.token_cache import KeptTokens
 from tunefleet.workloads.data.tokenization import Encoder, clip
-from tunefleet.workloads.training.rows import packing
 
+# The key under which a batch carries the place after it.
 PLACE = "stream_place"
-"""The key under which a batch carries the place after it."""
+# The same in a checkpoint.
 PLACE_FILE = "stream_place.json"
-"""The same in a checkpoint."""
 _ROWS_AT_ONCE = 64
 _PACKED_AT_ONCE = 1024
 Sample = dict[str, Any]
@@ -33,16 +34,7 @@ Sample = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a stream stands.
-
-    Args:
-        passes: Times that all rows were taken.
-        rows: Rows of this pass before the window.
-        mark: Where the window begins, as the reader writes it.
-        group: Groups of rows of the window that were taken.
-        taken: Samples of the group after them that were taken.
-        skip: Samples to leave out from here: those of the other ranks.
-    """
+    """Where a stream stands."""
 
     passes: int = 0
     rows: int = 0
@@ -57,18 +49,7 @@ class Place:
 
 
 class SampleStream:
-    """Samples without an end.
-
-    Args:
-        reader: Gives the rows.
-        shape: How a row is read.
-        encoder: How it becomes tokens.
-        seed: Draws the order.
-        window: Rows among which the order is drawn.
-        max_length: Tokens of a sample.
-        limit: Rows of a pass.
-        packed: Put several rows into one sample.
-    """
+    """Samples without an end."""
 
     def __init__(
         self,
@@ -130,7 +111,7 @@ class SampleStream:
         if not self._packed or not samples:
             return samples
         tokens = sum(len(sample["input_ids"]) for sample in samples)
-        return packing.pack(datasets.Dataset.from_list(samples), self._max_length, tokens).dataset.to_list()
+        return pack(datasets.Dataset.from_list(samples), self._max_length, tokens).dataset.to_list()
 
     def _nothing(self, rows: int) -> DataError:
         if rows == 0:
@@ -142,15 +123,7 @@ class SampleStream:
 
 
 class StreamShare(IterableDataset[Sample]):
-    """The samples of one rank: every `world`-th batch.
-
-    Args:
-        stream: All samples.
-        start: Where to begin.
-        batch: Samples in a batch.
-        rank: Of this process.
-        world: Ranks in all.
-    """
+    """The samples of one rank: every `world`-th batch."""
 
     def __init__(self, stream: SampleStream, start: Place, *, batch: int, rank: int = 0, world: int = 1) -> None:
         self._stream = stream
@@ -169,11 +142,7 @@ class StreamShare(IterableDataset[Sample]):
 
 
 class Collator:
-    """Makes batches that carry their place.
-
-    Args:
-        collate: Makes a batch of samples.
-    """
+    """Makes batches that carry their place."""
 
     def __init__(self, collate: Any) -> None:
         self._collate = collate
@@ -199,3 +168,24 @@ def loader(share: StreamShare, collate: Any, *, batch: int, workers: int, pin: b
         pin_memory=pin,
         generator=torch.Generator(),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A packed dataset, with the lengths of the rows of each sequence in `seq_lengths`."""
+
+    dataset: datasets.Dataset
+    sequences: int
+    filled: float
+
+
+def pack(dataset: datasets.Dataset, length: int, tokens: int, kept: KeptTokens | None = None) -> Packed:
+    """Pack rows into sequences, best fit first; each row stays whole."""
+    if kept is None:
+        packed = pack_dataset(dataset, length, "bfd")
+    else:
+        key, found = kept.derived(dataset, "bfd", length)
+        packed = pack_dataset(dataset, length, "bfd") if found is None else found
+        if found is None:
+            kept.keep_derived(key, packed)
+    return Packed(packed, len(packed), tokens / (len(packed) * length))
