@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import ipaddress
 import logging
+import re
+import secrets
 import signal
 import socket
 import threading
@@ -16,14 +20,11 @@ from filelock import FileLock, Timeout
 
 import tunefleet
 from tunefleet.agent.agent import Agent
-from tunefleet.agent.bind_address import bind, check, is_loopback
 from tunefleet.agent.gpus import Gpus
-from tunefleet.agent.identity import agent_id
 from tunefleet.agent.jobs.command_outbox import Orders
+from tunefleet.agent.jobs.job_context import Site
 from tunefleet.agent.jobs.job_queue import JobBook
-from tunefleet.agent.jobs.site import Site
 from tunefleet.agent.poller import Poller, client_for
-from tunefleet.agent.progress import ProgressLines
 from tunefleet.agent.routes import create_app
 from tunefleet.agent.verbs import Verbs
 from tunefleet.certificate import Certificate, kept_fresh, opened
@@ -32,6 +33,7 @@ from tunefleet.client.backend import JobClient
 from tunefleet.client.external.download import Downloader
 from tunefleet.errors import MachineError
 from tunefleet.executors import registry
+from tunefleet.fsutil import write_private
 from tunefleet.http_heads import BoundedHeads
 from tunefleet.observability.spans import open_spans
 from tunefleet.runtime import Supervisor
@@ -219,3 +221,133 @@ def _make(folder: Path) -> None:
 def _threads(settings: AgentSettings) -> dict[str, str]:
     """Share the cores among the jobs that may run at once."""
     return {"OMP_NUM_THREADS": str(max(1, core_count() // settings.max_jobs))} if settings.max_jobs > 1 else {}
+
+
+_ID = re.compile(r"[A-Za-z0-9_.-]{10,80}")
+
+
+def agent_id(settings: AgentSettings) -> str:
+    """Return the name that the backend knows this agent by; `agent_` and 16 hex digits unless it is given.
+
+    Raises:
+        MachineError: If the file that keeps it cannot be used.
+    """
+    if settings.agent_id:
+        return settings.agent_id
+    path = settings.agent_id_file
+    try:
+        if path.exists():
+            kept = path.read_text(encoding="utf-8").strip()
+            if not _ID.fullmatch(kept):
+                raise MachineError(f"{path} holds no agent id: {kept[:40]!r}.", hint="Delete it, or set AGENT_ID.")
+            return kept
+        made = f"agent_{secrets.token_hex(8)}"
+        write_private(path, f"{made}\n")
+    except OSError as error:
+        raise MachineError(
+            f"The agent's id cannot be kept in {path}: {error.strerror}.",
+            hint="Mend the folder's permissions, or set AGENT_ID.",
+        ) from error
+    logger.info("This agent is %s from now on.", made)
+    return made
+
+
+class ProgressLines:
+    """Writes the lines in a thread of its own."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._agent.stopping.wait(self._agent.settings.heartbeat_interval_s):
+            for job in self._agent.book.running():
+                try:
+                    logger.info("%s", line(self._agent, job.job_id))
+                except Exception:
+                    logger.exception("The progress of job(%s) cannot be told.", job.job_id)
+
+
+def line(agent: Agent, job_id: str) -> str:
+    """Return how a job stands, in a line."""
+    status = agent.status(job_id)
+    parts = [f"job({job_id}) {status.phase or status.status}"]
+    if status.total_steps:
+        parts.append(f"step {status.current_step}/{status.total_steps} ({status.progress:.0f} %)")
+    if status.loss is not None:
+        parts.append(f"loss {status.loss:.4g}")
+    if status.eta_s is not None:
+        parts.append(f"{status.eta_s:.0f} s left")
+    return ", ".join(parts)
+
+
+_BACKLOG: Final = 512
+_PORTS: Final = (8000, 8001)
+
+
+def check(settings: AgentSettings) -> None:
+    """Refuse settings that would let anybody in.
+
+    Raises:
+        MachineError: If it would listen beyond loopback without a key.
+    """
+    if settings.key is None and not is_loopback(settings.host):
+        raise MachineError(
+            f"HOST={settings.host} lets others reach the agent, and AGENT_KEY is not set.",
+            hint="Set AGENT_KEY to a long random text, or leave HOST out.",
+        )
+
+
+def bind(settings: AgentSettings) -> socket.socket:
+    """Listen: on `PORT`, or without one on 8000, and on 8001 when that is taken.
+
+    Raises:
+        MachineError: If no port can be had.
+    """
+    wanted = _PORTS if settings.port is None else (settings.port,)
+    for port in wanted:
+        try:
+            bound = _listen(settings.host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port == wanted[-1]:
+                raise MachineError(
+                    f"{settings.host}:{port} cannot be listened on: {error.strerror}.", hint="Set PORT to a free one."
+                ) from None
+            logger.warning("Port %d is taken and PORT is not set: the agent takes %d.", port, _PORTS[1])
+        else:
+            return bound
+    raise AssertionError("the last port either works or raises")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise MachineError(
+            f"HOST={host!r} has no address: {error.strerror}.",
+            hint="Set HOST to an address of this machine, or leave it out.",
+        ) from None
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+        bound.listen(_BACKLOG)
+    except OSError:
+        bound.close()
+        raise
+    bound.setblocking(False)
+    return bound
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine reaches what listens on a host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -5,24 +5,32 @@ Handlers are plain functions: they run in threads, never on the loop.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import uuid
-from typing import Annotated, Any
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import orjson
 from fastapi import APIRouter, Body, FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import JSONResponse
 from pydantic import Field
+from sse_starlette import EventSourceResponse, ServerSentEvent
 
 import tunefleet
-from tunefleet.agent import bodies, intake, problems, views
+from tunefleet.agent import bodies, intake, views
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.jobs.job import AgentJob
 from tunefleet.agent.jobs.job_run import placed
-from tunefleet.agent.problems import NotNow
-from tunefleet.agent.stream import follow, respond
 from tunefleet.agent.verbs import Verbs
-from tunefleet.errors import InputError, NotFoundError
+from tunefleet.errors import InputError, NotFoundError, SpecError, TunefleetError
 from tunefleet.schemas.base import Body as RequestBody
 from tunefleet.schemas.training_protocol.training import AgentCommand, AgentOutcome, AgentVerb, TrainingJobRequest
+
+if TYPE_CHECKING:
+    from tunefleet.agent.agent import Agent
 
 router = APIRouter(route_class=bodies.Route)
 
@@ -189,7 +197,7 @@ def create_app(agent: Agent, verbs: Verbs) -> FastAPI:
     app.state.key = key.get_secret_value() if key is not None else None
     app.state.origins = frozenset(agent.settings.cors_origins)
     app.include_router(router)
-    problems.install(app)
+    install(app)
     if agent.settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -199,3 +207,111 @@ def create_app(agent: Agent, verbs: Verbs) -> FastAPI:
             allow_private_network=True,
         )
     return app
+
+
+_LOOK_S: Final = 0.3
+_PAGE: Final = 500
+_PING_S: Final = 15
+
+
+def respond(events: AsyncIterator[ServerSentEvent]) -> Response:
+    """Answer with a stream; a comment now and then keeps proxies from closing it."""
+    return EventSourceResponse(events, ping=_PING_S, send_timeout=60)
+
+
+async def follow(agent: Agent, job: AgentJob, last_id: str | None) -> AsyncIterator[ServerSentEvent]:
+    """Stream a job until it has ended and all is told, or the agent stops."""
+    points, lines = _position(last_id)
+    shown = ""
+    while not agent.stopping.is_set():
+        final = job.record.state.final
+        status = (await asyncio.to_thread(agent.status, job.job_id)).model_dump_json()
+        if status != shown:
+            shown = status
+            yield ServerSentEvent(status, event="status", id=f"{points}:{lines}")
+        series = (await asyncio.to_thread(job.journal)).points
+        # A resume takes back the points that it will measure again.
+        points = min(points, len(series))
+        for point in series[points:]:
+            points += 1
+            yield ServerSentEvent(point.model_dump_json(exclude_none=True), event="metric", id=f"{points}:{lines}")
+        page, first, total = await asyncio.to_thread(job.log, lines, _PAGE)
+        if page:
+            lines = first + len(page)
+            yield ServerSentEvent(orjson.dumps({"lines": page}).decode(), event="log", id=f"{points}:{lines}")
+        if final and lines >= total:
+            return
+        if len(page) < _PAGE:
+            await asyncio.sleep(_LOOK_S)
+
+
+def _position(last_id: str | None) -> tuple[int, int]:
+    first, _, second = (last_id or "").partition(":")
+    return (int(first), int(second)) if first.isdigit() and second.isdigit() else (0, 0)
+
+
+log = logging.getLogger(__name__)
+
+_STATUSES: Final = {
+    "spec_invalid": 422,
+    "input_invalid": 422,
+    "data_invalid": 422,
+    "model_invalid": 422,
+    "artifact_invalid": 422,
+    "unauthenticated": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "conflict": 409,
+    "too_large": 413,
+    "unreachable": 503,
+    "machine": 507,
+}
+
+
+class NotNow(TunefleetError):
+    """The job is unknown, or in a state that does not allow the request: the document answers both with 400."""
+
+    code = "not_now"
+
+
+def install(app: FastAPI) -> None:
+    """Make every failure of the app an answer with a `detail`."""
+
+    @app.exception_handler(TunefleetError)
+    async def ours(_: Request, error: TunefleetError) -> JSONResponse:
+        status = 400 if isinstance(error, NotNow) else _STATUSES.get(error.code, 500)
+        if status >= 500 or error.detail:
+            log.warning("%s: %s (%s)", error.code, error.message, error.detail or "no detail")
+        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+        return JSONResponse({"detail": _detail(error)}, status, headers=headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def unreadable(_: Request, error: RequestValidationError) -> JSONResponse:
+        # What was sent is not sent back: it holds tokens, and may be what no JSON can hold.
+        return JSONResponse(
+            {"detail": [{key: each[key] for key in ("loc", "msg", "type")} for each in error.errors()]}, 422
+        )
+
+    @app.exception_handler(RecursionError)
+    async def too_deep(_: Request, __: RecursionError) -> JSONResponse:
+        return JSONResponse({"detail": "The request is nested too deeply."}, 422)
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, _: Exception) -> JSONResponse:
+        # Starlette raises the exception again after this answer, so uvicorn logs its traceback.
+        log.error("The agent failed at %s %s.", request.method, request.url.path)
+        return JSONResponse({"detail": "The agent failed at this request; its log has the traceback."}, 500)
+
+
+def _detail(error: TunefleetError) -> object:
+    """Return a sentence; for a body with faults a list of them, in the framework's own shape."""
+    if not isinstance(error, SpecError):
+        return str(error)
+    return [
+        {
+            "loc": ["body", *fault.path.split(".")],
+            "msg": f"{fault.message} ({fault.hint})" if fault.hint else fault.message,
+            "type": "value_error",
+        }
+        for fault in error.faults
+    ]

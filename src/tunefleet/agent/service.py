@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tunefleet.agent.verbs import write_private
 from tunefleet.errors import MachineError
+from tunefleet.fsutil import write_private
 
 UNIT: Final = "tunefleet-agent.service"
 LABEL: Final = "dev.tunefleet.agent"

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.capabilities import diagnose
 from tunefleet.client import connection, trust
 from tunefleet.errors import ConflictError, InputError, TunefleetError
+from tunefleet.fsutil import write_private
 from tunefleet.runtime import self_upgrade
 from tunefleet.schemas.training_protocol.training import AgentCommand, AgentOutcome, AgentVerb
 from tunefleet.settings import AgentSettings, load_agent
@@ -109,12 +109,3 @@ class Verbs:
         output = self_upgrade.upgrade(data.get("version"), who="agent", ask=connection.text_at, ca_file=trust.ca_file())
         self._restart()
         return "Upgraded; the agent starts anew, its jobs go on.", {"output": output}
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner reads, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.partial")
-    part.touch(mode=0o600)
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

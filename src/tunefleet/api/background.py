@@ -34,7 +34,7 @@ from tunefleet.transport.redis.connection import address_of
 
 if TYPE_CHECKING:
     from tunefleet.api.leader_mirror import Mirror
-    from tunefleet.campaign.keeper import CampaignKeeper
+    from tunefleet.campaign.reconciler import CampaignKeeper
     from tunefleet.transport.redis.server import RedisHub
 
 log = logging.getLogger(__name__)
@@ -257,6 +257,6 @@ def own_id(folder: Path) -> str:
 
 
 def _campaign_keeper() -> type[CampaignKeeper]:
-    from tunefleet.campaign.keeper import CampaignKeeper  # noqa: PLC0415
+    from tunefleet.campaign.reconciler import CampaignKeeper  # noqa: PLC0415
 
     return CampaignKeeper

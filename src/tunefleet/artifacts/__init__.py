@@ -9,15 +9,6 @@ from __future__ import annotations
 
 from tunefleet.artifacts.archive import UnpackLimits, is_archive, is_packed, unpack
 from tunefleet.artifacts.blobs import BlobStore, Link, NoRoomError
-from tunefleet.artifacts.files import (
-    begin_writing,
-    disk_free,
-    fsync_dir,
-    hash_file,
-    replace_file,
-    replacing,
-    write_private,
-)
 from tunefleet.artifacts.folder import FolderStore
 from tunefleet.artifacts.intake import Intake
 from tunefleet.artifacts.manifest import (
@@ -33,6 +24,7 @@ from tunefleet.artifacts.manifest import (
 from tunefleet.artifacts.packing import Packing, pack
 from tunefleet.artifacts.shared import SharedFolderStore
 from tunefleet.artifacts.upload import Upload
+from tunefleet.fsutil import begin_writing, disk_free, hash_file, replace_file, replacing, sync_path, write_private
 
 __all__ = [
     "BlobStore",
@@ -49,7 +41,6 @@ __all__ = [
     "check_files",
     "check_path",
     "disk_free",
-    "fsync_dir",
     "hash_file",
     "is_archive",
     "is_digest",
@@ -60,6 +51,7 @@ __all__ = [
     "replacing",
     "scan",
     "scan_size",
+    "sync_path",
     "target_path",
     "unpack",
     "write_private",

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, cast
 
-from tunefleet.artifacts.files import CHUNK_BYTES, fsync_dir
 from tunefleet.artifacts.manifest import check_path, target_path
 from tunefleet.errors import ArtifactError, MachineError, NotFoundError, TooLargeError, is_disk_full
+from tunefleet.fsutil import CHUNK_BYTES, sync_path
 
 _TAR_SUFFIXES: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _ZIP_SUFFIX: Final = ".zip"
@@ -137,7 +137,7 @@ def unpack(archive: Path, dest: Path, *, limits: UnpackLimits | None = None) -> 
             _unpack_into(archive, work, budget)
             work.chmod(0o755)
             work.replace(dest)
-            fsync_dir(dest.parent)
+            sync_path(dest.parent)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     top = [entry for entry in dest.iterdir() if not _is_of_a_desktop(entry.name)]

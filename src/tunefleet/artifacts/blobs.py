@@ -25,10 +25,10 @@ from typing import Final
 from filelock import FileLock, Timeout
 
 from tunefleet.artifacts.direct import DirectUploads
-from tunefleet.artifacts.files import disk_free
 from tunefleet.artifacts.manifest import is_digest
 from tunefleet.artifacts.upload import Upload, let_go
 from tunefleet.errors import ArtifactError, ConflictError, MachineError, NotFoundError, OffsetConflict
+from tunefleet.fsutil import disk_free
 
 _log = logging.getLogger(__name__)
 _ANNOUNCED_S: Final = 60.0

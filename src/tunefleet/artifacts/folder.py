@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.artifacts.blobs import BlobStore, checked, not_here
-from tunefleet.artifacts.files import CHUNK_BYTES, fsync_dir
 from tunefleet.artifacts.manifest import is_digest
+from tunefleet.fsutil import CHUNK_BYTES, sync_path
 
 BLOBS = "blobs"
 _LARGE_BYTES: Final = 1 << 20
@@ -74,9 +74,9 @@ class FolderStore(BlobStore):
         target = self._path(digest)
         if not target.parent.exists():
             target.parent.mkdir(exist_ok=True)
-            fsync_dir(target.parent.parent)
+            sync_path(target.parent.parent)
         part.replace(target)
-        fsync_dir(target.parent)
+        sync_path(target.parent)
 
     def delete(self, digest: str) -> None:
         """Remove a file; giving back the room of a large one takes a while, and is done by another thread."""
@@ -100,7 +100,7 @@ class FolderStore(BlobStore):
             self._path(digest).replace(aside / digest)
         except FileNotFoundError:
             return False
-        fsync_dir(aside)
+        sync_path(aside)
         return True
 
     def _path(self, digest: str) -> Path:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from tunefleet import errors
-from tunefleet.artifacts.files import CHUNK_BYTES
 from tunefleet.artifacts.refusals import in_our_words
 from tunefleet.artifacts.remote import LINK_S, TYPE, Found, RemoteStore, attachment, check
 from tunefleet.errors import MachineError
+from tunefleet.fsutil import CHUNK_BYTES
 
 try:
     from google.api_core.exceptions import GoogleAPICallError, NotFound, RetryError

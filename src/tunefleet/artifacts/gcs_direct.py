@@ -13,8 +13,8 @@ from typing import Any, Final
 from google.api_core.exceptions import NotFound
 
 from tunefleet.artifacts.direct import Arrivals, PartLink
-from tunefleet.artifacts.files import CHUNK_BYTES
 from tunefleet.artifacts.remote import TYPE
+from tunefleet.fsutil import CHUNK_BYTES
 
 # So many objects the service composes with one request.
 _AT_ONCE: Final = 32

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from tunefleet.artifacts.files import Progress, hash_file
 from tunefleet.errors import ArtifactError, NotFoundError
+from tunefleet.fsutil import Progress, hash_file
 from tunefleet.schemas.api import FileEntry
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, cast
 
-from tunefleet.artifacts.files import disk_free, fsync_dir
 from tunefleet.artifacts.manifest import LocalFile, scan
 from tunefleet.errors import MachineError
+from tunefleet.fsutil import disk_free, sync_path
 
 # Weights hardly shrink, and higher levels cost minutes.
 _FAST: Final = 1
@@ -65,7 +65,7 @@ def pack(folder: Path, archive: Path, packing: Packing | None = None) -> None:
             raw.flush()
             os.fsync(raw.fileno())
         part.replace(archive)
-        fsync_dir(archive.parent)
+        sync_path(archive.parent)
     finally:
         part.unlink(missing_ok=True)
 

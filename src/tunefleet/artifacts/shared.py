@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.artifacts.blobs import NoRoomError
-from tunefleet.artifacts.files import CHUNK_BYTES
 from tunefleet.artifacts.folder import FolderStore
 from tunefleet.artifacts.remote import check, read_pieces, refuse_two_places
 from tunefleet.errors import MachineError, UnreachableError, is_disk_full
+from tunefleet.fsutil import CHUNK_BYTES
 
 _AWAY: Final = frozenset({errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN})
 

@@ -15,8 +15,8 @@ from typing import IO, Final, NoReturn
 
 from filelock import FileLock
 
-from tunefleet.artifacts.files import begin_writing
 from tunefleet.errors import ArtifactError, MachineError, TooLargeError, is_disk_full
+from tunefleet.fsutil import begin_writing
 
 # So much is gathered before the disk begins with it, while the rest arrives.
 _WRITE_OUT_BYTES: Final = 4 << 20

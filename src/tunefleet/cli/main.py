@@ -47,7 +47,7 @@ class Root(LazyGroup):
             WORK,
         ),
         Entry("artifacts", "models.artifact_commands:app", "List and fetch what tasks produced.", WORK),
-        Entry("export", "models.export:export", "Download a task's adapter or model, merged or as GGUF.", WORK),
+        Entry("export", "models.push:export", "Download a task's adapter or model, merged or as GGUF.", WORK),
         Entry("push", "models.push:push", "Publish what a task has made: hub, bucket or folder.", WORK),
         Entry("data", "models.data_commands:app", "Push datasets and models to the server by name.", WORK),
         Entry(

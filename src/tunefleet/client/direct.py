@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import httpx
 
 from tunefleet.artifacts import LocalFile
-from tunefleet.client import elsewhere
+from tunefleet.client import direct_download
 from tunefleet.client.call import Call, model, nothing, path
 from tunefleet.client.routes import workflow_routes
 from tunefleet.client.throttle import Throttle
@@ -175,7 +175,7 @@ class DirectSender:
         with self._lock:
             if self._http is None:
                 # Not before it is wanted: what this machine trusts takes a while to load.
-                reaching = elsewhere.options(self._timeout)
+                reaching = direct_download.options(self._timeout)
                 self._http = httpx.Client(**reaching, limits=httpx.Limits(max_connections=SENDERS))
             return self._http
 
@@ -233,7 +233,7 @@ class _Upload:
             try:
                 answer = self._sender.put(link, self._pieces(number), self.size_of(number))
             except (httpx.HTTPError, RuntimeError) as error:
-                said = elsewhere.explained(url, error)
+                said = direct_download.explained(url, error)
                 tries += _NO_WAY if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else 1
             else:
                 if answer.is_success:

@@ -17,7 +17,7 @@ import orjson
 from pydantic import ValidationError
 from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
-from tunefleet.client import elsewhere, trust
+from tunefleet.client import direct_download, trust
 from tunefleet.client.call import Call, Course, Emit, Flow, NextLine, OpenLines, Pause, Step, Stream, Work
 from tunefleet.client.connection import Connection
 from tunefleet.client.problems import exception_of
@@ -261,7 +261,7 @@ class Transport:
             if call.sink is not None:
                 sink = throttle.sink(call.sink) if throttle is not None else call.sink
                 if (link := _begun(call, response)) is not None:
-                    elsewhere.fetch(link, sink, call.headers, self.policy.timeout, self._network)
+                    direct_download.fetch(link, sink, call.headers, self.policy.timeout, self._network)
                     return call.parse(b"")
                 if response.is_success:
                     for piece in response.iter_bytes():
@@ -288,7 +288,7 @@ class Transport:
 
 def _begun(call: Call[Any], response: httpx.Response) -> httpx.URL | None:
     """Return where the file is that an answer leads to, if it is elsewhere; its headers are told to who wants them."""
-    link = elsewhere.link_of(response)
+    link = direct_download.link_of(response)
     if call.heard is not None and (response.is_success or link is not None):
         call.heard(response.headers)
     return link
@@ -371,7 +371,7 @@ class AsyncTransport:
         try:
             if call.sink is not None:
                 if (link := _begun(call, response)) is not None:
-                    await elsewhere.fetch_async(link, call.sink, call.headers, self.policy.timeout, self._network)
+                    await direct_download.fetch_async(link, call.sink, call.headers, self.policy.timeout, self._network)
                     return call.parse(b"")
                 if response.is_success:
                     async for piece in response.aiter_bytes():

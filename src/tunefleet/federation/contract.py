@@ -13,7 +13,7 @@ from tunefleet.errors import AdapterRefused
 from tunefleet.federation.adapter import AdapterConfig, AdapterFile
 from tunefleet.federation.floats import Room
 from tunefleet.federation.layers import Parts, parts_of
-from tunefleet.federation.scan import check_finite, product_norm, tensor_digest, values_digest
+from tunefleet.federation.update_checks import check_finite, product_norm, tensor_digest, values_digest
 from tunefleet.spec.options.federation_options import FederationSpec
 
 

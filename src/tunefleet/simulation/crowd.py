@@ -12,7 +12,7 @@ from typing import Final
 import psutil
 
 from tunefleet.errors import MachineError, TunefleetError
-from tunefleet.simulation.held import Trace
+from tunefleet.simulation.held_attempt import Trace
 from tunefleet.simulation.load_report import CrowdEnd, CrowdTick
 from tunefleet.simulation.plan import CrowdPlan
 from tunefleet.simulation.simulated_worker import SimulatedWorker

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from tunefleet.schemas.base import Message
-from tunefleet.simulation.held import Trace
+from tunefleet.simulation.held_attempt import Trace
 
 
 class CrowdTick(Message):

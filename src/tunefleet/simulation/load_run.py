@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from tunefleet.client import AsyncClient
 from tunefleet.errors import ConflictError, MachineError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.api import SubmitRequest, TaskView
 from tunefleet.simulation import profile, totals
-from tunefleet.simulation.documents import documents
 from tunefleet.simulation.load_report import Report
-from tunefleet.simulation.plan import Meeting, Plan
+from tunefleet.simulation.plan import LIGHT, Meeting, Plan
 from tunefleet.simulation.processes import Crowds
+from tunefleet.simulation.profile import capabilities
 from tunefleet.simulation.sampling import Machine, Sampler
 
 Ended = Literal["done", "time", "interrupted", "stalled"]
@@ -227,3 +229,49 @@ class Load:
                 await self._client.workers.remove(profile.worker_id(self._plan, number))
         for id_ in ids:
             await self._client.workflows.remove(id_)
+
+
+# Tasks of one document, at most.
+BATCH: Final = 200
+# Of so many workers the first are looked at to learn which GPUs there are.
+_DRAWN: Final = 200
+_MODEL: Final = {"source": {"identifier": "builtin:gsm8k-llama-2m"}}
+_DATA: Final = {"path": "builtin:gsm8k", "prompt_column": "question", "response_column": "answer"}
+
+
+def documents(plan: Plan) -> Iterator[tuple[int, str]]:
+    """Write the documents of a plan; yields how many tasks each has, and its text."""
+    size = BATCH if plan.rate_per_s is None else max(1, min(BATCH, round(plan.rate_per_s / 5)))
+    chance, sizes = random.Random(plan.seed), _gpu_sizes(plan)
+    for start in range(0, plan.tasks, size):
+        numbers = range(start, min(plan.tasks, start + size))
+        nodes = [{"name": f"t{number:06}", "spec": _spec(plan, number, chance, sizes)} for number in numbers]
+        shared = {"resources": {"tags": [plan.tag]}}
+        document = {
+            "apiVersion": "tunefleet/v1",
+            "kind": "Workflow",
+            "metadata": {"name": f"{plan.run_id}-{start:06}"},
+            "spec": {**shared, "graph": {"nodes": nodes}},
+        }
+        yield len(nodes), json.dumps(document)
+
+
+def _spec(plan: Plan, number: int, chance: random.Random, sizes: list[int]) -> dict[str, Any]:
+    kind = plan.kinds[number % len(plan.kinds)]
+    if kind == LIGHT:
+        return {"taskType": kind, "data": {"type": "list", "items": ["a"]}}
+    spec: dict[str, Any] = {"taskType": kind, "model": _MODEL, "data": _DATA, "training": {"max_steps": 10}}
+    if sizes:
+        gpu = {"count": 1, "memory": f"{max(1, chance.choice(sizes) // 2)}Gi"}
+        spec["resources"] = {"hardware": {"gpu": gpu}}
+    return spec
+
+
+def _gpu_sizes(plan: Plan) -> list[int]:
+    """Return the GPU memories that there are, so that no task asks for one that nobody has."""
+    found = {
+        gpu.memory_total_bytes >> 30
+        for number in range(min(plan.workers, _DRAWN))
+        for gpu in capabilities(plan, number).gpus
+    }
+    return sorted(found)

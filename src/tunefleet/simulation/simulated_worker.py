@@ -26,9 +26,9 @@ from tunefleet.schemas.worker_link import (
     SlotClass,
 )
 from tunefleet.simulation import profile
-from tunefleet.simulation.hands import Hands
-from tunefleet.simulation.held import EVERY_S, Held, Trace
+from tunefleet.simulation.held_attempt import EVERY_S, Held, Trace
 from tunefleet.simulation.plan import Plan
+from tunefleet.simulation.poll_exchange import Hands
 from tunefleet.transport.base import AsyncWorkerLink
 
 # An exchange that was held for this part of its time, or longer, had nothing to tell.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from tunefleet.schemas.api import TaskView
-from tunefleet.simulation.held import Trace
+from tunefleet.simulation.held_attempt import Trace
 from tunefleet.simulation.load_report import CrowdEnd, Generator, Report, ServerCost, rate, spread
 from tunefleet.simulation.plan import Plan
 

@@ -26,10 +26,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tunefleet.trainer_control.autoload.autoload_session import AttachedRun
-
 from . import process_identity
 from .autoload import trainings
+from .autoload.autoload_session import AttachedRun
 from .autoload.inject import ATTACHED_TO
 from .autoload.trainings import Training
 from .checkpoints.manifest import Checkpoint, fault_of, finish_checkpoint

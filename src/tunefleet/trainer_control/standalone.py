@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tunefleet.trainer_control.control.control_server import ControlServer
-
 from .checkpoints.manifest import MANIFEST
 from .control.command_queue import CommandBoard
+from .control.control_server import ControlServer
 from .control.discovery import claim, jobs_dir, plain_id
 from .control.file_channel import ControlFiles
 from .diagnostics import kind_of, watch

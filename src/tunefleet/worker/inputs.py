@@ -17,9 +17,9 @@ from pathlib import Path
 from filelock import FileLock
 
 from tunefleet.artifacts import is_archive, unpack
+from tunefleet.fsutil import write_synced
 from tunefleet.schemas.worker_link import InputRef
 from tunefleet.trainer_control.files import make_private
-from tunefleet.worker.files import write_synced
 
 logger = logging.getLogger(__name__)
 

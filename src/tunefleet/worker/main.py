@@ -41,6 +41,7 @@ from tunefleet.transport.http import HttpLink
 from tunefleet.transport.redis.connection import address_of
 from tunefleet.transport.redis.keys import Keys
 from tunefleet.worker import transfers
+from tunefleet.worker.context import Site
 from tunefleet.worker.ephemeral import Once
 from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.machine import changes, hub, probe
@@ -49,7 +50,6 @@ from tunefleet.worker.machine.heartbeat import Heartbeat
 from tunefleet.worker.machine.probe import EnergyMeter
 from tunefleet.worker.machine.rendezvous import Place
 from tunefleet.worker.outbox import Outbox
-from tunefleet.worker.site import Site
 from tunefleet.worker.state import StateFolder
 from tunefleet.worker.verbs import RecentLog, Verbs, exec_self
 from tunefleet.worker.worker import Worker, new_session

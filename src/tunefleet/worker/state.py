@@ -20,10 +20,10 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from tunefleet.errors import MachineError, is_disk_full
+from tunefleet.fsutil import remove_drafts, write_synced
 from tunefleet.runtime.monitor.elapsed_time import Watched
 from tunefleet.schemas.base import Message
 from tunefleet.schemas.worker_link import Command, Offer
-from tunefleet.worker.files import remove_drafts, write_synced
 
 logger = logging.getLogger(__name__)
 

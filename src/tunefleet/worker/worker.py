@@ -28,13 +28,13 @@ from tunefleet.schemas.worker_link import (
     SlotClass,
 )
 from tunefleet.transport.base import WorkerLink
+from tunefleet.worker.context import Site
 from tunefleet.worker.exchange import Exchanger, register_patiently
+from tunefleet.worker.interfaces import Handle
 from tunefleet.worker.jobs.attempt import JobAttempt
 from tunefleet.worker.jobs.discard import Discarder
 from tunefleet.worker.jobs.inline_tasks import LightTasks
 from tunefleet.worker.outbox import Draft
-from tunefleet.worker.ports import Handle
-from tunefleet.worker.site import Site
 from tunefleet.worker.state import AttemptRecord
 
 logger = logging.getLogger(__name__)

@@ -65,7 +65,7 @@ def test_every_json_body_has_an_example_that_fits(document: dict[str, Any]) -> N
     for path, method, operation in _operations(document):
         body = operation.get("requestBody", {}).get("content", {}).get("application/json")
         if body is not None:
-            assert "example" in body, f"{method} {path} has no example (api/examples.py)"
+            assert "example" in body, f"{method} {path} has no example (api/openapi.py)"
             forms = [body["schema"], *body["schema"].get("anyOf", ())]
             names = [form["$ref"].rpartition("/")[2] for form in forms if "$ref" in form]
             for name in names[:1]:  # the guide's own route describes its body in place

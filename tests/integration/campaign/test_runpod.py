@@ -391,9 +391,9 @@ async def test_the_step_waits_and_leaves_the_repository(jobs: Jobs, tmp_path: Pa
 
 async def test_a_merge_whose_job_is_cancelled_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("huggingface_hub")
-    from tunefleet.workloads.runpod import merging
+    from tunefleet.workloads.runpod import handler
 
-    task = asyncio.create_task(merging._ran(["-c", "import time; time.sleep(600)"], dict(os.environ)))
+    task = asyncio.create_task(handler._ran(["-c", "import time; time.sleep(600)"], dict(os.environ)))
     started: list[Any] = []
     real = asyncio.create_subprocess_exec
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.cli.server.check_clusters import ray, slurm
+from tunefleet.cli.server.checks import ray, slurm
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.integration.client.conftest import LOG, Cli, Played, finish
 from tests.libraries import required
 from tunefleet.cli import options
 from tunefleet.cli.main import run
-from tunefleet.cli.tasks import unschedulable_notice
+from tunefleet.cli.tasks import submit
 from tunefleet.client import Client
 from tunefleet.schemas.api import ArtifactView, KeyCreated, MetricsView, PruneReply, TaskDetail, TaskView
 from tunefleet.schemas.fleet import WorkerView
@@ -54,7 +54,7 @@ def test_submit_ls_show_cancel(cli: Cli, hand: HandWorker, echo: Path) -> None:
 def test_waiting_for_what_no_worker_can_run_says_why(
     cli: Cli, client: Client, echo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unschedulable_notice, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(submit, "_PATIENCE_S", 0.2)
     echo.write_text(ECHO.replace("spec:\n", "spec:\n  resources: {tags: [nowhere]}\n"))
     said = cli("submit", echo, "--wait", "--timeout", 2)
     task = client.tasks.list(limit=1).items[0]

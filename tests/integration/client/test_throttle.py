@@ -11,7 +11,7 @@ import pytest
 from tests.integration.worker.receiver import receiving
 from tests.unit.client.test_throttle import MB, Clock
 from tunefleet.client.external.download import Downloader
-from tunefleet.client.external.outward import Outward, Receiver
+from tunefleet.client.external.result_delivery import Outward, Receiver
 from tunefleet.client.throttle import Throttle
 from tunefleet.schemas.compat.task_results import ResultEnvelope
 

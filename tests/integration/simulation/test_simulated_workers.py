@@ -18,9 +18,8 @@ from tunefleet.errors import TunefleetError
 from tunefleet.orchestrator.bootstrap import open_core
 from tunefleet.schemas.api import SubmitRequest
 from tunefleet.settings import ServerSettings, load
-from tunefleet.simulation.documents import documents
-from tunefleet.simulation.held import Trace
-from tunefleet.simulation.load_run import Load, Progress
+from tunefleet.simulation.held_attempt import Trace
+from tunefleet.simulation.load_run import Load, Progress, documents
 from tunefleet.simulation.plan import Meeting, Plan
 from tunefleet.simulation.processes import Crowds
 from tunefleet.simulation.sampling import Machine

@@ -19,8 +19,8 @@ from tests.integration.tracking.kept import mlflow_runs, trackio_runs
 from tests.unit.campaign.told import recorded
 from tests.unit.orchestrator.campaigns.desk import ADA, made
 from tests.unit.orchestrator.lab import Lab
+from tunefleet.campaign.reconciler import Reporter
 from tunefleet.campaign.report import run_of
-from tunefleet.campaign.reporter import Reporter
 from tunefleet.cli.campaigns import views
 from tunefleet.cli.console import _THEME
 from tunefleet.integrations.trackers import delivery

@@ -11,10 +11,10 @@ import pytest
 
 from tests.unit.worker.fakes import TrainExecutor
 from tunefleet.agent.jobs.job import AgentJob
+from tunefleet.agent.jobs.job_context import Site
 from tunefleet.agent.jobs.job_queue import JobBook
 from tunefleet.agent.jobs.job_run import JobRun
 from tunefleet.agent.jobs.records import AgentRecord
-from tunefleet.agent.jobs.site import Site
 from tunefleet.errors import MachineError
 from tunefleet.executors.registry import Registry
 from tunefleet.lifecycle.task import TaskReason

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.agent import admission, log_setup
+from tunefleet.agent import agent, log_setup
 from tunefleet.agent.gpus import Gpus
 from tunefleet.agent.jobs.logtext import LogPages, LogTimes, stamped
 from tunefleet.errors import InputError, MachineError
@@ -86,20 +86,18 @@ def test_a_job_that_could_never_fit_is_refused_with_the_setting_that_says_so(tmp
     header = json.dumps({"w": {"dtype": "BF16", "shape": [1 << 20, 1000], "data_offsets": [0, 0]}}).encode()
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     full = {"taskType": "sft", "model": {"source": {"identifier": str(tmp_path)}}}
-    assert admission.needed_bytes(full) == 1000 * (1 << 20) * 16
+    assert agent.needed_bytes(full) == 1000 * (1 << 20) * 16
     with pytest.raises(InputError, match=r"GPU_MEMORY_FRACTION=0\.9"):
-        admission.admit(full, 14 * GIB, 0.9)
-    admission.admit(full, 16 * GIB, 0.9)
-    admission.admit({**full, "taskType": "lora_sft", "quantization": {"load_in_4bit": True}}, 1 * GIB, 0.9)
-    admission.admit(full, None, 0.9)
-    admission.admit(SPEC, 1, 0.9)
+        agent.admit(full, 14 * GIB, 0.9)
+    agent.admit(full, 16 * GIB, 0.9)
+    agent.admit({**full, "taskType": "lora_sft", "quantization": {"load_in_4bit": True}}, 1 * GIB, 0.9)
+    agent.admit(full, None, 0.9)
+    agent.admit(SPEC, 1, 0.9)
     pairs = {**full, "taskType": "dpo"}
-    assert admission.needed_bytes(pairs) == 1000 * (1 << 20) * 18, "with the untrained copy that it compares with"
+    assert agent.needed_bytes(pairs) == 1000 * (1 << 20) * 18, "with the untrained copy that it compares with"
     early = {**pairs, "training": {"precompute_ref_log_probs": True}}
-    assert (
-        admission.needed_bytes(early) == admission.needed_bytes({**pairs, "taskType": "orpo"}) == 1000 * (1 << 20) * 16
-    )
-    assert admission.needed_bytes({**pairs, "lora": {}}) == 1000 * (1 << 20) * 2
+    assert agent.needed_bytes(early) == agent.needed_bytes({**pairs, "taskType": "orpo"}) == 1000 * (1 << 20) * 16
+    assert agent.needed_bytes({**pairs, "lora": {}}) == 1000 * (1 << 20) * 2
 
 
 def test_the_file_rotates_and_what_is_old_goes(tmp_path: Path) -> None:

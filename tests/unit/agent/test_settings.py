@@ -11,7 +11,7 @@ import pytest
 
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.gpus import Gpus
-from tunefleet.agent.identity import agent_id
+from tunefleet.agent.main import agent_id
 from tunefleet.agent.poller import Poller
 from tunefleet.agent.translate import Defaults
 from tunefleet.errors import MachineError

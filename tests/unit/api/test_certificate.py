@@ -6,7 +6,7 @@ import pytest
 
 from tunefleet.api import launch
 from tunefleet.certificate import Facts, opened
-from tunefleet.cli.local_cluster import local_address
+from tunefleet.cli.local_cluster import supervisor
 from tunefleet.errors import MachineError
 from tunefleet.settings import ServerSettings, load
 
@@ -17,12 +17,12 @@ def test_none_is_none() -> None:
 
 def test_a_fleet_on_one_machine_takes_a_name_that_leads_to_it() -> None:
     both = ("fleet.example.org", "127.0.0.1")
-    assert local_address.name_of(Facts(both), "127.0.0.1") == "127.0.0.1"
-    assert local_address.name_of(Facts(("localhost",)), "127.0.0.1") == "localhost"
+    assert supervisor.name_of(Facts(both), "127.0.0.1") == "127.0.0.1"
+    assert supervisor.name_of(Facts(("localhost",)), "127.0.0.1") == "localhost"
     with pytest.raises(MachineError, match=r"is for \*.invalid, and none of that leads to this machine"):
-        local_address.name_of(Facts(("*.invalid",)), "127.0.0.1")
+        supervisor.name_of(Facts(("*.invalid",)), "127.0.0.1")
     with pytest.raises(MachineError, match="refused by every client: it has expired"):
-        local_address.name_of(Facts(fault="it has expired"), "127.0.0.1")
+        supervisor.name_of(Facts(fault="it has expired"), "127.0.0.1")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.artifacts import FolderStore, files
+from tunefleet import fsutil
+from tunefleet.artifacts import FolderStore
 from tunefleet.artifacts import upload as uploading
 from tunefleet.errors import (
     ArtifactError,
@@ -200,14 +201,14 @@ def test_an_upload_of_which_nothing_came_leaves_nothing(store: FolderStore) -> N
 
 
 def test_free_space_of_a_path_that_is_not_there_yet(tmp_path: Path) -> None:
-    assert files.disk_free(tmp_path / "a" / "b") > 0
+    assert fsutil.disk_free(tmp_path / "a" / "b") > 0
 
 
 def test_replace_file(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     old.write_text("1")
     new.write_text("2")
-    files.replace_file(old, new)
+    fsutil.replace_file(old, new)
     assert new.read_text() == "1"
     assert not old.exists()
 

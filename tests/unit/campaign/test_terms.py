@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from tunefleet.campaign import publish_targets, terms
+from tunefleet.campaign import paid_training_checks, publish_targets
 from tunefleet.campaign.contract import Base, CycleFailed, Misconfigured, StepFailed
 from tunefleet.errors import ConflictError
 from tunefleet.settings import CampaignSettings
@@ -37,7 +37,7 @@ def context(given: CampaignSpec, *published: int, provider: str = "gradients", c
 
 
 def test_the_documents_file_and_account_are_enough() -> None:
-    assert terms.faults("daily", spec(), KEYED, "gradients") == []
+    assert paid_training_checks.faults("daily", spec(), KEYED, "gradients") == []
     assert publish_targets.place("daily", spec(), KEYED, "gradients") == "hf://me/daily-{cycle}"
     assert publish_targets.place("daily", spec(), KEYED, "local") == "none"
     assert publish_targets.place("daily", spec(publish={"to": "none"}), KEYED, "gradients") == "none"
@@ -56,41 +56,41 @@ def test_the_documents_file_and_account_are_enough() -> None:
 def test_what_gradients_could_not_go_on_with_is_a_fault(
     given: dict[str, Any], settings: CampaignSettings, says: str
 ) -> None:
-    ((message, hint),) = terms.faults("daily", spec(**given), settings, "gradients")
+    ((message, hint),) = paid_training_checks.faults("daily", spec(**given), settings, "gradients")
     assert says in f"{message} {hint}"
-    assert terms.faults("daily", spec(**given), settings, "local") == []
+    assert paid_training_checks.faults("daily", spec(**given), settings, "local") == []
 
 
 def test_every_fault_is_told_at_once() -> None:
     given = spec(publish={"to": "s3://bucket/x"}, hours_to_complete=500)
     with pytest.raises(Misconfigured, match=r"publish\.to is s3://bucket/x.*hours_to_complete is 500"):
-        terms.check(context(given))
+        paid_training_checks.check(context(given))
 
 
 def test_a_merge_on_runpod_is_on_the_hub_already() -> None:
     given = spec(merge={"on": "runpod"})
     assert publish_targets.place("daily", given, KEYED, "gradients") == "none"
-    assert terms.faults("daily", given, KEYED, "gradients") == []
+    assert paid_training_checks.faults("daily", given, KEYED, "gradients") == []
 
 
 def test_a_private_repository_is_spoken_of_before() -> None:
-    (text,) = terms.doubts("daily", spec(), KEYED, "gradients")
+    (text,) = paid_training_checks.doubts("daily", spec(), KEYED, "gradients")
     assert "publish.private: false" in text
-    assert terms.doubts("daily", spec(publish={"private": False}), KEYED, "gradients") == []
-    assert terms.doubts("daily", spec(), KEYED, "local") == []
+    assert paid_training_checks.doubts("daily", spec(publish={"private": False}), KEYED, "gradients") == []
+    assert paid_training_checks.doubts("daily", spec(), KEYED, "local") == []
 
 
 async def test_a_base_that_another_version_has_written_over_is_not_ordered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terms, "is_public", lambda repo, _: repo == "me/open")
+    monkeypatch.setattr(paid_training_checks, "is_public", lambda repo, _: repo == "me/open")
     mine = Base("daily-v2", version=2, digest="d", url="hf://me/open")
-    await terms.check_base(context(spec(), 1, 2), mine)
+    await paid_training_checks.check_base(context(spec(), 1, 2), mine)
     with pytest.raises(StepFailed, match="holds version 3 by now, and version 2 is promoted"):
-        await terms.check_base(context(spec(), 2, 3), mine)
-    await terms.check_base(context(spec(), 2, 3, provider="local"), mine)
+        await paid_training_checks.check_base(context(spec(), 2, 3), mine)
+    await paid_training_checks.check_base(context(spec(), 2, 3, provider="local"), mine)
     with pytest.raises(StepFailed, match="public repositories only, and hf://me/closed is none"):
-        await terms.check_base(context(spec(), 2), Base("daily-v2", version=2, url="hf://me/closed"))
+        await paid_training_checks.check_base(context(spec(), 2), Base("daily-v2", version=2, url="hf://me/closed"))
     with pytest.raises(CycleFailed, match=r"publish\.to"):
-        await terms.check_base(context(spec()), Base("daily-v2", version=2, digest="d"))
+        await paid_training_checks.check_base(context(spec()), Base("daily-v2", version=2, digest="d"))
 
 
 async def test_what_somebody_else_has_put_there_is_not_written_over(tmp_path: Path) -> None:

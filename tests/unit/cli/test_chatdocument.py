@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunefleet.cli.models.chat_document import Options, document_for
+from tunefleet.cli.models.chat_commands import Options, document_for
 from tunefleet.spec import parse_workflow
 from tunefleet.spec.tasks.item_tasks import ChatTaskSpec
 

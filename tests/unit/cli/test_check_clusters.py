@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunefleet.cli.server.check_clusters import ray, slurm
+from tunefleet.cli.server.checks import ray, slurm
 
 
 @pytest.mark.usefixtures("home")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.cli.models.export import folder_of
+from tunefleet.cli.models.push import folder_of
 from tunefleet.errors import ConflictError, Fault, SpecError
 from tunefleet.integrations.publishing import products
 from tunefleet.schemas.api import ArtifactView, SubmitRequest, TaskDetail

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tunefleet.cli.tasks.unschedulable_notice import Lookout
+from tunefleet.cli.tasks.submit import Lookout
 from tunefleet.errors import ConflictError
 from tunefleet.schemas.api import TaskView
 

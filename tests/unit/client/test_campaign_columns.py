@@ -10,8 +10,7 @@ import pytest
 
 from tunefleet.analysis.dataset import file_reader
 from tunefleet.client.call import Work
-from tunefleet.client.campaign_columns import column_errors
-from tunefleet.client.campaign_files import file_errors, send
+from tunefleet.client.campaign_files import column_errors, file_errors, send
 from tunefleet.errors import SpecError
 from tunefleet.spec.documents.campaign_data import CampaignDatasetSpec
 from tunefleet.spec.documents.campaign_document import CampaignSpec

@@ -36,7 +36,7 @@ def test_every_kind_has_a_heading() -> None:
 WRITERS = {
     "sft": ("training/summary.py", "training/report.py"),
     "lora_sft": ("external_trainers/run.py",),
-    "dpo": ("preference/result.py",),
+    "dpo": ("preference/run.py",),
     "ppo": ("ppo/result.py",),
 }
 

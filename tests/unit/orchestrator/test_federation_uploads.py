@@ -21,9 +21,9 @@ from tunefleet.orchestrator.federation.guide import signed_links
 from tunefleet.orchestrator.federation.participants import FederationActor, may_look, may_steer, may_take_part
 from tunefleet.orchestrator.federation.updates import intake
 from tunefleet.orchestrator.federation.updates.archive_layout import find_adapter, find_recipes_adapter, is_tokenizer
-from tunefleet.orchestrator.federation.updates.equality import untrained
 from tunefleet.orchestrator.federation.updates.scratch import Landing, keep
 from tunefleet.orchestrator.federation.updates.uploads import read_fields
+from tunefleet.orchestrator.federation.updates.validation import untrained
 from tunefleet.spec.options.federation_options import FederationSpec
 
 SECRET = b"s" * 32

@@ -20,8 +20,7 @@ from tunefleet.errors import ConflictError, NotFoundError, OffsetConflict
 from tunefleet.observability.scrub import scrub, scrub_bytes
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.orchestrator.telemetry import events, ingest, journal_limits, live_feed, logs, series
-from tunefleet.orchestrator.telemetry.curves import Curves
-from tunefleet.orchestrator.telemetry.downsample import Column, downsample
+from tunefleet.orchestrator.telemetry.curves import Column, Curves, downsample
 from tunefleet.schemas.worker_link import JournalBatch, Offer
 
 

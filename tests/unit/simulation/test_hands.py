@@ -9,8 +9,8 @@ import pytest
 
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, Offer, RegisterReply, RegisterRequest
-from tunefleet.simulation import hands
-from tunefleet.simulation.hands import Hands
+from tunefleet.simulation import poll_exchange
+from tunefleet.simulation.poll_exchange import Hands
 from tunefleet.transport.base import AsyncWorkerLink
 
 OFFERED = ExchangeReply.model_construct(**{**dict(ExchangeReply()), "offers": (Offer.model_construct(token="t"),)})
@@ -87,6 +87,6 @@ async def test_a_server_that_does_not_answer_at_once_is_asked_again(monkeypatch:
     await both.start()
     await both.stop()
     assert len(mind.faults) == 2
-    monkeypatch.setattr(hands, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(poll_exchange, "_PATIENCE_S", 0.0)
     with pytest.raises(UnreachableError):
         await Hands(Link(), Mind(away=9), random.Random(0), lambda _: None).start()

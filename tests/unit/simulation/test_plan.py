@@ -9,7 +9,7 @@ import pytest
 
 from tunefleet.errors import InputError, MachineError, TunefleetError
 from tunefleet.simulation import plan, plot, profile, redis_process
-from tunefleet.simulation.documents import BATCH, documents
+from tunefleet.simulation.load_run import BATCH, documents
 from tunefleet.spec import parse_workflow
 
 MIXED = plan.Plan(workers=50, tasks=450, gpus=plan.read_gpus(plan.DEFAULT_GPUS), kinds=("echo", "lora_sft"), seed=7)

@@ -15,7 +15,7 @@ from tunefleet.cli.local_cluster import simulate_views
 from tunefleet.errors import InputError
 from tunefleet.schemas.api import TaskView
 from tunefleet.simulation import curves, plot
-from tunefleet.simulation.held import Trace
+from tunefleet.simulation.held_attempt import Trace
 from tunefleet.simulation.load_report import CrowdEnd, Report, Sample, ServerCost, rate, spread
 from tunefleet.simulation.plan import Plan
 from tunefleet.simulation.totals import Found, questions, report

@@ -24,10 +24,10 @@ from tunefleet.schemas.compat.task_results import ResultFile
 from tunefleet.schemas.control import CommandState, ControlReply
 from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
 from tunefleet.schemas.worker_link import Capabilities, FinishOutcome, JournalBatch
+from tunefleet.worker.context import Site
 from tunefleet.worker.inputs import InputStore
+from tunefleet.worker.interfaces import Handle, Sink
 from tunefleet.worker.outbox import Outbox
-from tunefleet.worker.ports import Handle, Sink
-from tunefleet.worker.site import Site
 from tunefleet.worker.state import AttemptRecord, StateFolder
 from tunefleet.worker.transfers import Transfers
 from tunefleet.worker.worker import Worker

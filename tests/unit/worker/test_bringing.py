@@ -18,12 +18,12 @@ from tunefleet.errors import ForbiddenError, InputError, NotFoundError
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.compat.task_results import ResultFile
 from tunefleet.schemas.worker_link import InputRef, Offer
+from tunefleet.worker.context import Site
+from tunefleet.worker.interfaces import Delivery
 from tunefleet.worker.jobs.fetch_progress import Fetching
 from tunefleet.worker.jobs.preparation import paths_here
 from tunefleet.worker.jobs.spec_files import Bringer
 from tunefleet.worker.mailbox import Mailbox
-from tunefleet.worker.ports import Delivery
-from tunefleet.worker.site import Site
 from tunefleet.worker.transfers import Transfers
 
 TRAIN: dict[str, Any] = {

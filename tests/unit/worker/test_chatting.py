@@ -10,8 +10,8 @@ import pytest
 
 from tunefleet.runtime.chat_channel import Call
 from tunefleet.schemas.chat import ChatMessage, ChatPiece, ChatRequest, ChatTurn
+from tunefleet.worker.interfaces import Delivery
 from tunefleet.worker.jobs.chat_relay import Relay
-from tunefleet.worker.ports import Delivery
 
 WAITS = {"waiting": "The worker loads the model for 'base'."}
 WORD = {"text": "18"}

@@ -8,8 +8,8 @@ from typing import Any, cast
 from tunefleet.errors import TooLargeError
 from tunefleet.runtime.secrets.resolver import Redaction
 from tunefleet.schemas.worker_link import JournalBatch
+from tunefleet.worker.interfaces import Delivery
 from tunefleet.worker.outputs.deliver import _AttemptSink
-from tunefleet.worker.ports import Delivery
 
 
 class SmallServer:

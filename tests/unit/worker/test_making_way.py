@@ -12,7 +12,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.worker_link import InputRef
 from tunefleet.settings import WorkerSettings
 from tunefleet.worker.ephemeral import Once
-from tunefleet.worker.jobs.machine_departure import Leaving, LeftEnd
+from tunefleet.worker.jobs.job_run import Leaving, LeftEnd
 from tunefleet.worker.mailbox import Mailbox
 
 PAUSED = FakeEnd("paused", TaskReason.PAUSED)

@@ -30,9 +30,8 @@ def libraries() -> None:
     """Imported for the tests, not to collect them."""
     global Models, _gone, answer, chat_models, sampling
     from tunefleet.workloads.chat import models as chat_models
-    from tunefleet.workloads.chat.generation import answer, sampling
     from tunefleet.workloads.chat.models import Models
-    from tunefleet.workloads.chat.run import _gone
+    from tunefleet.workloads.chat.run import _gone, answer, sampling
 
 
 GB = 10**9

@@ -21,7 +21,8 @@ def libraries() -> None:
     global Row, Source, random_draws, open_pipeline, trial, write
     pytest.importorskip("datasets")
 
-    from tunefleet.workloads.data_pipeline import random_draws, trial
+    from tunefleet.workloads.data_pipeline import pipeline as random_draws
+    from tunefleet.workloads.data_pipeline import trial
     from tunefleet.workloads.data_pipeline.inputs import Source
     from tunefleet.workloads.data_pipeline.row_types import Row
     from tunefleet.workloads.data_pipeline.run import open_pipeline

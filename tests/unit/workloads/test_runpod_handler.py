@@ -18,11 +18,10 @@ from tunefleet.errors import InputError
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Parts, Repository, Wanted, handler, handlers, merging
+    global Parts, Repository, Wanted, handler, handlers
     pytest.importorskip("huggingface_hub")
 
     from tunefleet.workloads.runpod import handler as handlers
-    from tunefleet.workloads.runpod import merging
     from tunefleet.workloads.runpod.handler import Wanted, handler
     from tunefleet.workloads.runpod.repository import Parts, Repository
 
@@ -76,7 +75,7 @@ async def test_how_a_merge_ended_is_said_in_words_that_the_campaign_reads(
         return code
 
     monkeypatch.setenv("RUNPOD_AI_API_KEY", "key-of-the-endpoint")
-    monkeypatch.setattr(merging, "_ran", ran)
+    monkeypatch.setattr(handlers, "_ran", ran)
     found = await handler({"id": "job-1", "input": INPUT})
     assert found == {"error": said, "status": "failed"}
     assert sentence in str(runpod_wire.failure(found["error"]))

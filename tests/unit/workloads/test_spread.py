@@ -15,7 +15,7 @@ from tunefleet.spec import TrainingTaskSpec, load_task_spec
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Hardware, KERNELS, Kernels, Setting, base_model, deepspeed, weights_loader, parse_args, arguments, torchrun
+    global Hardware, KERNELS, Kernels, Setting, base_model, deepspeed, assembly, parse_args, arguments, torchrun
     pytest.importorskip("torch")
 
     from torch.distributed.run import parse_args
@@ -24,7 +24,7 @@ def libraries() -> None:
     from tunefleet.workloads.distributed import torchrun
     from tunefleet.workloads.training import arguments
     from tunefleet.workloads.training.arguments import Setting
-    from tunefleet.workloads.training.model import deepspeed, weights_loader
+    from tunefleet.workloads.training.model import assembly, deepspeed
     from tunefleet.workloads.training.model.hardware import Hardware, Kernels
 
     KERNELS = Kernels("bfloat16", "sdpa", liger=False, varlen=False)
@@ -138,6 +138,6 @@ def test_layers_are_laid_on_all_devices_of_one_process(
         given.update(options)
         return object()
 
-    monkeypatch.setattr(weights_loader.AutoModelForCausalLM, "from_pretrained", load)
-    weights_loader.load_model(base_model.Source("m", "folder"), KERNELS, spread=spread)
+    monkeypatch.setattr(assembly.AutoModelForCausalLM, "from_pretrained", load)
+    assembly.load_model(base_model.Source("m", "folder"), KERNELS, spread=spread)
     assert given.get("device_map") == placed

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.agent.jobs.job import AgentJob
-from tunefleet.agent.jobs.site import Site
+from tunefleet.agent.jobs.job_context import Site
 from tunefleet.client.external.interrupt import interruptibly
 from tunefleet.errors import InputError
 from tunefleet.schemas.worker_link import ResumeFrom

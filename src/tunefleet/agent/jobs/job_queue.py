@@ -11,10 +11,10 @@ from typing import Any, Final
 from tunefleet.agent.jobs import records
 from tunefleet.agent.jobs import reporter as reporter_factory
 from tunefleet.agent.jobs.job import AgentJob
+from tunefleet.agent.jobs.job_context import Site
 from tunefleet.agent.jobs.job_run import JobRun
 from tunefleet.agent.jobs.records import AgentRecord
 from tunefleet.agent.jobs.reporter import Reporter
-from tunefleet.agent.jobs.site import Site
 from tunefleet.errors import ConflictError, MachineError, NotFoundError
 from tunefleet.schemas.training_protocol.training import JobState
 

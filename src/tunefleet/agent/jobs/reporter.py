@@ -28,8 +28,8 @@ from tenacity.stop import stop_base
 
 from tunefleet.agent.jobs.backend_sink import BackendSink, skip
 from tunefleet.agent.jobs.job import AgentJob
+from tunefleet.agent.jobs.job_context import Site
 from tunefleet.agent.jobs.job_run import trace_of
-from tunefleet.agent.jobs.site import Site
 from tunefleet.client.backend import BackendBusy, BackendFault, JobClient
 from tunefleet.errors import AuthError, TunefleetError, UnreachableError
 from tunefleet.executors.base import JobExecutor

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunefleet.campaign import base_model_check, data_documents, object_store, publish_targets, s3_sources, terms
+from tunefleet.campaign import (
+    base_model_check,
+    data_documents,
+    object_store,
+    paid_training_checks,
+    publish_targets,
+    s3_sources,
+)
 from tunefleet.campaign.contract import Later, Outcome, Repeatable, StepContext
 from tunefleet.campaign.position import chunk_at
 from tunefleet.campaign.task_client import Desk, result_of
@@ -19,7 +26,7 @@ class DataStep(Repeatable):
 
     async def plan(self, context: StepContext) -> Outcome:
         """Say which chunk is to be cut, and where a model of it goes; what is wrong with that is said first."""
-        terms.check(context)
+        paid_training_checks.check(context)
         to = publish_targets.place_of(context)
         if to is not None:
             await publish_targets.check(context, to)
@@ -28,7 +35,7 @@ class DataStep(Repeatable):
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
         """Verify the model, make the rows, and cut the chunk."""
         spec, desk = context.spec, Desk(context)
-        for text in terms.doubts(context.state.name, spec, context.settings, context.provider.name):
+        for text in paid_training_checks.doubts(context.state.name, spec, context.settings, context.provider.name):
             await context.log(text)
         model = await base_model_check.verified(context)
         body, inputs = data_documents.rows_document(spec, await s3_sources.fetched(context))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from tunefleet.campaign import base_model_check, object_store, terms
+from tunefleet.campaign import base_model_check, object_store, paid_training_checks
 from tunefleet.campaign.contract import Base, Later, Material, Order, Outcome, StepContext
 from tunefleet.campaign.order_cancellation import cancel_earlier, cost_of_task
 from tunefleet.lifecycle.cycle import StepName
@@ -20,7 +20,7 @@ class SubmitStep:
     async def plan(self, context: StepContext) -> Outcome:
         """Say what is trained: the promoted model, or the campaign's base."""
         base = base_of(context, await context.book.promoted(context.state))
-        await terms.check_base(context, base)
+        await paid_training_checks.check_base(context, base)
         return {
             "key": context.state.order_key,
             "provider": context.provider.name,

@@ -88,7 +88,7 @@ def _outlook(
     known: CampaignDetail | None,
     why_not: str | None,
 ) -> Outlook:
-    from tunefleet.campaign import providers, publish_targets, terms
+    from tunefleet.campaign import paid_training_checks, providers, publish_targets
     from tunefleet.campaign.steps.sleep import interval_of
     from tunefleet.client.campaign_files import named_files
 
@@ -97,8 +97,8 @@ def _outlook(
     providers.find(provider)
     made.facts["provider"] = f"{provider} ({why})"
     made.facts["publish"] = publish_targets.place(name, spec, settings, provider)
-    made.faults = [f"{message} {hint}" for message, hint in terms.faults(name, spec, settings, provider)]
-    made.doubts = terms.doubts(name, spec, settings, provider)
+    made.faults = [f"{message} {hint}" for message, hint in paid_training_checks.faults(name, spec, settings, provider)]
+    made.doubts = paid_training_checks.doubts(name, spec, settings, provider)
     _trackers(spec, made, here=why_not is not None)
     made.facts["model"] = spec.model_repo if known is None or known.promoted is None else f"version {known.promoted}"
     files = {key: file for key, file, _ in named_files(spec, folder)}

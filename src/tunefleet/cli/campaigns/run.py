@@ -80,7 +80,7 @@ def run(
 
 
 def _tell(name: str, spec: CampaignSpec, settings: CampaignSettings) -> None:
-    from tunefleet.campaign import providers, terms
+    from tunefleet.campaign import paid_training_checks, providers
     from tunefleet.integrations.trackers import catalog
 
     if not spec.enabled:
@@ -89,9 +89,9 @@ def _tell(name: str, spec: CampaignSpec, settings: CampaignSettings) -> None:
     provider, why = providers.chosen(spec, settings)
     providers.find(provider)
     err().print(f"{name} is trained by {provider}: {why}.")
-    for message, hint in terms.faults(name, spec, settings, provider):
+    for message, hint in paid_training_checks.faults(name, spec, settings, provider):
         err().print(f"{name} cannot run like that: {message} {hint}", style="bad")
-    for text in terms.doubts(name, spec, settings, provider):
+    for text in paid_training_checks.doubts(name, spec, settings, provider):
         err().print(f"{name}: {text}", style="warn")
     err().print(f"{name} is tracked {catalog.sentence(catalog.chosen(spec, load(TrackingSettings)))}.")
 

@@ -9,10 +9,12 @@ The children end when the parent is killed; trainings go on, and the next fleet 
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -22,15 +24,24 @@ from typing import Any, Final, Self
 
 import psutil
 from filelock import FileLock, Timeout
+from pydantic import SecretStr
 
-from tunefleet.certificate import opened
-from tunefleet.cli.local_cluster import child_environment
-from tunefleet.cli.local_cluster import local_address as here
+from tunefleet.certificate import Facts, opened
 from tunefleet.cli.local_cluster.process import Child
 from tunefleet.client import Client, trust
 from tunefleet.client.connection import ClientFile, Connection, read_client_file, write_client_file
 from tunefleet.errors import InputError, MachineError, TunefleetError, UnreachableError
-from tunefleet.settings import ClientSettings, ServerSettings, load
+from tunefleet.runtime.environment import core_count
+from tunefleet.settings import (
+    SECRET_PREFIX,
+    ClientSettings,
+    ServerSettings,
+    WorkerSettings,
+    cloud_variables,
+    inherited_environment,
+    load,
+    secret_variables,
+)
 from tunefleet.worker.state import StateFolder
 
 logger = logging.getLogger(__name__)
@@ -82,7 +93,7 @@ class LocalFleet:
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
         if self._certificate is None:
             return f"http://{host}:{self.port}"
-        return f"https://{here.name_of(self._certificate.facts, host)}:{self.port}"
+        return f"https://{name_of(self._certificate.facts, host)}:{self.port}"
 
     @property
     def key(self) -> str:
@@ -215,7 +226,7 @@ class LocalFleet:
         arguments = ["--data", str(self.data), "--host", self.host, "--port", str(self.port)]
         arguments += ["--adopt-files"] if self._adopt_files else []
         log = self.logs / "server.log"
-        environment = child_environment.to_server(self._settings, self._extra)
+        environment = to_server(self._settings, self._extra)
         program = "tunefleet.api.process"
         server = Child("server", "tunefleet.api", arguments, environment=environment, log=log, program=program)
         self._children.append(server)
@@ -230,7 +241,7 @@ class LocalFleet:
     def _worker(self, index: int) -> Child:
         name = "worker" if index == 0 else f"worker-{index + 1}"
         arguments = ["--server", self.url, "--results-dir", str(self.results_dir(index))]
-        environment = child_environment.to_worker(
+        environment = to_worker(
             self._settings, self._extra, key=self._key("worker"), number=index + 1, of=self._workers
         )
         return Child(name, "tunefleet.worker", arguments, environment=environment, log=self.logs / f"{name}.log")
@@ -346,3 +357,82 @@ def _read(file: Path) -> ClientFile | None:
         return read_client_file(file)
     except InputError:
         return None  # what cannot be read is of no use to anybody
+
+
+def name_of(facts: Facts, host: str) -> str:
+    """Return a name of the certificate that leads to this machine."""
+    if facts.fault is not None:
+        raise MachineError(
+            f"The certificate in TUNEFLEET_TLS_CERT_FILE is refused by every client: {facts.fault}.",
+            hint="Renew it; the server reads it again by itself.",
+        )
+    if facts.covers(host):
+        return host
+    if _is_loopback(host) and facts.covers("localhost"):
+        return "localhost"
+    wanted = _own_addresses() if _is_loopback(host) else {host}
+    for name in facts.names:
+        if "*" not in name and _addresses(name) & wanted:
+            return name
+    raise MachineError(
+        f"The certificate in TUNEFLEET_TLS_CERT_FILE is for {', '.join(facts.names) or 'no name'}, and none of that "
+        f"leads to this machine: its own workers could not check it at {host}.",
+        hint="Get one that is for 127.0.0.1 too, or let TUNEFLEET_HOST be the address that its name leads to.",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _own_addresses() -> set[str]:
+    return {each.address.partition("%")[0] for found in psutil.net_if_addrs().values() for each in found}
+
+
+def _addresses(name: str) -> set[str]:
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+    except socket.gaierror:
+        return set()
+
+
+def to_server(settings: ServerSettings, extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the server's environment."""
+    own = _values(
+        REDIS_URL=settings.redis_url,
+        ORCHESTRATOR_TOKEN=settings.shared_token,
+        TUNEFLEET_DATABASE_URL=settings.database_url,
+        TUNEFLEET_SMTP_URL=settings.smtp_url,
+    )
+    return {**own, **inherited_environment(), **extra}
+
+
+def to_worker(
+    settings: ServerSettings, extra: Mapping[str, str], *, key: str, number: int = 1, of: int = 1
+) -> dict[str, str]:
+    """Return the environment of a worker."""
+    # Amazon's variables open the server's bucket, and every job inherits what its worker has.
+    plain = {**_values(REDIS_URL=settings.redis_url), **inherited_environment(*cloud_variables()), **extra}
+    # What tasks may name is for workers alone; the server needs no value.
+    secret = {f"{SECRET_PREFIX}{name}": value for name, value in secret_variables().items()}
+    own = {"LOG_FILE": ""}  # the server's; two processes cannot put one file aside
+    return {**plain, **(_apart(number, of) if of > 1 else {}), **own, **secret, "TUNEFLEET_WORKER_KEY": key}
+
+
+def _apart(number: int, of: int) -> dict[str, str]:
+    """Return what keeps workers on one machine out of each other's way: a name and a part of the cores for each."""
+    settings = load(WorkerSettings)
+    found = {}
+    if settings.worker_id and number > 1:
+        found["WORKER_ID"] = f"{settings.worker_id}-{number}"
+    if settings.torch_threads is None:
+        found["TUNEFLEET_TORCH_THREADS"] = str(max(1, core_count() // (of * max(1, settings.job_slots))))
+    return found
+
+
+def _values(**variables: SecretStr | None) -> dict[str, str]:
+    """Return the variables that have a value, as an environment takes them."""
+    return {name: value.get_secret_value() for name, value in variables.items() if value is not None}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.client import Client
-from tunefleet.client.external.outward import IntoBucket, Outward, Receiver
+from tunefleet.client.external.result_delivery import IntoBucket, Outward, Receiver
 from tunefleet.client.external.ssrf_guard import shown
 from tunefleet.client.transfer import OnProgress
 from tunefleet.errors import InputError

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import psutil
 
@@ -19,7 +19,6 @@ from tunefleet import errors
 from tunefleet.artifacts import disk_free
 from tunefleet.cli import formatting
 from tunefleet.cli.options import chosen_url
-from tunefleet.cli.server.check_clusters import ray, slurm
 from tunefleet.cli.server.check_machine import certificate, clock, home, proxy, redis, shared_memory
 from tunefleet.cli.server.check_store import Finding, artifact_store, bad, good, warning
 from tunefleet.client import Client
@@ -27,7 +26,7 @@ from tunefleet.db.engine.sqlite import fault_of
 from tunefleet.errors import StoreError, TunefleetError
 from tunefleet.runtime.envs import FAMILIES, at
 from tunefleet.schemas.server_info import PeersView
-from tunefleet.settings import ClientSettings, ServerSettings, load
+from tunefleet.settings import ClientSettings, ClusterSettings, ServerSettings, load
 
 _TRAINING: Final = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 _LEAST_MEMORY: Final = 2 << 30
@@ -234,6 +233,62 @@ def hub() -> Finding:
     )
 
 
+# Who leads and was silent for longer is followed by another in a moment, or cannot reach the database.
+_MISSED_S: Final = 10.0
+
+
+class Place(NamedTuple):
+    """How a server stands; `mend` says what to do if nobody leads."""
+
+    told: str
+    mend: str | None = None
+
+
+def place(view: PeersView) -> Place | None:
+    """Return how the server that was asked stands; null if it has its database to itself."""
+    if not view.shared:
+        return None
+    leader = next((each for each in view.servers if each.leads and each.silent_s <= _MISSED_S), None)
+    count = formatting.plural(len(view.servers), "server")
+    if leader is None:
+        return Place(f"of {count} none leads", "See `tunefleet servers`, and the logs of those that do not answer.")
+    if leader.this:
+        return Place(f"of {count} this one leads")
+    return Place(f"of {count} this one follows; {leader.id} on {leader.host} leads")
+
+
+# A job that is never asked for: that the cluster does not know it says that the cluster answers.
+_NOBODY: Final = "tunefleet-doctor"
+
+
+def slurm() -> Finding | None:
+    """Check that Slurm answers; None if no task may ask it for nodes."""
+    settings = load(ClusterSettings)
+    return _answers("slurm", settings) if settings.slurm else None
+
+
+def ray() -> Finding | None:
+    """Check that Ray answers; None if no task may ask it for nodes."""
+    settings = load(ClusterSettings)
+    return None if settings.ray_address is None else _answers("ray", settings)
+
+
+def _answers(engine: Literal["slurm", "ray"], settings: ClusterSettings) -> Finding:
+    from tunefleet.integrations.clusters.factory import open_cluster
+
+    name = engine.capitalize()
+    try:
+        open_cluster(engine, settings).look([_NOBODY])
+    except TunefleetError as error:
+        return bad(
+            name, error.message, error.hint or f"Check the cluster, and the settings TUNEFLEET_{engine.upper()}_*."
+        )
+    if settings.nodes_url is None:
+        hint = "Set TUNEFLEET_NODES_URL to the server's address in the nodes' network."
+        return warning(name, "it answers; its nodes may not find the server where that listens", hint)
+    return good(name, f"it answers; its nodes start {settings.nodes_command} for {settings.nodes_url}")
+
+
 CHECKS: tuple[Callable[[], Finding | None], ...] = (
     python,
     training_libraries,
@@ -268,27 +323,3 @@ def findings() -> Iterator[Finding]:
         except (TunefleetError, OSError) as error:
             name = check.__name__.replace("_", " ").capitalize()
             yield bad(name, str(error), "Mend that and run `tunefleet doctor` again.")
-
-
-# Who leads and was silent for longer is followed by another in a moment, or cannot reach the database.
-_MISSED_S: Final = 10.0
-
-
-class Place(NamedTuple):
-    """How a server stands; `mend` says what to do if nobody leads."""
-
-    told: str
-    mend: str | None = None
-
-
-def place(view: PeersView) -> Place | None:
-    """Return how the server that was asked stands; null if it has its database to itself."""
-    if not view.shared:
-        return None
-    leader = next((each for each in view.servers if each.leads and each.silent_s <= _MISSED_S), None)
-    count = formatting.plural(len(view.servers), "server")
-    if leader is None:
-        return Place(f"of {count} none leads", "See `tunefleet servers`, and the logs of those that do not answer.")
-    if leader.this:
-        return Place(f"of {count} this one leads")
-    return Place(f"of {count} this one follows; {leader.id} on {leader.host} leads")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from rich.text import Text
@@ -16,14 +17,13 @@ from tunefleet.cli.lazy_group import examples
 from tunefleet.cli.options import Set, TaskOrWorkflow, connect, is_workflow, parse_sets
 from tunefleet.cli.tasks import task_view, workflow_view
 from tunefleet.cli.tasks.task_commands import run_time
-from tunefleet.cli.tasks.unschedulable_notice import Lookout
 from tunefleet.cli.tasks.why import show_dry_run
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.client import Client, Run
 from tunefleet.client.submission import override, read_document
-from tunefleet.errors import Fault, SpecError
+from tunefleet.errors import ConflictError, Fault, SpecError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.schemas.api import TaskDetail, WorkflowDetail
+from tunefleet.schemas.api import TaskDetail, TaskView, WorkflowDetail, WorkflowView
 
 _STANDARD_INPUT = "-"
 
@@ -178,3 +178,48 @@ def follow(task: TaskOrWorkflow, *, as_json: Json = False) -> None:
         found = client.tasks.get(task)
         ended = client.tasks.wait(found.id) if as_json else task_view.follow_or_leave(client, found.id)
         _report(client, ended, as_json=as_json)
+
+
+# A worker that has just been started registers within that.
+_PATIENCE_S: Final = 5.0
+_STUCK: Final = "unschedulable"
+
+
+class Lookout:
+    """Looks at what is waited for, and says once of each task that no worker can run it."""
+
+    def __init__(self, *, strict: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._strict = strict
+        self._clock = clock
+        self._since: dict[str, float] = {}
+        self._told: set[str] = set()
+
+    def task(self, task: TaskView) -> None:
+        """Look at a task.
+
+        Raises:
+            ConflictError: If no worker can run it, and that is not to be waited for.
+        """
+        self._look([task])
+
+    def workflow(self, workflow: WorkflowView) -> None:
+        """Look at the tasks of a workflow; raises what `task` raises."""
+        self._look(workflow.tasks)
+
+    def _look(self, tasks: Sequence[TaskView]) -> None:
+        now = self._clock()
+        for task in tasks:
+            if not (task.why or "").startswith(_STUCK):
+                self._since.pop(task.id, None)
+            elif now - self._since.setdefault(task.id, now) >= _PATIENCE_S and task.id not in self._told:
+                self._told.add(task.id)
+                self._tell(task)
+
+    def _tell(self, task: TaskView) -> None:
+        what = f"{task.name} ({task.id}) is {task.why}"
+        if self._strict:
+            raise ConflictError(what, hint=f"It is waited for no longer and stays queued: tunefleet cancel {task.id}")
+        err().print(Text(what, style="warn"))
+        err().print(
+            f"It waits for a worker that can. See tunefleet why {task.id}; --strict waits for none.", style="dim"
+        )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.errors import StoreError
+from tunefleet.fsutil import sync_path
 
 log = logging.getLogger(__name__)
 KEPT: Final = 2
@@ -46,7 +47,7 @@ def make(database: Path, revision: str, newest: str) -> Path:
         begun.unlink(missing_ok=True)
         _write(database, begun)
         begun.replace(copy)
-        _sync(copy.parent)
+        sync_path(copy.parent)
     except (OSError, sqlite3.Error) as error:
         if begun.is_file():
             begun.unlink()
@@ -69,17 +70,7 @@ def _write(database: Path, copy: Path) -> None:
         there.backup(here)
         # One file, without SQLite's others beside it.
         here.execute("PRAGMA journal_mode = DELETE")
-    _sync(copy)
-
-
-def _sync(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():
-        return  # Windows opens no folder
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_path(copy)
 
 
 _BUSY_S: Final = 2.0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -15,7 +17,6 @@ from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.tasks.tasks import find
-from tunefleet.orchestrator.training_protocol import loss_summary
 from tunefleet.orchestrator.training_protocol.job_status import dataset_of, model_of, state_of
 from tunefleet.orchestrator.training_protocol.points import perplexity_of
 from tunefleet.orchestrator.views import maybe_moment, moment, progress_view
@@ -64,7 +65,7 @@ def _known(connection: Connection, row: TaskRow) -> _Known:
         spec=orjson.loads(tasks.document(connection, row).as_run),
         job=training_protocol.job(connection, row.id),
         newest=training_protocol.last_points(connection, row.id, limit=_NEWEST),
-        trend=training_protocol.last_points(connection, row.id, limit=loss_summary.TREND_POINTS, with_value="loss"),
+        trend=training_protocol.last_points(connection, row.id, limit=TREND_POINTS, with_value="loss"),
         evaluations=training_protocol.last_points(connection, row.id, limit=_MAX_EVALUATIONS, with_value="eval_loss"),
         progress=progress_view(launches),
         checkpoints={int(record["step"]): str(record["name"]) for record in _saved(connection, row.id)},
@@ -80,8 +81,8 @@ def _saved(connection: Connection, task_id: str) -> list[dict[str, Any]]:
 def _status(known: _Known, now: float) -> JobStatus:
     task, progress = known.task, known.progress
     body: dict[str, Any] = orjson.loads(known.job.body) if known.job else {}
-    values = loss_summary.newest_values(known.newest)
-    best = loss_summary.best(known.evaluations)
+    values = newest_values(known.newest)
+    best_point = best(known.evaluations)
     step = max([progress.step if progress else 0, *(point.step for point in known.newest[-1:])])
     total = (progress.max_steps if progress and progress.max_steps else None) or body.get("total_steps")
     ended = task.finished_at if task.finished_at is not None else now
@@ -103,12 +104,12 @@ def _status(known: _Known, now: float) -> JobStatus:
         total_samples=body.get("total_samples"),
         progress=_percent(task.status, step, total),
         **{**{name: values.get(name) for name in _SHOWN}, **_derived(values, known)},
-        best_eval_loss=best.eval_loss if best else None,
-        best_epoch=best.epoch if best else None,
-        best_step=best.step if best else None,
-        best_checkpoint_path=known.checkpoints.get(best.step) if best else None,
-        epochs_without_improvement=best.since if best else None,
-        loss_trend=loss_summary.trend(loss_summary.losses(known.trend)),
+        best_eval_loss=best_point.eval_loss if best_point else None,
+        best_epoch=best_point.epoch if best_point else None,
+        best_step=best_point.step if best_point else None,
+        best_checkpoint_path=known.checkpoints.get(best_point.step) if best_point else None,
+        epochs_without_improvement=best_point.since if best_point else None,
+        loss_trend=trend(losses(known.trend)),
         started_at=maybe_moment(task.started_at),
         completed_at=maybe_moment(task.finished_at),
         elapsed_seconds=elapsed,
@@ -170,3 +171,70 @@ def _warning(task: TaskRow, updated_at: float | None, now: float) -> str | None:
         return f"It has written nothing since {moment(task.stalled_since).isoformat(timespec='seconds')}."
     silent_s = now - updated_at
     return f"Nothing was heard of it for {silent_s:.0f} s." if silent_s > WARN_AFTER_S else None
+
+
+# How many losses the trend looks at.
+TREND_POINTS: Final = 10
+_TREND_SHARE: Final = 0.05
+Trend = Literal["improving", "stable", "degrading"]
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best evaluation."""
+
+    eval_loss: float
+    step: int
+    epoch: float | None
+    since: int
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number, or null."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def newest_values(points: Sequence[PointRow]) -> dict[str, float]:
+    """Return the newest finite value of each name; points come oldest first."""
+    found: dict[str, float] = {}
+    for point in points:
+        for name, raw in orjson.loads(point.values_json).items():
+            value = number(raw)
+            if value is not None:
+                found[name] = value
+    return found
+
+
+def losses(points: Sequence[PointRow]) -> list[float]:
+    """Return the losses of points, oldest first."""
+    raw = (orjson.loads(point.values_json).get("loss") for point in points)
+    return [value for each in raw if (value := number(each)) is not None]
+
+
+def trend(last: Sequence[float]) -> Trend | None:
+    """Compare the later half of the last losses with the earlier one; 5 % are a difference."""
+    half = len(last) // 2
+    if half == 0:
+        return None
+    early = sum(last[:half]) / half
+    late = sum(last[-half:]) / half
+    if early == 0:
+        return "stable" if late == 0 else "degrading"
+    change = (late - early) / abs(early)
+    if change < -_TREND_SHARE:
+        return "improving"
+    return "degrading" if change > _TREND_SHARE else "stable"
+
+
+def best(points: Sequence[PointRow]) -> Best | None:
+    """Return the best of the points that have an `eval_loss`; null if none has one."""
+    found: Best | None = None
+    for point in points:
+        value = number(orjson.loads(point.values_json).get("eval_loss"))
+        if value is None:
+            continue
+        if found is None or value < found.eval_loss:
+            found = Best(value, point.step, point.epoch, 0)
+        else:
+            found = Best(found.eval_loss, found.step, found.epoch, found.since + 1)
+    return found

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.abc
+import importlib.machinery
 import io
 import json
 import logging
@@ -25,17 +27,17 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 from tunefleet import settings
 from tunefleet.runtime import locks
 from tunefleet.runtime.environment import job_environment, thread_count
-from tunefleet.runtime.launch.keeper import NOTICE, PROGRAM, Held, RefusedError, fork_trainer, hold, reply, wait
+from tunefleet.runtime.launch.job_parent import NOTICE, PROGRAM, Held, RefusedError, fork_trainer, hold, reply, wait
 from tunefleet.runtime.warm.health import ORPHAN_S, Fitness, Need, close_nvml, newest_source
-from tunefleet.runtime.warm.lazy_imports import LazyFinder
 
 logger = logging.getLogger(__name__)
 
@@ -259,3 +261,61 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+class _Unexecuted(ModuleType):
+    """A module that executes at the first use; it stays the same object, so whoever imported it has the real one."""
+
+    def __getattr__(self, name: str) -> Any:
+        # The import system itself looks at `__path__` and its like before they are there.
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        _execute(self)
+        return getattr(self, name)
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, real: importlib.abc.Loader) -> None:
+        self.real = real
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return _Unexecuted(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # Later, see _execute.
+        pass
+
+
+class LazyFinder(importlib.abc.MetaPathFinder):
+    """Finds some packages as usual, but puts their execution off."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = frozenset(names)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the usual spec with a lazy loader, or None for any other module."""
+        package = sys.modules.get(fullname.partition(".")[0])
+        if package is not None and not executed(package):
+            _execute(package)
+        if fullname not in self.names:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+def executed(module: ModuleType) -> bool:
+    """Tell whether a module has run its code."""
+    return not isinstance(module, _Unexecuted)
+
+
+def _execute(module: ModuleType) -> None:
+    module.__class__ = ModuleType
+    spec = module.__spec__
+    if spec is not None and isinstance(spec.loader, _Loader):
+        spec.loader = spec.loader.real
+        module.__loader__ = spec.loader
+        spec.loader.exec_module(module)

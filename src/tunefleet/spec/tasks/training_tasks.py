@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
 from tunefleet.spec.options.adapter import LoraSpec, QuantizationSpec, quantized
 from tunefleet.spec.options.checkpoint import CheckpointLoadSpec, CheckpointSpec, pointer_of
 from tunefleet.spec.options.data import TrainingData
+from tunefleet.spec.options.devices import DevicesSpec
 from tunefleet.spec.options.generation import GenerationSpec, RewardModelSpec
 from tunefleet.spec.options.model import AttentionName, ModelSpec
 from tunefleet.spec.options.policy import EvaluateSpec, PredictionsSpec, ShardSpec
 from tunefleet.spec.options.preference import PpoTrainingSpec
 from tunefleet.spec.options.preferred import PpoData
+from tunefleet.spec.options.resources import ResourcesSpec
 from tunefleet.spec.options.rows import RowsSpec
 from tunefleet.spec.options.trainer import NAMES, OURS, TrainerName, feature_of, is_function, trainer_faults
 from tunefleet.spec.options.training_options import CommonTrainingSpec, LoraTrainingSpec, TrainingSpec
 from tunefleet.spec.tasks.base_task import ALWAYS_LEFT, BaseTaskSpec, Devices
 from tunefleet.spec.tasks.cross_field_checks import Faults, model_faults, training_faults
 from tunefleet.spec.tasks.federated_training import FederatedTrainingSpec, federation_faults
-from tunefleet.spec.tasks.gangs import node_faults
 from tunefleet.spec.tasks.processes import devices_of, process_count, process_faults
 
 
@@ -295,3 +296,82 @@ class PpoSpec(AdaptableTaskSpec):
         if "temperature" in training.model_fields_set:
             found.append(("training.temperature", "contradicts generation.temperature", "leave one of them out"))
         return found
+
+
+_AT: Final = "resources.nodes"
+_FULL: Final = "write parallelism: ddp, of which the first node writes the whole checkpoint, or train on one node"
+
+
+def node_faults(blocks: dict[str, Any]) -> Faults:
+    """Find what does not go with several nodes; `blocks` as `faults` of a task kind has them."""
+    resources: ResourcesSpec | None = blocks.get("resources")
+    training: DevicesSpec | None = blocks.get("training")
+    if resources is None or training is None or resources.most_nodes == 1:
+        return []
+    return [(at, message, hint) for failed, at, message, hint in _checks(resources, training, blocks) if failed]
+
+
+def _checks(
+    resources: ResourcesSpec, training: DevicesSpec, blocks: dict[str, Any]
+) -> tuple[tuple[bool, str, str, str], ...]:
+    devices = devices_of(resources, training)
+    strategy = training.strategy(max(2, process_count(resources, training, devices.count)))
+    trainer = blocks.get("trainer")
+    checkpoint, data = blocks.get("checkpoint"), blocks.get("data")
+    return (
+        (
+            trainer not in {None, OURS},
+            _AT,
+            f"the trainer {trainer} starts its processes by itself, on one worker",
+            "leave one of them out",
+        ),
+        (
+            strategy in {"fsdp", "deepspeed"},
+            _AT,
+            f"with {strategy} each node writes its part of a checkpoint on its own disk, and no other node could go on "
+            "from that",
+            _FULL,
+        ),
+        (
+            strategy == "device_map",
+            _AT,
+            "parallelism: device_map is one process, on one worker",
+            "leave one of them out",
+        ),
+        (
+            bool(getattr(data, "streaming", False)),
+            _AT,
+            "a stream has one reader",
+            "leave data.streaming out, or train on one node",
+        ),
+        (
+            bool(getattr(checkpoint, "asynchronous", False)),
+            _AT,
+            "checkpoint.asynchronous is for a training of one process",
+            "leave one of them out",
+        ),
+        (
+            getattr(checkpoint, "upload", True) is False,
+            _AT,
+            "checkpoint.upload: false leaves no checkpoint that all nodes could go on from",
+            "leave one of them out",
+        ),
+        (
+            bool(getattr(training, "load_best_model_at_end", False)),
+            _AT,
+            "the best checkpoint lies on the first node alone: training.load_best_model_at_end cannot load it on all",
+            "leave one of them out, and resume from the best checkpoint (`tunefleet resume --from best`)",
+        ),
+        (
+            blocks.get("federation") is not None,
+            _AT,
+            "a federation spreads the training over workers by itself",
+            "leave one of them out",
+        ),
+        (
+            devices.everything,
+            _AT,
+            "training.allow_multi_gpu takes as many GPUs as a worker has, and nodes need the same number each",
+            "write resources.hardware.gpu.count",
+        ),
+    )

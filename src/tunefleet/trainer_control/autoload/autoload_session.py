@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunefleet.trainer_control import diagnostics
-from tunefleet.trainer_control.autoload.trainings import Training
-from tunefleet.trainer_control.checkpoints.manifest import made_by
-from tunefleet.trainer_control.checkpoints.retention import decided
-from tunefleet.trainer_control.control.command_queue import CommandBoard
-from tunefleet.trainer_control.control.control_server import ControlServer
-from tunefleet.trainer_control.control.discovery import EndpointFolder
-from tunefleet.trainer_control.control.file_channel import ControlFiles
-from tunefleet.trainer_control.control.overrides import Overrides
-from tunefleet.trainer_control.distributed import world
-from tunefleet.trainer_control.journal.null import QuietJournal
-from tunefleet.trainer_control.journal.status import StatusFile
-from tunefleet.trainer_control.journal.writer import JournalWriter
-from tunefleet.trainer_control.session import JobSession
+from .. import diagnostics
+from ..checkpoints.manifest import made_by
+from ..checkpoints.retention import decided
+from ..control.command_queue import CommandBoard
+from ..control.control_server import ControlServer
+from ..control.discovery import EndpointFolder
+from ..control.file_channel import ControlFiles
+from ..control.overrides import Overrides
+from ..distributed import world
+from ..journal.null import QuietJournal
+from ..journal.status import StatusFile
+from ..journal.writer import JournalWriter
+from ..session import JobSession
+from .trainings import Training
 
 logger = logging.getLogger("tunefleet.run")
 
@@ -78,7 +78,7 @@ class AttachedRun:
 
     def add_to(self, trainer: Any) -> None:
         """Give a Trainer our callbacks, behind all of its own, and the end that was set for it."""
-        from tunefleet.trainer_control.callbacks.factory import assemble
+        from ..callbacks.factory import assemble
 
         overrides = Overrides(self.session.folder)
         overrides.at_init(trainer.args)

@@ -11,12 +11,11 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from tunefleet.trainer_control.autoload.autoload_session import AttachedRun
-
 from .. import diagnostics
 from ..distributed import world
 from ..files import read_json
 from . import trainings
+from .autoload_session import AttachedRun
 
 logger = logging.getLogger("tunefleet.run")
 

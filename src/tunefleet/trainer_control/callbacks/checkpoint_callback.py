@@ -9,15 +9,15 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from tunefleet.trainer_control.checkpoints.commit import Exchange
-from tunefleet.trainer_control.checkpoints.finalizer import CheckpointFinisher, Saved
-from tunefleet.trainer_control.checkpoints.manifest import Checkpoint
-from tunefleet.trainer_control.checkpoints.retention import kept_by_others, retain
-from tunefleet.trainer_control.control.command_queue import CommandBoard
-from tunefleet.trainer_control.distributed import world
-from tunefleet.trainer_control.distributed.collectives import Meeting
-from tunefleet.trainer_control.distributed.tcp_store import open_line
-from tunefleet.trainer_control.session import JobSession
+from ..checkpoints.commit import Exchange
+from ..checkpoints.finalizer import CheckpointFinisher, Saved
+from ..checkpoints.manifest import Checkpoint
+from ..checkpoints.retention import kept_by_others, retain
+from ..control.command_queue import CommandBoard
+from ..distributed import world
+from ..distributed.collectives import Meeting
+from ..distributed.tcp_store import open_line
+from ..session import JobSession
 
 logger = logging.getLogger(__name__)
 

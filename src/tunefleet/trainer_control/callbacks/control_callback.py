@@ -8,14 +8,14 @@ from typing import Any, NoReturn
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from tunefleet.trainer_control.callbacks.checkpoint_callback import CheckpointCallback
-from tunefleet.trainer_control.callbacks.termination_callback import EndingCallback
-from tunefleet.trainer_control.control.command_queue import ABORTED, SAVING, Command, CommandBoard
-from tunefleet.trainer_control.control.control_server import ControlServer
-from tunefleet.trainer_control.control.overrides import Overrides, RefusedChangeError
-from tunefleet.trainer_control.distributed.step_agreement import Decider, Solo, decider_for
-from tunefleet.trainer_control.preemption import SigtermPause
-from tunefleet.trainer_control.session import JobSession
+from ..control.command_queue import ABORTED, SAVING, Command, CommandBoard
+from ..control.control_server import ControlServer
+from ..control.overrides import Overrides, RefusedChangeError
+from ..distributed.step_agreement import Decider, Solo, decider_for
+from ..preemption import SigtermPause
+from ..session import JobSession
+from .checkpoint_callback import CheckpointCallback
+from .termination_callback import EndingCallback
 
 logger = logging.getLogger("tunefleet.control")
 

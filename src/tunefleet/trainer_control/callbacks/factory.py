@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import atexit
 import functools
+import random
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from transformers import TrainerCallback
-
-from tunefleet.trainer_control.callbacks.checkpoint_callback import CheckpointCallback
-from tunefleet.trainer_control.callbacks.control_callback import ControlCallback
-from tunefleet.trainer_control.callbacks.journal_callback import JournalCallback
-from tunefleet.trainer_control.callbacks.termination_callback import EndingCallback
-from tunefleet.trainer_control.control.control_server import ControlServer
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..control.command_queue import CommandBoard
+from ..control.control_server import ControlServer
 from ..control.overrides import Overrides
 from ..session import JobSession
-from .rng import RandomStateCallback
+from .checkpoint_callback import CheckpointCallback
+from .control_callback import ControlCallback
+from .journal_callback import JournalCallback
+from .termination_callback import EndingCallback
 
 
 def callbacks_for_session(session: JobSession) -> list[TrainerCallback]:
@@ -67,3 +69,67 @@ def _steering(session: JobSession) -> tuple[CommandBoard, ControlServer | None]:
     server = ControlServer(session.job["job_id"], board, session.status, Path(endpoint_dir), job_folder=session.folder)
     atexit.register(server.stop)
     return board, server
+
+
+class RandomStateCallback(TrainerCallback):
+    """Captures before an evaluation, and puts back after it.
+
+    It stands behind the callbacks that may ask for an evaluation. Whatever a callback behind it asks for is not seen.
+    """
+
+    def __init__(self) -> None:
+        self._put_back: Callable[[], None] | None = None
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Capture if the step is evaluated."""
+        self._put_back = capture() if control.should_evaluate else None
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Capture if the epoch is evaluated."""
+        self._put_back = capture() if control.should_evaluate else None
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Put the random state back; several evaluation sets come here once each."""
+        if self._put_back is not None:
+            self._put_back()
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Forget: what is evaluated from here on is somebody else's."""
+        self._put_back = None
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Forget."""
+        self._put_back = None
+
+
+def capture() -> Callable[[], None]:
+    """Return what puts the random state of this moment back: Python's, NumPy's, torch's on CPU and CUDA.
+
+    Only libraries that are already imported have a state, and only a CUDA that is already in use.
+    """
+    undo: list[Callable[[], None]] = []
+    ours = random.getstate()
+    undo.append(lambda: random.setstate(ours))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        theirs = numpy.random.get_state()
+        undo.append(lambda: numpy.random.set_state(theirs))
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        cpu = torch.get_rng_state()
+        undo.append(lambda: torch.set_rng_state(cpu))
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            devices = torch.cuda.get_rng_state_all()
+            undo.append(lambda: torch.cuda.set_rng_state_all(devices))
+
+    def put_back() -> None:
+        for step in undo:
+            step()
+
+    return put_back

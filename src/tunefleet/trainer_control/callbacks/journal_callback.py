@@ -12,9 +12,9 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from tunefleet.trainer_control.journal.writer import plain_values
-from tunefleet.trainer_control.process_identity import resident_bytes
-from tunefleet.trainer_control.session import JobSession
+from ..journal.writer import plain_values
+from ..process_identity import resident_bytes
+from ..session import JobSession
 
 PROGRESS_S = 1.0
 _SMOOTHING = 0.1

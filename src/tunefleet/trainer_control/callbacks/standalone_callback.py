@@ -9,12 +9,11 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from tunefleet.trainer_control.callbacks.checkpoint_callback import CheckpointCallback
-
 from ..control.command_queue import CommandBoard
 from ..control.discovery import plain_id
 from ..control.overrides import Overrides
 from ..standalone import BareJob, BareOptions, quiet_session
+from .checkpoint_callback import CheckpointCallback
 from .factory import assemble
 
 logger = logging.getLogger("tunefleet.control")

@@ -12,10 +12,10 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from tunefleet.trainer_control.callbacks.checkpoint_callback import CheckpointCallback
-from tunefleet.trainer_control.control.command_queue import CommandBoard
-from tunefleet.trainer_control.preemption import PREFIX
-from tunefleet.trainer_control.session import JobSession
+from ..control.command_queue import CommandBoard
+from ..preemption import PREFIX
+from ..session import JobSession
+from .checkpoint_callback import CheckpointCallback
 
 logger = logging.getLogger("tunefleet.control")
 

@@ -26,7 +26,8 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tunefleet.trainer_control.control.command_queue import (
+from ..journal.status import StatusFile
+from .command_queue import (
     COMMANDS,
     STATUS,
     ClosedError,
@@ -34,8 +35,7 @@ from tunefleet.trainer_control.control.command_queue import (
     CommandBoard,
     UnknownCommandError,
 )
-from tunefleet.trainer_control.control.discovery import EndpointFolder, list_endpoints
-from tunefleet.trainer_control.journal.status import StatusFile
+from .discovery import EndpointFolder, list_endpoints
 
 logger = logging.getLogger("tunefleet.control")
 

@@ -19,11 +19,13 @@ from pydantic import ValidationError
 
 from tunefleet.errors import TunefleetError
 from tunefleet.executors.base import JobExecutor
+from tunefleet.fsutil import write_synced
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.observability import context
 from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.worker_link import Desired, Finish, Reached
-from tunefleet.worker.files import write_synced
+from tunefleet.worker.context import Site
+from tunefleet.worker.interfaces import Handle
 from tunefleet.worker.jobs.chat_relay import Relay
 from tunefleet.worker.jobs.job_parts import Parts
 from tunefleet.worker.jobs.job_run import CannotGoOn, JobRun, PausedFirst
@@ -31,8 +33,6 @@ from tunefleet.worker.machine.rendezvous import as_node, is_member, released
 from tunefleet.worker.mailbox import Cancelled, Dropped, Mailbox, Stopped
 from tunefleet.worker.outputs.deliver import Deliverer, reason_of
 from tunefleet.worker.outputs.uploads import CheckpointUploads
-from tunefleet.worker.ports import Handle
-from tunefleet.worker.site import Site
 from tunefleet.worker.state import AttemptRecord
 
 logger = logging.getLogger(__name__)

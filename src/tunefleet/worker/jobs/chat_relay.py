@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from tunefleet.errors import AuthError, TunefleetError, UnreachableError
 from tunefleet.runtime.chat_channel import Call
 from tunefleet.schemas.chat import ChatPiece, ChatPoll, ChatTurn
-from tunefleet.worker.ports import Delivery
+from tunefleet.worker.interfaces import Delivery
 
 logger = logging.getLogger(__name__)
 

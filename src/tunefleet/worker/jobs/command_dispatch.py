@@ -11,9 +11,9 @@ from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundEr
 from tunefleet.runtime.control.job_control import is_settled
 from tunefleet.schemas.control import CommandState, ControlCommand
 from tunefleet.schemas.worker_link import Command, CommandOutcome, Reached, pause_id
+from tunefleet.worker.interfaces import Handle
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.outbox import Outbox
-from tunefleet.worker.ports import Handle
 from tunefleet.worker.state import AttemptRecord
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 from tunefleet.client.external.interrupt import Stop
 from tunefleet.client.transfer import OnProgress, Progress
 from tunefleet.errors import UnreachableError
+from tunefleet.worker.context import Site
 from tunefleet.worker.mailbox import Mailbox
-from tunefleet.worker.site import Site
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

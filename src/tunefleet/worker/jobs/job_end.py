@@ -8,8 +8,8 @@ from typing import Final
 
 from tunefleet.errors import TunefleetError
 from tunefleet.schemas.control import ControlCommand
-from tunefleet.worker.ports import Handle
-from tunefleet.worker.site import Site
+from tunefleet.worker.context import Site
+from tunefleet.worker.interfaces import Handle
 
 logger = logging.getLogger(__name__)
 

@@ -20,15 +20,15 @@ from pydantic import ValidationError
 
 from tunefleet.errors import TunefleetError
 from tunefleet.executors.base import JobExecutor, ResultError
+from tunefleet.fsutil import write_synced
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.job_folder import JobFolder, MergeChild
 from tunefleet.schemas.worker_link import Desired, Finish, MergedTask, Offer, Reached
 from tunefleet.trainer_control.files import make_private, read_json
-from tunefleet.worker.files import write_synced
+from tunefleet.worker.context import Site
 from tunefleet.worker.jobs.preparation import Preparation
 from tunefleet.worker.mailbox import Dropped, Mailbox, Stopped
 from tunefleet.worker.outputs.deliver import Deliverer, reason_of
-from tunefleet.worker.site import Site
 
 logger = logging.getLogger(__name__)
 

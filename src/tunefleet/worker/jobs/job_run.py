@@ -13,19 +13,19 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime.gpu.gpus import GpuBusyError
 from tunefleet.runtime.launch import retry
 from tunefleet.runtime.monitor.elapsed_time import Watched
+from tunefleet.runtime.monitor.eviction import MakingWay
 from tunefleet.runtime.monitor.guard import End, Guard
 from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.worker_link import FinishOutcome, Reached
+from tunefleet.worker.context import Site
+from tunefleet.worker.interfaces import Delivery, Handle
 from tunefleet.worker.jobs.command_dispatch import Steering
 from tunefleet.worker.jobs.job_end import Ending
 from tunefleet.worker.jobs.job_parts import Parts
-from tunefleet.worker.jobs.machine_departure import Leaving, LeftEnd
 from tunefleet.worker.jobs.preparation import Preparation
 from tunefleet.worker.machine.rendezvous import is_member
 from tunefleet.worker.mailbox import Cancelled, Mailbox
-from tunefleet.worker.ports import Delivery, Handle
-from tunefleet.worker.site import Site
 from tunefleet.worker.state import AttemptRecord
 
 logger = logging.getLogger(__name__)
@@ -348,3 +348,47 @@ class JobRun:
                 hint="Free space on the worker's disk or mend the folder's permissions.",
             ) from error
         self.record = record
+
+
+# How a job ends that makes way: at its checkpoint, or killed while there was nothing to save.
+_MADE_WAY: Final = frozenset(
+    {("paused", TaskReason.PAUSED), ("failed", TaskReason.KILLED), ("failed", TaskReason.CRASHED)}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftEnd:
+    """The end of a job that has made way; its newest checkpoint is where the task goes on."""
+
+    outcome: FinishOutcome = "released"
+    reason: TaskReason = TaskReason.RELEASED
+    error: str | None = None
+    detail: str | None = None
+
+
+class Leaving:
+    """Makes the launches of one job give way once the worker is told to."""
+
+    def __init__(self, mailbox: Mailbox, *, leads: bool) -> None:
+        self._mailbox = mailbox
+        self._leads = leads
+        self._way: MakingWay | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the machine is taken away soon."""
+        return self._mailbox.makes_way
+
+    def push(self, handle: Handle) -> None:
+        """Do what is due about a live launch."""
+        if self.wanted and self._leads:
+            self._way = self._way or MakingWay(handle)
+            self._way.push()
+
+    def left(self, end: End) -> LeftEnd | None:
+        """Return the end of a launch that has made way; None if it has come to its end by itself, or is to go on."""
+        told = self._way is not None or (
+            # Some systems signal every process on the machine: then the launch is gone before it could be told.
+            self.wanted and self._leads and end.reason == TaskReason.KILLED
+        )
+        return LeftEnd() if told and (end.outcome, end.reason) in _MADE_WAY else None

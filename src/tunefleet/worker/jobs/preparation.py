@@ -10,20 +10,20 @@ from tunefleet.client.external.interrupt import Stop
 from tunefleet.client.transfer import OnProgress
 from tunefleet.errors import InputError
 from tunefleet.executors.base import JobExecutor
+from tunefleet.fsutil import write_synced
 from tunefleet.runtime import new_launch_id
 from tunefleet.schemas.job_folder import Job, Participant
 from tunefleet.schemas.worker_link import InputRef, Offer
 from tunefleet.spec import load_task_spec
 from tunefleet.spec.documents.kinds import task_kinds
 from tunefleet.spec.documents.paths import WorkerPath, worker_paths
-from tunefleet.worker.files import write_synced
+from tunefleet.worker.context import Site
+from tunefleet.worker.interfaces import Delivery
 from tunefleet.worker.jobs.checkpoint_restore import Restorer
 from tunefleet.worker.jobs.fetch_progress import Fetching
 from tunefleet.worker.jobs.spec_files import Bringer
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.outputs.destinations import Destination
-from tunefleet.worker.ports import Delivery
-from tunefleet.worker.site import Site
 from tunefleet.worker.transfers import Transfers
 
 logger = logging.getLogger(__name__)

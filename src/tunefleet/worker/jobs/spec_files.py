@@ -11,29 +11,29 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from tunefleet.artifacts import is_packed, unpack
+from tunefleet.artifacts import hash_file, is_packed, unpack
 from tunefleet.client.external.download import Address, Downloader
 from tunefleet.errors import ForbiddenError, InputError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.runtime.secrets.resolver import Secrets
-from tunefleet.schemas.compat.task_results import ResultFile
+from tunefleet.schemas.compat.task_results import ARCHIVE_KIND, ResultFile
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.spec import BaseTaskSpec, load_task_spec
 from tunefleet.spec.base import is_url
 from tunefleet.spec.documents.paths import Fetch, fetches
 from tunefleet.spec.options.checkpoint import CheckpointLoadSpec
+from tunefleet.worker.context import Site
+from tunefleet.worker.interfaces import Delivery
 from tunefleet.worker.jobs.fetch_progress import Fetching
-from tunefleet.worker.jobs.stages import Stages
 from tunefleet.worker.mailbox import Mailbox
-from tunefleet.worker.ports import Delivery
-from tunefleet.worker.site import Site
 
 logger = logging.getLogger(__name__)
 
@@ -251,3 +251,49 @@ def _as_input(error: TunefleetError, pointer: str) -> TunefleetError:
     if isinstance(error, ForbiddenError | NotFoundError):
         return InputError(f"spec.{pointer}: {error.message}", hint=error.hint)
     return error
+
+
+_UNUSUAL: Final = re.compile(r"[^A-Za-z0-9._ -]")
+
+
+class Stages:
+    """Brings the results of other tasks."""
+
+    def __init__(self, root: Path, other: Callable[[str], JobFolder], delivery: Delivery, fetching: Fetching) -> None:
+        self._root = root
+        self._other = other
+        self._delivery = delivery
+        self._fetching = fetching
+
+    def bring(self, stages: Mapping[str, str]) -> dict[str, str]:
+        """Bring the results and files of some stages."""
+        return {f"upstream.{name}": str(self._one(name, task_id)) for name, task_id in stages.items()}
+
+    def _one(self, name: str, task_id: str) -> Path:
+        folder = self._root / (_UNUSUAL.sub("_", name).strip(". ") or task_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            files = self._fetching.get(
+                f"the result of {name}", lambda _: self._delivery.result_files(task_id), but=_FORBIDDEN
+            )
+        except _FORBIDDEN as error:
+            raise InputError(f"The result of {name} cannot be had: {error.message}", hint=error.hint) from error
+        for file in files:
+            if file.kind != ARCHIVE_KIND:  # what is in it lies beside it
+                self._file(task_id, file, folder / file.name)
+        return folder
+
+    def _file(self, task_id: str, file: ResultFile, target: Path) -> None:
+        if not target.resolve().is_relative_to(self._root.resolve()):
+            raise InputError(f"The task {task_id} has left a file of the name {file.name!r}, which leads elsewhere.")
+        if target.is_file() and hash_file(target)[0] == file.sha256:
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        here = self._other(task_id).root / file.name
+        if here.is_file() and here.stat().st_size == file.size_bytes and hash_file(here)[0] == file.sha256:
+            shutil.copyfile(here, target)  # no link: code may write into what it is given
+            return
+        self._fetching.get(
+            f"{file.name} of {task_id}",
+            lambda tell: self._delivery.fetch_result_file(task_id, file, target, on_progress=tell),
+        )

@@ -27,6 +27,7 @@ from tunefleet.errors import (
     is_disk_full,
 )
 from tunefleet.executors.base import JobExecutor, Output, ResultError
+from tunefleet.fsutil import write_synced
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import exit_classification
 from tunefleet.runtime.monitor.guard import End
@@ -35,12 +36,11 @@ from tunefleet.runtime.secrets.resolver import Redaction
 from tunefleet.schemas.job_folder import Shipped
 from tunefleet.schemas.worker_link import Finish, JournalBatch, Offer
 from tunefleet.trainer_control.files import read_json
-from tunefleet.worker.files import write_synced
+from tunefleet.worker.context import Site
+from tunefleet.worker.interfaces import Delivery, Shipper
 from tunefleet.worker.mailbox import Cancelled, Mailbox
 from tunefleet.worker.outputs.destinations import DeliveryError, Destination
 from tunefleet.worker.outputs.output_files import Outputs
-from tunefleet.worker.ports import Delivery, Shipper
-from tunefleet.worker.site import Site
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from tenacity.wait import wait_exponential
 
 from tunefleet.client.external.interrupt import Stop
-from tunefleet.client.external.outward import IntoBucket, Outward, Receiver
+from tunefleet.client.external.result_delivery import IntoBucket, Outward, Receiver
 from tunefleet.client.external.ssrf_guard import Reach, origin_of, same_server, shown
 from tunefleet.errors import (
     ForbiddenError,

@@ -11,11 +11,11 @@ from typing import Final
 
 from tunefleet.client.external.interrupt import Stop
 from tunefleet.errors import InputError, MachineError
+from tunefleet.fsutil import write_synced
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.compat.task_results import MANIFEST_NAME, ResultEnvelope
 from tunefleet.schemas.worker_link import Finish, Offer
-from tunefleet.worker.files import write_synced
 from tunefleet.worker.outputs.destinations import DeliveryError, Destination, silent
 from tunefleet.worker.outputs.folder_manifest import describe
 from tunefleet.worker.transfers import Transfers

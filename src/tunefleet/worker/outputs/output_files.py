@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from tunefleet.artifacts import Packing, pack
 from tunefleet.executors.base import Output, ResultError
+from tunefleet.fsutil import write_synced
 from tunefleet.schemas.compat.task_results import (
     ARCHIVE_KIND,
     ENVELOPE_NAME,
@@ -28,7 +29,6 @@ from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.spec.options.output import OutputSpec
 from tunefleet.trainer_control.files import make_private
-from tunefleet.worker.files import write_synced
 from tunefleet.worker.outputs.destinations import is_private
 from tunefleet.worker.outputs.folder_manifest import describe
 

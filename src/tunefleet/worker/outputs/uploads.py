@@ -34,8 +34,8 @@ from tunefleet.schemas.job_folder import JobFolder, Keep
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.trainer_control.checkpoints.manifest import MANIFEST, Checkpoint, digest_of, list_whole
 from tunefleet.trainer_control.files import read_json, write_json
+from tunefleet.worker.interfaces import Delivery, DeliveryFactory
 from tunefleet.worker.mailbox import Mailbox
-from tunefleet.worker.ports import Delivery, DeliveryFactory
 
 logger = logging.getLogger(__name__)
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from tunefleet.analysis.dataset.messages import RowError
 from tunefleet.errors import DataError
 from tunefleet.spec.tasks.data_steps import StepBlock
 from tunefleet.spec.tasks.data_task import DataTaskSpec
-from tunefleet.workloads.data_pipeline import random_draws
 from tunefleet.workloads.data_pipeline.columns import mapped
 from tunefleet.workloads.data_pipeline.conversion import Conversion
 from tunefleet.workloads.data_pipeline.deduplication import Duplicates, same_rows
@@ -225,12 +228,12 @@ class Pipeline:
         spool = self._spooled(f"{count.step}-{count.of or 'all'}-{word}", rows)
         size = count.rows_in = len(spool)
         if word == "shuffle":
-            chosen, doing = random_draws.order("shuffle", wanted.seed, size), "shuffling"
+            chosen, doing = order("shuffle", wanted.seed, size), "shuffling"
         else:
             share = wanted.count if wanted.count is not None else round(wanted.fraction * size)
             if size and not share:
                 raise _nothing_left(count, "Ask for a larger fraction, or for a count.")
-            chosen, doing = random_draws.sampled(wanted.seed, size, share), "sampling"
+            chosen, doing = sampled(wanted.seed, size, share), "sampling"
         self._tell(doing, 0, len(chosen))
         for row in spool.pick(chosen):
             count.rows_out += 1
@@ -251,7 +254,7 @@ class Pipeline:
         sources = [self._begun(n, rows) for n, rows in enumerate(begun)]
         taken, rounds, index = [0] * len(sources), [0] * len(sources), 0
         while True:
-            number = random_draws.source_of(seed, index, weights)
+            number = source_of(seed, index, weights)
             row = next(sources[number], None)
             if row is None:
                 rounds[number] += 1
@@ -282,10 +285,10 @@ class Pipeline:
         self._tell("splitting")
         count.rows_in = count.rows_out = len(spool)
         groups, distinct = same_rows(spool)
-        parts = random_draws.parts(step.split.seed, groups, distinct, step.split.parts)
-        sizes = {name: len(numbers) for name, numbers in parts.items()}
+        chosen = parts(step.split.seed, groups, distinct, step.split.parts)
+        sizes = {name: len(numbers) for name, numbers in chosen.items()}
         count.more = {"parts": sizes, "duplicates": len(spool) - distinct}
-        return {name: spool.pick(numbers) for name, numbers in parts.items()}
+        return {name: spool.pick(numbers) for name, numbers in chosen.items()}
 
     def _spooled(self, name: str, rows: Rows) -> Spool:
         """Put rows on disk; a launch after a kill finds them there, with what was counted until here."""
@@ -308,3 +311,58 @@ def _nothing_left(count: Count, hint: str) -> DataError:
     return DataError(
         f"No row is left: step {count.step} ({count.name}) lets none of {count.rows_in:,}{of} through.", hint=hint
     )
+
+
+Keys = npt.NDArray[np.uint64]
+
+
+def draw(purpose: str, seed: int, index: int) -> int:
+    """Return the draw of a number: 64 bits, evenly spread."""
+    digest = hashlib.blake2b(f"{purpose}:{seed}:{index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
+
+
+def source_of(seed: int, index: int, weights: Sequence[float]) -> int:
+    """Return which of several sources gives row `index` of their mixture.
+
+    Args:
+        index: Number of the row in the mixture, from 0.
+    """
+    bounds = list(itertools.accumulate(weights))
+    at = draw("mix", seed, index) / 2**64 * bounds[-1]
+    return next((number for number, bound in enumerate(bounds) if at < bound), len(weights) - 1)
+
+
+def order(purpose: str, seed: int, count: int) -> Keys:
+    """Return the numbers below `count` in the order of their draws."""
+    keys = np.fromiter((draw(purpose, seed, index) for index in range(count)), dtype=np.uint64, count=count)
+    return np.argsort(keys, kind="stable").astype(np.uint64)
+
+
+def sampled(seed: int, count: int, wanted: int) -> Keys:
+    """Return the numbers of a sample, ascending."""
+    return np.sort(order("sample", seed, count)[:wanted])
+
+
+def parts(seed: int, groups: npt.NDArray[np.int64], count: int, wanted: dict[str, float]) -> dict[str, Keys]:
+    """Return which rows each part of a split gets, ascending; what is left is `train`.
+
+    Args:
+        wanted: Part → fraction below 1, or number, of the distinct rows.
+
+    Raises:
+        DataError: If there are too few rows, or a part gets none.
+    """
+    drawn, begin = order("split", seed, count), 0
+    sides = np.zeros(count, dtype=np.uint8)
+    for side, (name, value) in enumerate(wanted.items(), 1):
+        size = round(value * count) if value < 1 else int(value)
+        if size == 0 or begin + size >= count:
+            raise DataError(
+                f"A split that gives {size:,} of {count:,} distinct rows to {name} leaves one side empty.",
+                hint="Change the step split, or give more rows.",
+            )
+        sides[drawn[begin : begin + size]] = side
+        begin += size
+    of_rows = sides[groups]
+    return {name: np.flatnonzero(of_rows == side).astype(np.uint64) for side, name in enumerate(("train", *wanted))}

@@ -10,12 +10,14 @@ import dataclasses
 import json
 import logging
 import random
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 from filelock import FileLock
 
@@ -24,7 +26,6 @@ from tunefleet.runtime import envs
 from tunefleet.runtime.warm import engine_registry
 from tunefleet.settings import EngineSettings, load
 from tunefleet.workloads.engine import messages as wire
-from tunefleet.workloads.engine.connection import BrokenLineError, Line
 from tunefleet.workloads.engine.protocol import Answer, Choice, EngineModel, Request
 
 logger = logging.getLogger(__name__)
@@ -297,3 +298,56 @@ class _Start:
         if self._model.engine == "vllm":
             found |= {name: str(value) for name, value in (self._model.options.get("env_vars") or {}).items()}
         return found
+
+
+class BrokenLineError(Exception):
+    """The engine has closed the connection, most likely by dying."""
+
+
+class Line:
+    """A connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lines = connection.makefile("rb")
+
+    def send(self, *messages: dict[str, Any]) -> None:
+        """Send messages.
+
+        Raises:
+            BrokenLineError: If nobody is there.
+        """
+        try:
+            for message in messages:
+                self._connection.sendall(wire.line(message))
+        except OSError as error:
+            raise BrokenLineError from error
+
+    def read(self) -> dict[str, Any]:
+        """Return the next message; waits for it.
+
+        Raises:
+            BrokenLineError: If nobody is there any more.
+            Exception: What the engine has raised.
+        """
+        try:
+            text = self._lines.readline()
+        except OSError as error:
+            raise BrokenLineError from error
+        if not text.endswith(b"\n"):
+            raise BrokenLineError
+        message: dict[str, Any] = json.loads(text)
+        if "error" in message:
+            raise wire.raised(message["error"])
+        return message
+
+    def close(self) -> None:
+        """Hang up."""
+        self._lines.close()
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tunefleet.workloads.common.outputs import write_file
+from tunefleet.fsutil import write_file
 
 Item = dict[str, Any]
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tunefleet.analysis.evaluation.statistics import Metric
 from tunefleet.artifacts.archive import unpacked_path
 from tunefleet.errors import InputError, UnreachableError
+from tunefleet.fsutil import write_file
 from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
-from tunefleet.workloads.common.outputs import write_file
 from tunefleet.workloads.evaluation import custom_tasks, fingerprint, scores
 from tunefleet.workloads.evaluation.summary import Measured, Pair
 from tunefleet.workloads.evaluation.tracker_report import without_bars

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from tunefleet.fsutil import write_file
 from tunefleet.spec import EvaluateTaskSpec
 from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.common import job as library_logging
 from tunefleet.workloads.common.item_control import Heeding
 from tunefleet.workloads.common.job import open_task
-from tunefleet.workloads.common.outputs import write_file
 from tunefleet.workloads.evaluation import fingerprint, items, loss, summary
 from tunefleet.workloads.evaluation.item_log import KeptItems
 from tunefleet.workloads.evaluation.launch import WORK, Run

@@ -15,6 +15,7 @@ import datasets
 import torch
 
 from tunefleet.errors import InputError
+from tunefleet.fsutil import write_file
 from tunefleet.spec import TrainingTaskSpec
 from tunefleet.spec.options.trainer import NAMES
 from tunefleet.trainer_control.files import read_json
@@ -22,10 +23,10 @@ from tunefleet.workloads.command import environment_of, run_attached
 from tunefleet.workloads.command.discovered_outputs import trained
 from tunefleet.workloads.command.trainer_launch import Ran
 from tunefleet.workloads.common import base_model
-from tunefleet.workloads.common.outputs import write_file
 from tunefleet.workloads.data.tokenization import Encoder
-from tunefleet.workloads.external_trainers import registry, rows
+from tunefleet.workloads.external_trainers import registry
 from tunefleet.workloads.external_trainers.launch_plan import Plan, Request
+from tunefleet.workloads.external_trainers.rows import Rows, write
 from tunefleet.workloads.training.launch import Launch, open_launch
 from tunefleet.workloads.training.model import assembly, hardware
 
@@ -59,7 +60,7 @@ def run(folder: Path) -> None:
             append_eos=training.append_eos,
             vocabulary=base_model.embedding_rows(base.source),
         )
-        given = rows.write(launch.spec, launch.job.inputs, launch.workspace, encoder, limit, work / "rows")
+        given = write(launch.spec, launch.job.inputs, launch.workspace, encoder, limit, work / "rows")
         for note in given.about["notes"]:
             launch.journal.event("data.note", note, "warning")
     plan = trainer(_request(launch, base, given, str(tokenizer.pad_token), work))
@@ -81,9 +82,7 @@ def run(folder: Path) -> None:
     write_file(launch.folder.responses_json, json.dumps(report, indent=1).encode())
 
 
-def _request(
-    launch: Launch[TrainingTaskSpec], base: assembly.Base, given: rows.Rows, pad_token: str, work: Path
-) -> Request:
+def _request(launch: Launch[TrainingTaskSpec], base: assembly.Base, given: Rows, pad_token: str, work: Path) -> Request:
     spec, machine = launch.spec, hardware.inspect()
     kernels = hardware.choose(machine, bf16=spec.bf16, fp16=spec.fp16, liger=False)
     return Request(
@@ -118,7 +117,7 @@ def _product(launch: Launch[TrainingTaskSpec], work: Path) -> Path:
     return launch.product
 
 
-def _report(launch: Launch[TrainingTaskSpec], plan: Plan, given: rows.Rows, ran: Ran, product: Path) -> dict[str, Any]:
+def _report(launch: Launch[TrainingTaskSpec], plan: Plan, given: Rows, ran: Ran, product: Path) -> dict[str, Any]:
     """Put the result together; the first keys are those of a training of ours."""
     status = launch.session.status.fields
     values = dict(status["values"])

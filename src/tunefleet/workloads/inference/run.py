@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import orjson
 
 from tunefleet import trainer_control
-from tunefleet.errors import InputError
+from tunefleet.errors import DataError, InputError
+from tunefleet.fsutil import write_file
 from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import InferenceTaskSpec
+from tunefleet.spec.expressions.lookup import as_text
+from tunefleet.spec.options.export import ExportField, JsonlExportSpec
 from tunefleet.workloads.common.item_control import Heeding
 from tunefleet.workloads.common.job import open_task
 from tunefleet.workloads.common.job_secrets import hidden_in
-from tunefleet.workloads.common.outputs import write_file
-from tunefleet.workloads.engine.protocol import EngineModel
-from tunefleet.workloads.inference import engines, result, runner
+from tunefleet.workloads.engine.protocol import Choice, EngineModel
+from tunefleet.workloads.inference import engines, runner
 from tunefleet.workloads.inference.answer_log import Answers, Kept
 from tunefleet.workloads.inference.answer_schema import Structure
-from tunefleet.workloads.inference.export import export
+from tunefleet.workloads.inference.items import Item
 from tunefleet.workloads.inference.merged_tasks import CHILDREN, Task, fail, read_all, read_tasks
 from tunefleet.workloads.inference.questions import Question, join
 from tunefleet.workloads.inference.weights import engine_model, runtime_adapters
@@ -58,7 +63,7 @@ def run(folder: Path) -> None:
 
 def _answer(
     session: trainer_control.JobSession, job: Job, tasks: Sequence[Task], model: EngineModel, spec: InferenceTaskSpec
-) -> result.Run:
+) -> Run:
     """Answer what has no answer yet."""
     structure = Structure(spec.inference) if spec.inference.templates is not None else None
     unique = join({task.task_id: task.questions for task in tasks}).unique
@@ -87,7 +92,7 @@ def _answer(
     text = "1 answer" if len(unique) == 1 else f"{len(unique)} answers"
     text += f", {len(left)} of them made now." if len(left) < len(unique) else "."
     session.journal.event("inference.answered", text, data={"questions": len(unique), "computed": len(left)})
-    return result.Run(model, engine_name, known, asked_by, before, structure, seconds)
+    return Run(model, engine_name, known, asked_by, before, structure, seconds)
 
 
 def _made_with(model: EngineModel, spec: InferenceTaskSpec) -> dict[str, Any]:
@@ -113,7 +118,7 @@ def _tell(
     session.journal.event("inference.started", f"{text}.", data=counts)
 
 
-def _deliver(tasks: Sequence[Task], made: result.Run) -> dict[str, Any]:
+def _deliver(tasks: Sequence[Task], made: Run) -> dict[str, Any]:
     """Write the files of all tasks, and return the result: that of the job's own, with those of the others."""
     own, *others = tasks
     whole = _of_task(own, made)
@@ -122,7 +127,7 @@ def _deliver(tasks: Sequence[Task], made: result.Run) -> dict[str, Any]:
     return whole
 
 
-def _of_child(task: Task, made: result.Run) -> dict[str, Any]:
+def _of_child(task: Task, made: Run) -> dict[str, Any]:
     if task.error is None:
         try:
             return _of_task(task, made)
@@ -131,7 +136,7 @@ def _of_child(task: Task, made: result.Run) -> dict[str, Any]:
     return {"ok": False, "error": task.error}
 
 
-def _of_task(task: Task, made: result.Run) -> dict[str, Any]:
+def _of_task(task: Task, made: Run) -> dict[str, Any]:
     """Write the files of one task, and return its result.
 
     Raises:
@@ -140,7 +145,7 @@ def _of_task(task: Task, made: result.Run) -> dict[str, Any]:
     faults = [made.answers[question.key].error for question in task.questions]
     if faults and None not in faults:
         raise InputError(f"None of its {len(faults)} items could be answered: {faults[0]}")
-    found = result.build(task, made)
+    found = build(task, made)
     wanted = task.spec.postprocess.jsonl_export
     if wanted is not None:
         found["jsonl_export"] = export(wanted, hidden_in(found["items"]), task.folder)
@@ -153,3 +158,144 @@ def _show(session: trainer_control.JobSession, items: Sequence[dict[str, Any]]) 
         about = item["metadata"]
         reference = next((about[name] for name in _REFERENCES if isinstance(about.get(name), str)), None)
         session.journal.prediction(len(items), item["index"], item["prompt"], item["output"] or "", reference)
+
+
+def export(wanted: JsonlExportSpec, items: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
+    """Write the file whole or not at all.
+
+    Raises:
+        DataError: If a line lacks a required field; names item and field.
+    """
+    lines = [_line(wanted, number, item) for number, item in enumerate(items)]
+    target = folder / wanted.path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_file(target, b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines))
+    return {"path": wanted.path, "record_count": len(lines), "fields": list(wanted.fields)}
+
+
+def _line(wanted: JsonlExportSpec, number: int, item: Mapping[str, Any]) -> dict[str, str]:
+    line = {}
+    for name, field in wanted.fields.items():
+        text = as_text_or_empty(_value(field, item))
+        if not text and name in wanted.required_fields:
+            raise DataError(
+                f"Item {item.get('index', number)} has no {name!r}, which `postprocess.jsonl_export` requires.",
+                hint="Leave it out of required_fields, or give the field a fallback or a default.",
+            )
+        line[name] = text
+    return line
+
+
+def as_text_or_empty(value: Any) -> str:
+    """Return a value as an exported line has it: a text, anything else as JSON, nothing as an empty text."""
+    return "" if value is None else as_text(value)
+
+
+def _value(field: ExportField, item: Mapping[str, Any]) -> Any:
+    found = _found(field, item)
+    if found in (None, "") and field.other is not None:
+        found = _value(field.other, item)
+    return field.default if found in (None, "") and field.default is not None else found
+
+
+def _found(field: ExportField, item: Mapping[str, Any]) -> Any:
+    if field.kind == "literal":
+        return field.text
+    if field.kind in {"prompt", "output"}:
+        return item.get(field.kind)
+    place = item if field.kind == "item" else item.get("metadata") or {}
+    return place.get(field.key or "")
+
+
+# Without a number: a task that is spread over workers says what all of its parts say.
+_ALL_EMPTY: Final = (
+    "All answers are empty: was the prompt written as the model was trained to read it? See data.separator of its "
+    "training, and inference.chat_template."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run has made for all of its tasks.
+
+    Args:
+        asked_by: Key of a question → the task that came with it first.
+    """
+
+    model: EngineModel
+    engine: str
+    answers: Mapping[str, Kept]
+    asked_by: Mapping[str, str]
+    before: frozenset[str]
+    structure: Structure | None
+    seconds: float
+
+
+def build(task: Task, run: Run) -> dict[str, Any]:
+    """Return the result of one task, without its export."""
+    kept = [run.answers[question.key] for question in task.questions]
+    items = [_item(number, item, each, run) for number, (item, each) in enumerate(zip(task.items, kept, strict=True))]
+    warning = _warning(kept)
+    return ({} if warning is None else {"warning": warning}) | {
+        "ok": True,
+        "task_id": task.task_id,
+        "model": run.model.identifier,
+        "engine": run.engine,
+        "items": items,
+        "count": len(items),
+        "usage": _usage(task, run, kept, items),
+    }
+
+
+def _warning(kept: Sequence[Kept]) -> str | None:
+    """Return what to say of answers that are all empty; null if one has text, or was ended by what the task forbids."""
+    choices = [choice for each in kept for choice in each.choices]
+    if not choices or any(choice.text.strip() or choice.finish_reason == "abort" for choice in choices):
+        return None
+    return _ALL_EMPTY
+
+
+def _item(number: int, item: Item, kept: Kept, run: Run) -> dict[str, Any]:
+    about = {"prompt": item.text, "rendered_prompt": kept.rendered, **item.metadata}
+    found: dict[str, Any] = {"index": number, "prompt": item.text, "output": None, "finish_reason": None}
+    if item.chat:
+        found["messages"] = list(item.chat)
+    if kept.error is not None:
+        return found | {"metadata": about, "error": kept.error}
+    told = [_choice(choice, run.structure) for choice in kept.choices]
+    found |= told[0] | {"metadata": about}
+    return found if len(told) == 1 else found | {"choices": told}
+
+
+def _choice(choice: Choice, structure: Structure | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"output": choice.text, "finish_reason": choice.finish_reason}
+    if choice.logprobs is not None:
+        found["logprobs"] = choice.logprobs
+    if structure is not None:
+        parsed, fault = structure.parse(choice.text, choice.finish_reason)
+        found["parsed"] = parsed if fault is None else None
+        if fault is not None:
+            found["error"] = fault
+    return found
+
+
+def _usage(task: Task, run: Run, kept: Sequence[Kept], items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    prompt = sum(each.prompt_tokens for each in kept)
+    completion = sum(choice.tokens for each in kept for choice in each.choices)
+    own = {question.key for question in task.questions if run.asked_by[question.key] == task.task_id}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "latency_sec": round(run.seconds, 3),
+        "num_requests": len(items),
+        "computed": len(own - run.before),
+        "resumed": len(own & run.before),
+        "deduplicated": len(items) - len(own),
+        "failed": sum(each.error is not None for each in kept),
+        "aborted": sum(any(choice.finish_reason == "abort" for choice in each.choices) for each in kept),
+        "invalid": sum(
+            any("error" in choice for choice in item.get("choices", [item])) and item["output"] is not None
+            for item in items
+        ),
+    }

@@ -16,13 +16,13 @@ from typing import Any, Final
 
 from tunefleet.artifacts import manifest_digest, scan
 from tunefleet.errors import InputError, MachineError
+from tunefleet.fsutil import write_file, write_folder
 from tunefleet.schemas.api import FileEntry
 from tunefleet.spec.tasks.merge_task import MergeTaskSpec
 from tunefleet.trainer_control.journal.null import Journal
 from tunefleet.workloads.common import job
 from tunefleet.workloads.common.base_model import Source
 from tunefleet.workloads.common.job import Opened, open_task
-from tunefleet.workloads.common.outputs import write_file, write_folder
 from tunefleet.workloads.merging import (
     check,
     combine,

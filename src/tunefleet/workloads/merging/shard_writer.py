@@ -18,7 +18,7 @@ import torch
 
 from tunefleet.artifacts import hash_file
 from tunefleet.errors import ModelError
-from tunefleet.workloads.common.outputs import write_file
+from tunefleet.fsutil import write_file
 from tunefleet.workloads.merging.plan import Part, Piece, Plan, Shard
 from tunefleet.workloads.merging.safetensors_reader import FLOATS, Tensor, as_floats, header_of
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import datasets
-from peft import get_peft_model
-from transformers import PreTrainedTokenizerBase, set_seed
+import torch
+from peft import LoraConfig, TaskType, get_peft_model, inject_adapter_in_model
+from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers.utils import logging
 from trl.experimental.ppo import PPOConfig
 
-from tunefleet.errors import InputError
-from tunefleet.spec import PpoSpec
-from tunefleet.workloads.ppo.models import value_model
+from tunefleet.errors import InputError, ModelError
+from tunefleet.spec import LoraSpec, PpoSpec
+from tunefleet.workloads.common.base_model import Source, unloadable
 from tunefleet.workloads.ppo.prompts import Prompts
 from tunefleet.workloads.ppo.reward_model import Judge
 from tunefleet.workloads.ppo.setup import Plan, answer_tokens, temperature
@@ -21,6 +23,8 @@ from tunefleet.workloads.training.callbacks import common_callbacks
 from tunefleet.workloads.training.launch import Launch
 from tunefleet.workloads.training.model import assembly, hardware
 from tunefleet.workloads.training.model import lora as adapter
+from tunefleet.workloads.training.model.hardware import Kernels
+from tunefleet.workloads.training.model.lora import ALL_LINEAR
 from tunefleet.workloads.training.setup import setting_of, settle
 
 
@@ -110,3 +114,44 @@ def arguments(launch: Launch[PpoSpec], plan: Plan, machine: hardware.Hardware, k
         response_length=answer_tokens(launch.spec),
         num_sample_generations=0,
     )
+
+
+def value_model(source: Source, kernels: Kernels, lora: LoraSpec | None) -> PreTrainedModel:
+    """Load the value model; its head starts with zeros, so that it expects nothing before it has learnt.
+
+    Raises:
+        ModelError: If the architecture has no such head.
+    """
+    dtype = kernels.compute if lora is not None else "float32"
+    asked: dict[str, Any] = {"revision": source.revision, "trust_remote_code": source.trust_remote_code}
+    said = logging.get_verbosity()
+    logging.set_verbosity_error()  # that the head is new is the point of it
+    try:
+        model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
+            source.path, num_labels=1, dtype=getattr(torch, dtype), attn_implementation=kernels.attention, **asked
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise unloadable("value model", source, error) from error
+    finally:
+        logging.set_verbosity(said)
+    head = getattr(model, "score", None)
+    if head is None:
+        raise ModelError(f"The architecture of {source.identifier} has no head for values, which PPO needs.")
+    torch.nn.init.zeros_(head.weight)
+    if lora is None:
+        return model
+    model.requires_grad_(False)
+    config = LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        target_modules=ALL_LINEAR if lora.target_modules == ALL_LINEAR else list(lora.target_modules),
+        task_type=TaskType.SEQ_CLS,
+        use_rslora=lora.use_rslora,
+    )
+    inject_adapter_in_model(config, model)
+    for name, parameter in model.named_parameters():
+        trained = "lora_" in name or name.startswith("score.")
+        parameter.requires_grad_(trained)
+        if trained:
+            parameter.data = parameter.data.float()
+    return model

@@ -16,9 +16,9 @@ from tunefleet.trainer_control.distributed import world
 from tunefleet.workloads.common import base_model
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
-from tunefleet.workloads.ppo import result
 from tunefleet.workloads.ppo.build import build_trainer, check
 from tunefleet.workloads.ppo.prompts import open_prompts
+from tunefleet.workloads.ppo.result import Outcome, build
 from tunefleet.workloads.ppo.reward_model import open_judge
 from tunefleet.workloads.ppo.setup import answer_tokens, plan
 from tunefleet.workloads.training import setup
@@ -71,10 +71,8 @@ def _train(launch: Launch[PpoSpec]) -> None:
     with clock.part("saving"):
         delivered = setup.deliver(launch, trainer, tokenizer)
     resume = str(session.resume.path) if session.resume else None
-    outcome = result.Outcome(
-        trainer, around.machine, around.kernels, resume, delivered, clock.seconds(), prompts, planned
-    )
-    setup.report(launch, around.memory, result.build(launch.job, spec, outcome))
+    outcome = Outcome(trainer, around.machine, around.kernels, resume, delivered, clock.seconds(), prompts, planned)
+    setup.report(launch, around.memory, build(launch.job, spec, outcome))
 
 
 def _longest_prompt(spec: PpoSpec, context: int | None) -> int:

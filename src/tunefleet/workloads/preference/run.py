@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tunefleet import fsutil
+from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import AlignmentTaskSpec
-from tunefleet.workloads.common import base_model, outputs
+from tunefleet.workloads.common import base_model
 from tunefleet.workloads.data.sources import open_rows
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
-from tunefleet.workloads.preference import result
 from tunefleet.workloads.preference.dpo import DpoMethod, OrpoMethod, RewardMethod
 from tunefleet.workloads.preference.evaluation import HeldOut
 from tunefleet.workloads.preference.grpo import GrpoMethod, RlooMethod
 from tunefleet.workloads.preference.kto import KtoMethod
 from tunefleet.workloads.preference.method import FOLDER, Material, Method
-from tunefleet.workloads.preference.result import Measures
 from tunefleet.workloads.training import participation, setup
 from tunefleet.workloads.training.disk_check import require_disk
 from tunefleet.workloads.training.launch import Launch
 from tunefleet.workloads.training.model import assembly
+from tunefleet.workloads.training.report import Ended, contracted, throughput, used
 from tunefleet.workloads.training.rows.dataset import report_notes
 
 _METHODS: dict[str, type[Method[Any]]] = {
@@ -85,8 +86,8 @@ def _train(launch: Aligned, method: Method[Any]) -> None:
         delivered = setup.deliver(launch, trainer, tokenizer)
     machine, kernels = around.machine, around.kernels
     resume = str(session.resume.path) if session.resume else None
-    outcome = result.Outcome(trainer, machine, kernels, resume, delivered, clock.seconds(), material, before, after)
-    setup.report(launch, around.memory, result.build(launch.job, spec, outcome))
+    outcome = Outcome(trainer, machine, kernels, resume, delivered, clock.seconds(), material, before, after)
+    setup.report(launch, around.memory, build(launch.job, spec, outcome))
     if session.leads:
         shutil.rmtree(launch.folder.root / FOLDER, ignore_errors=True)
 
@@ -118,7 +119,7 @@ def _baseline(launch: Aligned, method: Method[Any], trainer: HeldOut) -> Measure
         return kept
     measured = _measure(launch, method, trainer, 0, "before")
     if launch.session.leads:
-        outputs.write_file(launch.baseline, json.dumps(measured).encode())
+        fsutil.write_file(launch.baseline, json.dumps(measured).encode())
     return measured
 
 
@@ -130,3 +131,54 @@ def _measure(launch: Aligned, method: Method[Any], trainer: HeldOut, step: int, 
     said = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
     launch.journal.event(f"evaluation.{when}", f"Held-out rows {when} the training: {said}.")
     return measured
+
+
+Measures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Ended):
+    """A training that has come to its end.
+
+    Args:
+        before: Measures of held-out rows before it; None if there are none.
+    """
+
+    material: Material
+    before: Measures | None
+    after: Measures | None
+
+
+def build(job: Job, spec: AlignmentTaskSpec, outcome: Outcome) -> dict[str, Any]:
+    """Put the result together; the first keys are those of the orchestrator's contract."""
+    material, state = outcome.material, outcome.trainer.state
+    logged = [entry["loss"] for entry in state.log_history if "loss" in entry]
+    return {
+        **contracted(job, spec, outcome, material.counts.rows),
+        "losses": {
+            "train_first": logged[0] if logged else None,
+            "train_last": logged[-1] if logged else None,
+            "held_out_before": None if outcome.before is None else outcome.before["loss"],
+            "held_out_after": None if outcome.after is None else outcome.after["loss"],
+        },
+        "held_out": _held_out(outcome),
+        "tokens": {"seen": int(state.num_input_tokens_seen), "dataset": material.counts.tokens},
+        "throughput": throughput(outcome),
+        "data": {
+            "dataset": material.origin,
+            "rows": material.counts.rows,
+            "dropped_rows": material.counts.dropped,
+            "truncated_rows": material.counts.truncated,
+            "held_out_rows": 0 if material.held_out is None else len(material.held_out),
+            "duplicates": material.duplicates.rows if material.duplicates else None,
+            "notes": list(material.notes),
+        },
+        "used": {**used(spec, outcome), "max_seq_length": material.max_length},
+        "timings": outcome.seconds,
+    }
+
+
+def _held_out(outcome: Outcome) -> dict[str, Any] | None:
+    if outcome.before is None or outcome.after is None or outcome.material.held_out is None:
+        return None
+    return {"rows": len(outcome.material.held_out), "before": outcome.before, "after": outcome.after}

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-import datasets
-from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
+from collections.abc import Callable
 
+import datasets
+from transformers import (
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    set_seed,
+)
+
+from tunefleet.spec import PredictionsSpec
+from tunefleet.trainer_control.journal.null import Journal
 from tunefleet.workloads.data.sources import Portion
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.training import samples
@@ -14,9 +25,9 @@ from tunefleet.workloads.training.exact_trainer import ContinueTokenCount, StopW
 from tunefleet.workloads.training.launch import Supervised
 from tunefleet.workloads.training.model import assembly, hardware
 from tunefleet.workloads.training.model.hardware import allow_sharding_on_cpu
-from tunefleet.workloads.training.predictions import Predict
 from tunefleet.workloads.training.rows.dataset import Material, place_of
 from tunefleet.workloads.training.rows.streaming import SampleStream
+from tunefleet.workloads.training.samples import Answer
 from tunefleet.workloads.training.setup import setting_of, settle
 from tunefleet.workloads.training.trainer import StreamEpoch, Trainer
 
@@ -127,3 +138,33 @@ def _evened(dataset: datasets.Dataset, args: TrainingArguments) -> datasets.Data
         lambda row: {"labels": [_UNCOUNTED] * len(row["labels"])}, features=dataset.features
     )
     return datasets.concatenate_datasets([dataset, *[blank] * missing])
+
+
+class Predict(TrainerCallback):
+    """Lets the model answer held-out prompts; the random state is left as it was."""
+
+    ask: Callable[[], list[Answer]] | None = None
+    """Makes the answers; set once the trainer exists."""
+
+    def __init__(self, wanted: PredictionsSpec, journal: Journal) -> None:
+        self._every = wanted.sample_frequency
+        self._journal = journal
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        """Answer at this evaluation, if it is one of those; they are counted over all launches."""
+        number = sum("eval_loss" in entry for entry in state.log_history)
+        if self._every == "eval" or (isinstance(self._every, int) and number % self._every == 0):
+            self._write(state.global_step)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        """Answer at the end of an epoch."""
+        if self._every == "epoch":
+            self._write(state.global_step)
+
+    def _write(self, step: int) -> None:
+        for index, answer in enumerate(self.ask() if self.ask else ()):
+            self._journal.prediction(step, index, answer.prompt, answer.output, answer.reference)

@@ -12,18 +12,19 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
+from tunefleet import fsutil
 from tunefleet.spec import TrainingTaskSpec
-from tunefleet.workloads.common import base_model, outputs
+from tunefleet.workloads.common import base_model
 from tunefleet.workloads.data.token_cache import KeptTokens
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
-from tunefleet.workloads.training import participation, samples, setup, summary
+from tunefleet.workloads.training import participation, samples, setup
 from tunefleet.workloads.training.build import ask, build_trainer, predict
 from tunefleet.workloads.training.disk_check import require_disk
 from tunefleet.workloads.training.launch import Supervised
 from tunefleet.workloads.training.model import assembly, hardware
 from tunefleet.workloads.training.rows.dataset import find, prepare
-from tunefleet.workloads.training.summary import Measured
+from tunefleet.workloads.training.summary import Measured, Outcome, build
 from tunefleet.workloads.training.trainer import Trainer
 
 
@@ -76,8 +77,8 @@ def _train(launch: Supervised) -> None:
     with clock.part("saving"):
         delivered = setup.deliver(launch, trainer, tokenizer)
     resume = str(session.resume.path) if session.resume else None
-    outcome = summary.Outcome(trainer, machine, kernels, resume, delivered, clock.seconds(), material, before, after)
-    setup.report(launch, memory, summary.build(launch.job, spec, outcome))
+    outcome = Outcome(trainer, machine, kernels, resume, delivered, clock.seconds(), material, before, after)
+    setup.report(launch, memory, build(launch.job, spec, outcome))
     kept.discard()
 
 
@@ -101,7 +102,7 @@ def _baseline(
     measured = _measure(launch, trainer, tokenizer, questions, 0, "before")
     kept = {"loss": measured.loss, "answers": [answer.as_json() for answer in measured.answers]}
     if launch.session.leads:
-        outputs.write_file(launch.baseline, json.dumps(kept).encode())
+        fsutil.write_file(launch.baseline, json.dumps(kept).encode())
     return measured
 
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from peft import PeftModel
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from tunefleet import fsutil
 from tunefleet.analysis.memory.estimate import PLAIN, Load
 from tunefleet.errors import DataError
-from tunefleet.workloads.common import job, outputs
+from tunefleet.workloads.common import job
 from tunefleet.workloads.distributed import ranks
 from tunefleet.workloads.training.arguments import Setting
 from tunefleet.workloads.training.async_checkpoint import BackgroundWriter
@@ -28,7 +30,6 @@ from tunefleet.workloads.training.exact_trainer import ExactTrainer, without_car
 from tunefleet.workloads.training.launch import Launch, SpecT, limit_gpu_memory, open_launch
 from tunefleet.workloads.training.model import deepspeed, hardware
 from tunefleet.workloads.training.model.memory import Memory
-from tunefleet.workloads.training.model_card import name_base, write_card
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +162,7 @@ def deliver(launch: Launch[SpecT], trainer: ExactTrainer, tokenizer: PreTrainedT
         name_base(folder, identifier)
         write_card(folder, launch.spec.task_type, identifier)
 
-    outputs.write_folder(launch.product, write)
+    fsutil.write_folder(launch.product, write)
     keys[f"{name}_path"] = str(launch.product)
     return keys
 
@@ -170,7 +171,7 @@ def report(launch: Launch[SpecT], memory: Memory, result: Mapping[str, Any]) -> 
     """Write the result of the job, with what was changed since the spec was written and the memory that it took."""
     whole = {**result, "overrides": launch.changes, "memory": memory.outcome()}
     if launch.session.leads:
-        outputs.write_file(launch.folder.responses_json, json.dumps(whole, indent=1).encode())
+        fsutil.write_file(launch.folder.responses_json, json.dumps(whole, indent=1).encode())
 
 
 class AtBegin(TrainerCallback, Generic[T]):
@@ -195,3 +196,39 @@ class AtBegin(TrainerCallback, Generic[T]):
     ) -> None:
         """Do it."""
         self.run()
+
+
+CONFIG: Final = "adapter_config.json"
+_HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def name_base(folder: Path, base: str) -> None:
+    """Let an adapter name its base as the user does, not by the folder that it had on this machine."""
+    path = folder / CONFIG
+    if not path.is_file():
+        return
+    config = json.loads(path.read_bytes())
+    config["base_model_name_or_path"] = base
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def write_card(folder: Path, kind: str, base: str) -> None:
+    """Write a model card."""
+    adapter = (folder / CONFIG).is_file()
+    on_hub = _HUB_ID.fullmatch(base) is not None and not base.startswith(".")
+    lines = [
+        "---",
+        *([f"base_model: {base}"] if on_hub else []),
+        f"library_name: {'peft' if adapter else 'transformers'}",
+        "tags:",
+        *(["- lora"] if adapter else []),
+        f"- {kind}",
+        "- tunefleet",
+        "---",
+        "",
+        f"# {'LoRA adapter' if adapter else 'Model'} trained from {base if on_hub else Path(base).name}",
+        "",
+        f"Trained with Tunefleet, task kind `{kind}`.",
+        "",
+    ]
+    (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")

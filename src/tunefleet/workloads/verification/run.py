@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedTokenizerBase
 
+from tunefleet.artifacts.archive import only_folder, unpacked_path
 from tunefleet.errors import ModelError
+from tunefleet.fsutil import write_file, write_folder
+from tunefleet.spec.base import is_hub_name
 from tunefleet.spec.tasks.verify_task import VerifyTaskSpec
-from tunefleet.workloads.common import base_model, hub_files, job
+from tunefleet.workloads.common import base_model, containment, hub_files, job
 from tunefleet.workloads.common.base_model import Source, unloadable
 from tunefleet.workloads.common.job import Opened, open_task
-from tunefleet.workloads.common.outputs import write_file
+from tunefleet.workloads.merging import vocabulary
+from tunefleet.workloads.merging.plan import Plan
+from tunefleet.workloads.merging.safetensors_reader import is_weights
 from tunefleet.workloads.merging.skeleton import build
 from tunefleet.workloads.merging.source_models import NEEDED
-from tunefleet.workloads.verification import forward, model_files, tokenizer, tokenizer_swap
+from tunefleet.workloads.verification import forward, model_files, tokenizer
+from tunefleet.workloads.verification.tokenizer import CONFIGS, SPECIAL, Tokens
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +55,8 @@ def _verified(task: Opened[VerifyTaskSpec]) -> dict[str, Any]:
     rows = _rows(source, weights)
     tokenizer.check_special(Path(source.path), rows)
     wanted = spec.model.tokenizer
-    given = inputs.get(tokenizer_swap.POINTER)
-    whose = source if wanted is None else tokenizer_swap.locate(wanted, given, task.workspace)
+    given = inputs.get(POINTER)
+    whose = source if wanted is None else locate(wanted, given, task.workspace)
     words = tokenizer.check(whose, rows, chat=spec.verify.chat_template)
     ran = None
     if spec.verify.forward:
@@ -57,12 +64,12 @@ def _verified(task: Opened[VerifyTaskSpec]) -> dict[str, Any]:
         ran = forward.run(source, weights, words.highest, on_cpu=spec.enforce_cpu)
     changed = None
     if wanted is not None:
-        changed = tokenizer_swap.moved(Path(source.path), words)
+        changed = moved(Path(source.path), words)
         if changed:
             text = f"{changed} tokens of the model's own tokenizer mean something else in that of {wanted}."
             task.journal.event("verify.moved", text, "warning")
         _tell(task, "tokenizer", f"The model gets the tokenizer of {wanted}.")
-        tokenizer_swap.write(Path(source.path), task.folder.root / PRODUCT, whose, words)
+        write(Path(source.path), task.folder.root / PRODUCT, whose, words)
     return {
         "ok": True,
         "task_id": task.job.task_id,
@@ -118,3 +125,64 @@ def _commit(source: Source) -> str | None:
 def _tell(task: Opened[VerifyTaskSpec], phase: str, text: str) -> None:
     task.journal.event(f"verify.{phase}", text)
     task.journal.progress(phase)
+
+
+POINTER: Final = "model.tokenizer"
+_WANTED: Final = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
+"""What is fetched of a repository whose tokenizer is taken; no weights."""
+
+
+def locate(name: str, given: str | None, workspace: Path) -> Source:
+    """Find the tokenizer that takes the place of a model's.
+
+    Raises:
+        UnreachableError: If the hub does not answer.
+    """
+    if given is not None:
+        folder = only_folder(unpacked_path(Path(given), workspace))
+    elif is_hub_name(name):
+        folder = hub_files.fetched(name, patterns=_WANTED)
+    else:
+        return base_model.locate(name, None)
+    containment.check_model(folder)
+    return Source(name, str(folder))
+
+
+def moved(base: Path, tokens: Tokens) -> int | None:
+    """Return how many tokens of a model's own tokenizer mean something else in the new one; null if it has none."""
+    try:
+        own = base_model.load_tokenizer(Source(base.name, str(base)))
+    except ModelError:
+        return None  # it has none that can be read: that may be why it gets another
+    ids: dict[str, int] = tokens.tokenizer.get_vocab()
+    return sum(ids.get(token) != at for token, at in own.get_vocab().items())
+
+
+def write(base: Path, target: Path, tokenizer: Source, tokens: Tokens) -> None:
+    """Write the model with its new tokenizer, whole or not at all."""
+    words = vocabulary.Vocabulary(Path(tokenizer.path), tokenizer.identifier, tokens.count)
+    nothing = Plan((), {}, 0, (), (False, False), 0)
+
+    def fill(folder: Path) -> None:
+        vocabulary.carry(base, folder, words, nothing)
+        for path in sorted(base.iterdir()):
+            if (
+                path.is_file()
+                and is_weights(path.name)
+                and path.name.endswith((".safetensors", ".safetensors.index.json"))
+            ):
+                shutil.copyfile(path, folder / path.name)
+        for name in CONFIGS:
+            if (folder / name).is_file():
+                _name_special(folder / name, tokens.tokenizer)
+
+    write_folder(target, fill)
+
+
+def _name_special(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Let a file name the special tokens of the new tokenizer; those of the old one mean something else now."""
+    said: dict[str, Any] = json.loads(path.read_bytes())
+    for block in (said, said.get("text_config")):
+        if isinstance(block, dict):
+            block |= {key: getattr(tokenizer, key) for key in SPECIAL if block is said or key in block}
+    path.write_text(json.dumps(said, indent=2) + "\n", "utf-8")

@@ -18,7 +18,7 @@ import pytest
 
 from tunefleet.workloads import assets
 from tunefleet.workloads.engine import messages
-from tunefleet.workloads.engine.connection import BrokenLineError, Line
+from tunefleet.workloads.engine.client import BrokenLineError, Line
 from tunefleet.workloads.engine.protocol import Choice, EngineAdapter, EngineModel, Request, Sampling
 
 

@@ -13,7 +13,7 @@ from tunefleet.spec.options.export import JsonlExportSpec
 from tunefleet.spec.options.generation import InferenceSpec
 from tunefleet.workloads.engine.protocol import Choice
 from tunefleet.workloads.inference.answer_log import Answers, Kept
-from tunefleet.workloads.inference.export import export
+from tunefleet.workloads.inference.run import export
 
 
 @pytest.fixture(scope="module", autouse=True)

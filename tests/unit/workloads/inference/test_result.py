@@ -16,7 +16,7 @@ from tunefleet.workloads.inference.answer_log import Kept
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
     global Item, Task, ask, result
-    from tunefleet.workloads.inference import result
+    from tunefleet.workloads.inference import run as result
     from tunefleet.workloads.inference.items import Item
     from tunefleet.workloads.inference.merged_tasks import Task
     from tunefleet.workloads.inference.questions import ask

@@ -10,16 +10,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from tunefleet.errors import AdapterRefused
 from tunefleet.federation import AdapterFile, read_config
 from tunefleet.federation.contract import Contract, check, check_asked, contract_of
+from tunefleet.federation.floats import holds, narrow, widen
+from tunefleet.federation.header import TensorInfo
 from tunefleet.orchestrator.federation.updates.archive_layout import (
     RECIPE_FOLDER,
     Found,
     find_adapter,
     find_recipes_adapter,
 )
-from tunefleet.orchestrator.federation.updates.equality import untrained
 from tunefleet.schemas.federated import UploadDtype
 from tunefleet.spec.options.federation_options import FederationSpec
 
@@ -97,3 +100,33 @@ def examine_archive(
             f"{RECIPE_FOLDER}/: {error.message}", hint=error.hint, detail=error.detail, tensor=error.tensor
         ) from error
     return replace(examined, remark=TRAINED), found
+
+
+# Values that are compared at a time.
+_BLOCK: Final = 1 << 18
+
+
+def untrained(sent: Path, given: Path) -> bool:
+    """Whether a file has the values of another one, exactly or rounded to its own types.
+
+    Raises:
+        AdapterRefused: If one of them cannot be read.
+    """
+    with AdapterFile(sent) as mine, AdapterFile(given) as theirs:
+        shapes = {name: tensor.shape for name, tensor in mine.tensors.items()}
+        if shapes != {name: tensor.shape for name, tensor in theirs.tensors.items()}:
+            return False
+        return all(_same(mine, theirs, mine.tensors[name], theirs.tensors[name]) for name in shapes)
+
+
+def _same(mine: AdapterFile, theirs: AdapterFile, sent: TensorInfo, given: TensorInfo) -> bool:
+    for start in range(0, sent.size, _BLOCK):
+        count = min(_BLOCK, sent.size - start)
+        left, right = np.empty(count, np.float32), np.empty(count, np.float32)
+        mine.read(sent, start, left)
+        theirs.read(given, start, right)
+        if sent.dtype != given.dtype and holds(right, sent.dtype):
+            widen(narrow(right, sent.dtype), sent.dtype, right)
+        if not np.array_equal(left, right):
+            return False
+    return True

@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from pickle import UnpicklingError
+from typing import Any, Final, Literal
 
+import torch
 from peft import LoraConfig, PeftModel
-from transformers import PreTrainedModel
+from safetensors import SafetensorError
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+)
 
 from tunefleet.artifacts.archive import only_folder, unpacked_path
-from tunefleet.errors import ModelError
+from tunefleet.errors import MachineError, ModelError
 from tunefleet.spec import CheckpointLoadSpec, ModelTrainingSpec, QuantizationSpec
 from tunefleet.workloads.common import base_model, containment
-from tunefleet.workloads.training.model import lora, weights_loader
+from tunefleet.workloads.common.base_model import Source, unloadable
+from tunefleet.workloads.training.model import lora
 from tunefleet.workloads.training.model.hardware import Kernels
 
 # The key of a job's inputs under which weights from a task or an address lie.
@@ -47,7 +56,7 @@ def load_base(
 ) -> tuple[PreTrainedModel | PeftModel, LoraConfig | None]:
     """Load the weights and say which adapter is to be put on them."""
     dtype = spec.model.transformers.dtype
-    loaded = weights_loader.load_model(
+    loaded = load_model(
         base.source,
         kernels,
         weights=None if dtype == "auto" else dtype,
@@ -72,13 +81,13 @@ def load_reference(
         return None
     dtype = spec.model.transformers.dtype
     weights = None if dtype == "auto" else dtype
-    return weights_loader.load_model(base.source, kernels, weights=weights, frozen=True, spread=spread)
+    return load_model(base.source, kernels, weights=weights, frozen=True, spread=spread)
 
 
-def _quantization(wanted: QuantizationSpec | None) -> weights_loader.Quantization | None:
+def _quantization(wanted: QuantizationSpec | None) -> Quantization | None:
     if wanted is None:
         return None
-    return weights_loader.Quantization(
+    return Quantization(
         bits=4 if wanted.load_in_4bit else 8,
         quant_type=wanted.quant_type,
         double_quant=wanted.double_quant,
@@ -104,3 +113,82 @@ def _checkpoint_place(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[st
         named = f"the task {load.task}" if load.task is not None else load.url
         raise ModelError(f"The weights of {named}, which `checkpoint.load` names, were not fetched.")
     return Path(load.place).expanduser()
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """How the frozen weights are compressed."""
+
+    bits: Literal[4, 8]
+    quant_type: str = "nf4"
+    double_quant: bool = True
+    compute_dtype: str | None = None
+
+
+def load_model(
+    source: Source,
+    kernels: Kernels,
+    *,
+    weights: str | None = None,
+    frozen: bool = False,
+    quantization: Quantization | None = None,
+    spread: bool = False,
+    scores: bool = False,
+) -> PreTrainedModel:
+    """Load the weights.
+
+    Args:
+        weights: The type to hold them in; default: float32 if they are trained (bfloat16 would round small updates
+            away), the type of the arithmetic if they are frozen.
+    """
+    dtype = weights or (kernels.compute if frozen else "float32")
+    extra: dict[str, Any] = {}
+    if quantization is not None:
+        extra["quantization_config"] = _quantization_config(quantization, kernels)
+    if spread:
+        extra["device_map"] = "auto"
+    kind = AutoModelForCausalLM
+    if scores:
+        kind, extra["num_labels"] = AutoModelForSequenceClassification, 1
+    try:
+        model: PreTrainedModel = kind.from_pretrained(
+            source.path,
+            revision=source.revision,
+            trust_remote_code=source.trust_remote_code,
+            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+            attn_implementation=kernels.attention,
+            **extra,
+        )
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError, UnpicklingError) as error:
+        raise unloadable("model", source, error) from error
+    if quantization is not None:
+        _keep_trainable(model)
+    return model
+
+
+def _quantization_config(quantization: Quantization, kernels: Kernels) -> Any:
+    try:
+        import bitsandbytes  # noqa: F401 - asks CUDA questions as it is imported, so not before it is needed
+    except ImportError:
+        raise MachineError(
+            "Quantised training needs the package bitsandbytes.", hint="pip install bitsandbytes on the worker."
+        ) from None
+    if quantization.bits == 8:
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=quantization.quant_type,
+        bnb_4bit_use_double_quant=quantization.double_quant,
+        bnb_4bit_compute_dtype=quantization.compute_dtype or kernels.compute,
+    )
+
+
+def _keep_trainable(model: PreTrainedModel) -> None:
+    """Forbid bitsandbytes to repack 4-bit weights for inference on a CPU.
+
+    It does so in the first evaluation, and the repacked kernel has no gradient: a training after it would be silently
+    wrong.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False

@@ -5,7 +5,7 @@ trainer left in its process group, and writes `exit.json`. It depends on no othe
 server dies, the job still ends properly. If the keeper is killed the trainer goes on, and its `status.json` says how it
 ended. Standard library only: there is one per job.
 
-As a program (a cold start): `python -m tunefleet.runtime.launch.keeper FOLDER REPLY_FD`; the trainer is a fresh
+As a program (a cold start): `python -m tunefleet.runtime.launch.job_parent FOLDER REPLY_FD`; the trainer is a fresh
 interpreter, that of the job's environment if it names one, or for a job of several processes their launcher.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+_DRAFT: Final = ".draft"
 
 CHUNK_BYTES: Final = 1 << 20
 
@@ -48,34 +51,79 @@ def begin_writing(descriptor: int) -> None:
         _sync_file_range(descriptor, ctypes.c_int64(0), ctypes.c_int64(0), _WRITE_OUT)
 
 
-def fsync_dir(path: Path) -> None:
-    """Make a rename or a new name in a folder survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def sync_path(path: Path) -> None:
+    """Make a file's content, or the names in a folder, survive a power cut."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows opens no folder
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
+def write_synced(path: Path, content: str | bytes, *, mode: int = 0o600) -> None:
+    """Write a file so that after a crash or a power cut it is the old one or the new one, never a torn one.
+
+    Args:
+        path: Its folder is made if it is missing.
+        content: Text is written as UTF-8.
+        mode: Permissions from its first moment; the umask takes from them.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}{_DRAFT}")
+    # A draft that a killed process left may have other permissions.
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(content.encode() if isinstance(content, str) else content)
+            out.flush()
+            os.fsync(out.fileno())
+        draft.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+    sync_path(path.parent)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove what a process left that was killed while it wrote a file in this folder; nobody else may be writing."""
+    for draft in folder.glob(f".*{_DRAFT}"):
+        draft.unlink(missing_ok=True)
+
+
 def write_private(path: Path, text: str) -> None:
     """Write a small file that only this user can read, whole or not at all, durably; its folder is made."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.unlink(missing_ok=True)
-    try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        replace_file(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_synced(path, text)
+
+
+def write_folder(target: Path, write: Callable[[Path], None]) -> None:
+    """Write a folder whole or not at all; what was there before is replaced."""
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    write(partial)
+    for path in partial.rglob("*"):
+        if path.is_file():
+            sync_path(path)
+    if target.exists():
+        shutil.rmtree(target)
+    partial.rename(target)
+    sync_path(target.parent)
+
+
+def write_file(target: Path, content: bytes) -> None:
+    """Write a file that others may read, whole or not at all, durably."""
+    write_synced(target, content, mode=0o666)
 
 
 def replace_file(source: Path, target: Path) -> None:
     """Move a synced file over another name on the same file system, durably."""
     source.replace(target)
-    fsync_dir(target.parent)
+    sync_path(target.parent)
 
 
 @contextmanager

@@ -13,9 +13,9 @@ from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.worker.inputs import InputStore
+from tunefleet.worker.interfaces import DeliveryFactory, Jobs, ShipperFactory
 from tunefleet.worker.machine.rendezvous import Place
 from tunefleet.worker.outbox import Outbox
-from tunefleet.worker.ports import DeliveryFactory, Jobs, ShipperFactory
 from tunefleet.worker.state import StateFolder
 from tunefleet.worker.transfers import Transfers
 
