@@ -65,7 +65,7 @@ def test_no_id_or_stream_has_a_name_of_the_other_system() -> None:
 
 def test_the_callbacks_have_one_logger() -> None:
     loggers = set()
-    for path in (*_ATTACH.glob("callbacks/*.py"), _ATTACH / "control" / "server.py"):
+    for path in (*_ATTACH.glob("callbacks/*.py"), _ATTACH / "control" / "control_server.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "logging.getLogger":
                 loggers |= {each.value for each in node.args if isinstance(each, ast.Constant)}

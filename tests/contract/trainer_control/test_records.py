@@ -121,7 +121,7 @@ def test_it_loads_by_file_location_where_there_is_no_tunefleet(tmp_path: Path) -
         session.journal.metric(1, {{"loss": 1.0}})
         session.finish()
         session.close()
-        from attached.control.server import ControlServer
+        from attached.control.control_server import ControlServer
         foreign = [name for name in sys.modules if name.partition(".")[0] == "tunefleet"]
         assert not foreign, foreign
         print("fine")

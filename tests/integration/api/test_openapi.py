@@ -11,11 +11,13 @@ import httpx
 import pytest
 
 from tunefleet import schemas
+from tunefleet.api.routers import campaigns
 from tunefleet.spec.options import federation_options
 
 HOMES = [
     federation_options,
-    *(import_module(f"{schemas.__name__}.{each.name}") for each in pkgutil.iter_modules(schemas.__path__)),
+    campaigns,
+    *(import_module(each.name) for each in pkgutil.walk_packages(schemas.__path__, f"{schemas.__name__}.")),
 ]
 PUBLIC = {"/api/v1/healthz", "/api/v1/session", "/api/v1/join", "/api/v1/info", "/api/v1/schema", "/healthz"}
 

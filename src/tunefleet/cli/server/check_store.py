@@ -86,7 +86,10 @@ def prove(blobs: BlobStore) -> None:
         upload.finish()
     try:
         if hashlib.sha256(blobs.read(digest)).hexdigest() != digest:
-            raise ArtifactError("A file that was just written is read with another content.")
+            raise ArtifactError(
+                "A file that was just written is read with another content.",
+                hint="Turn off what changes files between this machine and the store, such as a cache or a proxy.",
+            )
     finally:
         blobs.delete(digest)
     if blobs.has(digest):
