@@ -12,6 +12,7 @@ ifeq ($(KEY),)
 KEY := $(shell cat constraints/constraints.txt pyproject.toml | shasum -a 256 | cut -c1-16)
 endif
 RUN_READY := $(VENV)/.ready-run-$(KEY)
+PAGE := src/tunefleet/api/ui/index.html
 EXAMPLE_READY := $(VENV)/.ready-example-$(KEY)
 DEV_READY := $(VENV)/.ready-dev-$(KEY)
 BENCH_READY := $(VENV)/.ready-bench-$(KEY)
@@ -48,8 +49,19 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
 
 .PHONY: demo
-demo: $(RUN_READY) ## set everything up, then fine-tune a model with LoRA on this machine and show it live
+demo: $(RUN_READY) page ## set everything up, then fine-tune a model with LoRA on this machine and show it live
 	@$(BIN)/tunefleet demo $(ARGS)
+
+.PHONY: up
+up: $(RUN_READY) page ## set everything up, then run a server, a worker and the web page until Ctrl-C
+	@$(BIN)/tunefleet up $(ARGS)
+
+# Built again only when a file of it is newer; where no npm registry answers, all but the page works.
+.PHONY: page
+page: $(RUN_READY)
+	@[ -z "$$(find web hatch_build.py -path web/node_modules -prune -o -type f -newer $(PAGE) -print -quit 2>&1)" ] || { \
+		echo "-> building the web page"; \
+		$(BIN)/python -m scripts.web build || echo "-> without the web page: it could not be built; try again with: make ui"; }
 
 .PHONY: federated-demo
 federated-demo: $(EXAMPLE_READY) ## prove that a federation learns: four workers together, each alone, and with faults
@@ -148,6 +160,11 @@ ui-dev: $(DEV_READY) ## serve the web page with hot reload beside a server (TUNE
 ui-pictures: ui ## draw every page, light and dark, on a desktop and a phone, into docs/img
 	@scripts/browser.sh
 	@OMP_NUM_THREADS=1 $(BIN)/python -m scripts.web_pictures
+
+.PHONY: ui-gif
+ui-gif: ui ## record docs/img/run.gif from the page: a run whose trainer is killed
+	@scripts/browser.sh
+	@OMP_NUM_THREADS=1 $(BIN)/python -m scripts.run_gif
 
 .PHONY: docs
 docs: $(DEV_READY) ## write the generated reference pages and .env.example again

