@@ -101,6 +101,7 @@ class Root(LazyGroup):
             FLEET,
         ),
         Entry("join", "workers.join:join", "Make this machine a worker of a server, and run it.", HERE),
+        Entry("server", "server.start_server:server", "Run a server on this machine.", HERE),
         Entry("worker", "workers.start_worker:worker", "Run tasks of a server on this machine.", HERE),
         Entry("agent", "workers.agent_commands:app", "Run the training agent of this machine.", HERE),
         Entry("run", "control.run:run", "Run a training script so that it can be steered, paused and resumed.", HERE),
@@ -162,7 +163,7 @@ app = typer.Typer(
 
 # Commands that run, or look after, what is set up by a file `.env`; `campaign` reads it as the scheduler did.
 _READ_DOTENV: Final = frozenset({
-    "up", "worker", "agent", "campaign", "db", "backup", "restore", "verify-store", "doctor", "uninstall",
+    "up", "server", "worker", "agent", "campaign", "db", "backup", "restore", "verify-store", "doctor", "uninstall",
 })  # fmt: skip
 
 
