@@ -182,7 +182,7 @@ def test_a_wrong_key_and_a_port_that_is_taken(tmp_path: Path, free_port: Callabl
     """The command itself, beside a real server: nothing but what is broken is to be mended."""
     reader = Reader(tmp_path, free_port())
     try:
-        reader.type("python -m tunefleet.api", Scene(), "before")
+        reader.type("tunefleet server", Scene(), "before")
         reader.environment |= {"TUNEFLEET_URL": reader.url, "TUNEFLEET_KEY": "tf_wrong"}
         done = subprocess.run(
             ["tunefleet", "doctor", "--json"], env=reader.environment, cwd=reader.here,

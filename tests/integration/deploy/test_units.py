@@ -21,7 +21,8 @@ from tests.machine import machine_environment
 from tunefleet.client import Client
 from tunefleet.settings import AgentSettings, ServerSettings, WorkerSettings
 
-PYTHON = "/usr/local/lib/tunefleet/bin/python"
+COMMAND = "/usr/local/lib/tunefleet/bin/tunefleet"
+HERE = str(Path(sys.executable).with_name("tunefleet"))
 UNITS = {"server": ServerSettings, "worker": WorkerSettings, "agent": AgentSettings}
 PATIENCE_S = 90.0
 
@@ -31,7 +32,7 @@ def test_systemd_takes_it(name: str, tmp_path: Path, missing: Callable[[str], No
     if shutil.which("systemd-analyze") is None:
         missing("systemd-analyze")
     path = tmp_path / f"tunefleet-{name}.service"
-    path.write_text((DEPLOY / "systemd" / path.name).read_text().replace(PYTHON, sys.executable))
+    path.write_text((DEPLOY / "systemd" / path.name).read_text().replace(COMMAND, HERE))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(path)], capture_output=True, text=True, check=False
     )
@@ -43,7 +44,7 @@ def test_it_gives_what_the_process_reads_and_keeps_jobs_alive(name: str, cls: ty
     told = unit(f"tunefleet-{name}.service")
     given = {part.split("=")[0] for part in " ".join(told["Environment"]).split()}
     assert given <= variables(cls) | {"HF_HOME"}, given
-    assert told["ExecStart"] == [f"{PYTHON} -m tunefleet.{'api' if name == 'server' else name}"]
+    assert told["ExecStart"] == [f"{COMMAND} {name}"]
     assert told["Restart"] == ["always"]
     assert told["StateDirectory"] == [f"tunefleet/{name}"]
     if name != "server":
@@ -53,10 +54,10 @@ def test_it_gives_what_the_process_reads_and_keeps_jobs_alive(name: str, cls: ty
 
 def test_the_agents_command_says_how_it_is_called_and_starts_none() -> None:
     (command,) = unit("tunefleet-agent.service")["ExecStart"]
-    asked = [sys.executable, *shlex.split(command)[1:], "--help"]
+    asked = [HERE, *shlex.split(command)[1:], "--help"]
     shown = subprocess.run(asked, capture_output=True, text=True, check=False)
     assert (shown.returncode, shown.stderr) == (0, "")
-    assert "usage: python -m tunefleet.agent" in shown.stdout
+    assert "Usage: tunefleet agent" in shown.stdout
 
 
 @contextmanager
@@ -71,7 +72,7 @@ def service(name: str, state: Path, **variables: str) -> Iterator[subprocess.Pop
     environment = machine_environment(**{"PYTHONPATH": str(REPOSITORY / "src"), **filled, **variables})
     with (state / f"{name}.log").open("wb") as log:
         started = subprocess.Popen(
-            [sys.executable, *shlex.split(told["ExecStart"][0])[1:]],
+            [HERE, *shlex.split(told["ExecStart"][0])[1:]],
             cwd=folder,
             env=environment,
             stdout=log,
