@@ -70,7 +70,7 @@ def test_a_cycle_is_watched_to_its_gate_and_its_model_promoted_in_spite_of_it(
     entered: Page, client: Client, told: list[str], axe: str
 ) -> None:
     entered.get_by_role("link", name="Campaigns").click()
-    expect(entered.get_by_text("There is no campaign yet")).to_be_visible()
+    expect(entered.get_by_text("No campaigns yet")).to_be_visible()
     told.append("problems")
     start(client, "problems", gate={"min_gain": 50}, budget={"cost_per_task": 2, "max_cost": 2})
     entered.get_by_role("link", name="problems").click()
@@ -105,7 +105,7 @@ def test_a_cycle_is_watched_to_its_gate_and_its_model_promoted_in_spite_of_it(
 
     # Its model is not the one to go on from, until somebody says so.
     entered.get_by_role("region", name="Versions").get_by_role("button", name="Promote").click()
-    entered.get_by_role("button", name="Promote it").click()
+    entered.get_by_role("button", name="Promote").click()
     expect(entered.get_by_text("version 1 is promoted", exact=True)).to_be_visible()
     assert client.campaigns.get("problems").promoted == 1
     assert client.models.get("problems").stage == "promoted"
@@ -146,14 +146,14 @@ def test_a_campaign_is_paused_resumed_retried_and_stopped_by_the_page(
     # The provider's task fails; after that the cycle is tried again because somebody wants it.
     ticket = step(client.campaigns.get(id_).cycle_list[0], "submit")["ticket"]
     client.tasks.cancel(ticket)
-    entered.get_by_role("button", name="Retry it").wait_for(timeout=PATIENCE_MS)
+    entered.get_by_role("button", name="Retry").wait_for(timeout=PATIENCE_MS)
     expect(panel(entered, "Cycle 0").locator(".fault")).to_contain_text(ticket)
-    entered.get_by_role("button", name="Retry it").click()
+    entered.get_by_role("button", name="Retry").click()
     entered.get_by_role("dialog").get_by_role("button", name="Retry").click()
     until_long(lambda: client.campaigns.get(id_).cycle_list[-1].retried == 1)
 
     entered.get_by_role("button", name="Stop", exact=True).click()
-    entered.get_by_role("button", name="Stop it").click()
+    entered.get_by_role("button", name="Stop campaign").click()
     expect(status).to_have_text("stopped")
     assert client.campaigns.get(id_).status == "stopped"
     expect(entered.get_by_role("button", name="Start", exact=True)).to_be_visible()
@@ -163,7 +163,7 @@ def test_a_viewer_sees_a_campaign_and_steers_nothing(looking: Page, client: Clie
     start(client, "quiet", enabled=False)
     looking.goto("/ui/campaigns/quiet")
     expect(looking.locator("h1 + .status")).to_have_text("paused")
-    expect(looking.get_by_text("No cycle was opened yet")).to_be_visible()
+    expect(looking.get_by_text("No cycles yet")).to_be_visible()
     expect(looking.get_by_role("toolbar", name="Controls")).to_have_count(0)
     looking.goto("/ui/campaigns/nobodys")
-    expect(looking.get_by_text("It is not here")).to_be_visible()
+    expect(looking.get_by_text("Dataset not found")).to_be_visible()

@@ -114,7 +114,7 @@ def test_a_bad_file_is_refused_line_by_line_before_it_travels(datasets: Page, cl
         (tmp_path / name).write_bytes(content)
         choose(datasets, tmp_path / name)
         expect(faults).to_contain_text(said)
-    datasets.get_by_role("button", name="Leave it").click()
+    datasets.get_by_role("button", name="Cancel").click()
     expect(faults).to_have_count(0)
     assert list(client.data.iterate(name="mixed.jsonl,empty.jsonl,notes.txt")) == []
 
@@ -129,7 +129,7 @@ def test_the_mask_is_that_of_the_training_and_a_training_is_made_of_it(
     datasets.get_by_role("heading", name=path.name).wait_for(timeout=PATIENCE_MS)
     datasets.get_by_role("button", name="By tokens").click()
     datasets.get_by_label("longest row, in tokens").fill("32")
-    datasets.get_by_role("button", name="Make the tokens").click()
+    datasets.get_by_role("button", name="Tokenize").click()
     datasets.get_by_text("Lengths in tokens").wait_for(timeout=PATIENCE_MS)
     drawn = [
         [
@@ -185,7 +185,7 @@ def test_a_dataset_is_removed(datasets: Page, client: Client, tmp_path: Path) ->
     choose(datasets, path)
     datasets.get_by_role("heading", name=path.name).wait_for()
     datasets.get_by_role("button", name="Remove").click()
-    datasets.get_by_role("button", name="Remove it").click()
+    datasets.get_by_role("button", name="Remove").click()
     until(lambda: not list(client.data.iterate(name=path.name)))
     expect(datasets.get_by_role("link", name=path.name)).to_have_count(0)
 
@@ -216,8 +216,8 @@ def test_four_bits_are_chosen_in_the_form_and_take_less_memory(entered: Page, cl
     expect(entered.locator(".memory .written")).to_have_attribute("data-variant", "adapter")
     before = needed(entered)
 
-    entered.get_by_label("Base model in").select_option("4")
-    entered.get_by_label("Number format").select_option("fp4")
+    entered.get_by_label("Quantization").select_option("4")
+    entered.get_by_label("Data type").select_option("fp4")
     entered.get_by_label("Double quant").select_option("false")
     entered.get_by_label("Arithmetic").select_option("float32")
     set_field(entered, "LoRA rank", "4")
@@ -246,9 +246,9 @@ def test_what_is_typed_stands_in_the_form(entered: Page) -> None:
     entered.goto("/ui/new?template=lora_sft")
     text = entered.locator(".cm-content")
     text.wait_for()
-    entered.get_by_label("Base model in").select_option("8")
+    entered.get_by_label("Quantization").select_option("8")
     expect(text).to_contain_text("load_in_8bit: true")
-    expect(entered.get_by_label("Number format")).to_have_count(0)
+    expect(entered.get_by_label("Data type")).to_have_count(0)
     entered.locator(".cm-line", has_text="max_steps: 260").click()
     entered.keyboard.press("End")
     entered.keyboard.type("0")

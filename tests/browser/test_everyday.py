@@ -64,7 +64,7 @@ def test_one_task_that_is_gone_leaves_the_others_of_a_comparison_live(entered: P
     # Waited for by the browser: while Python itself sleeps, it hears of no request.
     with entered.expect_request(lambda request: f"points={task_id}" in request.url):
         entered.goto(f"/ui/compare?tasks={task_id},none")
-    expect(entered.get_by_role("alert").filter(has_text="It is not here")).to_be_visible()
+    expect(entered.get_by_role("alert").filter(has_text="Dataset not found")).to_be_visible()
     assert not [url for url in asked if "none" in url]
     expect(entered.get_by_text("The connection to the server is lost")).to_have_count(0)
     client.tasks.cancel(task_id)
@@ -119,7 +119,7 @@ def test_a_session_that_ends_takes_no_edited_document_away(entered: Page, fleet:
     entered.get_by_label("API key").fill(fleet.key)
     entered.get_by_role("button", name="Log in").click()
     expect(entered.locator(".cm-content")).to_contain_text("# mine still")
-    entered.get_by_role("button", name="Begin anew").click()
+    entered.get_by_role("button", name="New chat").click()
     expect(entered.locator(".cm-content")).not_to_contain_text("# mine")
     write(entered, "# other")
     entered.get_by_role("button", name="Log out").click()

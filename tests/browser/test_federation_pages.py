@@ -72,11 +72,11 @@ def test_rounds_are_watched_and_an_earlier_version_is_brought_back(
     entered: Page, fleet: LocalFleet, client: Client, request: pytest.FixtureRequest, tmp_path: Path, axe: str
 ) -> None:
     entered.get_by_role("link", name="Federations").click()
-    expect(entered.get_by_text("There is no federation yet")).to_be_visible()
+    expect(entered.get_by_text("No federations yet")).to_be_visible()
     made: FederationCreated = request.getfixturevalue("made")
     labs = Labs(fleet, made, tmp_path)
     entered.get_by_role("link", name="clinics").click()
-    expect(entered.get_by_text("There is no version yet")).to_be_visible()
+    expect(entered.get_by_text("No versions yet")).to_be_visible()
     entered.evaluate("window.stayed = true")
 
     # Each round appears by itself, and what is shown of its version is what the server has.
@@ -147,4 +147,4 @@ def test_a_viewer_sees_a_federation_and_steers_nothing(looking: Page, made: Fede
     expect(looking.get_by_role("heading", name="clinics")).to_be_visible()
     expect(looking.get_by_role("toolbar", name="Controls")).to_have_count(0)
     looking.goto("/ui/federations/fed-000000000000")
-    expect(looking.get_by_text("It is not here")).to_be_visible()
+    expect(looking.get_by_text("Dataset not found")).to_be_visible()

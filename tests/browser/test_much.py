@@ -124,7 +124,7 @@ def test_a_worker_is_sent_to_rest_and_called_back(entered: Page, fleet: LocalFle
         # Scaling may have let it rest before somebody looked.
         for _ in range(2):
             resting = client.workers.get("spare").elastic_disabled
-            entered.get_by_role("button", name="Call back" if resting else "Let it rest").click()
+            entered.get_by_role("button", name="Wake up" if resting else "Standby").click()
             until(lambda before=resting: client.workers.get("spare").elastic_disabled is not before)  # type: ignore[misc]
-            other = entered.get_by_role("button", name="Let it rest" if resting else "Call back")
+            other = entered.get_by_role("button", name="Standby" if resting else "Wake up")
             expect(other).to_be_visible()

@@ -64,8 +64,8 @@ DESKTOP: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 390, "height": 780}
 REFUSALS = [
     pytest.param(500, "This could not be loaded", id="500"),
-    pytest.param(403, "Your key may not see this", id="403"),
-    pytest.param(404, "It is not here", id="404"),
+    pytest.param(403, "Your key has no access to this", id="403"),
+    pytest.param(404, "Dataset not found", id="404"),
 ]
 
 
@@ -96,7 +96,7 @@ def test_filters_stand_in_the_address_and_several_are_cancelled_at_once(entered:
     entered.goto("/ui/tasks?q=nowhere&status=queued")
     rows = entered.locator(".rows .line")
     expect(rows).to_have_count(3)
-    entered.get_by_label("Choose all that are shown").check()
+    entered.get_by_label("Select all shown").check()
     entered.get_by_role("button", name="Cancel 3").click()
     entered.get_by_role("button", name="Cancel them").click()
     expect(rows).to_have_count(0)
@@ -112,7 +112,7 @@ def test_filters_stand_in_the_address_and_several_are_cancelled_at_once(entered:
 def test_why_a_task_waits_is_said_worker_by_worker(entered: Page, client: Client) -> None:
     task_id = client.submit(NEVER).task_id
     entered.goto(f"/ui/tasks/{task_id}")
-    panel = entered.locator(".panel", has=entered.get_by_role("heading", name="Why it waits"))
+    panel = entered.locator(".panel", has=entered.get_by_role("heading", name="Pending reason"))
     expect(panel).to_contain_text(re.compile("moon"))
     expect(panel.locator("tbody tr")).to_have_count(len(client.workers.list().items))
     client.tasks.cancel(task_id)
@@ -137,7 +137,7 @@ def test_a_viewer_is_offered_nothing_that_changes(page: Page, fleet: LocalFleet,
     page.get_by_role("heading", name="Overview").wait_for()
     expect(page.get_by_role("link", name="New task")).to_have_count(0)
     page.goto("/ui/new")
-    expect(page.get_by_text("Your key may only look")).to_be_visible()
+    expect(page.get_by_text("Your key is read-only")).to_be_visible()
     page.goto(f"/ui/tasks/{client.workflows.get(diamond).tasks[0].id}")
     page.get_by_role("tab", name="Log").wait_for()
     expect(page.get_by_role("toolbar", name="Controls")).to_have_count(0)
@@ -315,7 +315,7 @@ def test_a_time_tells_utc_on_hover_and_an_address_restores_what_was_looked_at(
     step = entered.locator(".legend").first.get_by_text("step")
     expect(step).to_be_visible()
     assert float(step.inner_text().split()[1]) == pytest.approx(high, abs=4)
-    entered.get_by_role("button", name="Whole range").click()
+    entered.get_by_role("button", name="Reset zoom").click()
     entered.wait_for_url(lambda url: "zoom" not in url)
     client.tasks.cancel(training)
 
@@ -325,11 +325,11 @@ def test_all_that_match_are_chosen_when_it_is_asked_for(entered: Page, client: C
     workflow = client.submit(f"{MANY}{stages}").workflow
     entered.goto("/ui/tasks?q=crowd&status=pending,queued")
     expect(entered.locator("h1")).to_contain_text("130")
-    entered.get_by_label("Choose all that are shown").check()
+    entered.get_by_label("Select all shown").check()
     choose = entered.get_by_role("button", name="Choose all 130")
     expect(entered.get_by_role("button", name="Cancel 100")).to_be_visible()
     choose.click()
     entered.get_by_role("button", name="Cancel 130").click()
     entered.get_by_role("button", name="Cancel them").click()
-    expect(entered.get_by_text("No task fits")).to_be_visible()
+    expect(entered.get_by_text("No matching tasks")).to_be_visible()
     assert {task.status for task in client.workflows.get(workflow.id).tasks} == {"cancelled"}

@@ -68,7 +68,7 @@ def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, 
 
     message = entered.get_by_label("Message", exact=True)
     expect(entered.get_by_role("status").filter(has_text="Ready on")).to_be_visible(timeout=PATIENCE_MS)
-    entered.get_by_text("How answers are drawn").click()
+    entered.get_by_text("Sampling parameters").click()
     entered.get_by_label("Temperature").fill("0")
     entered.get_by_label("Longest answer").fill("24")
     message.fill("a line")
@@ -126,7 +126,7 @@ def test_a_merged_model_answers_beside_the_one_that_it_was_made_of(entered: Page
     session = entered.url.rpartition("=")[2]
     assert client.tasks.get(session).spec["checkpoint"]["load"] == {"taskId": merged}
     expect(entered.get_by_role("status").filter(has_text="Ready on")).to_be_visible(timeout=PATIENCE_MS)
-    entered.get_by_text("How answers are drawn").click()
+    entered.get_by_text("Sampling parameters").click()
     entered.get_by_label("Temperature").fill("0")
     entered.get_by_label("Longest answer").fill("24")
     message = entered.get_by_label("Message", exact=True)

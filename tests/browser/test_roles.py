@@ -139,9 +139,9 @@ def test_a_member_is_offered_no_steering_of_what_belongs_to_others(
         assert "Cancel" in offered(page, f"/ui/tasks/{task_id}?tab=spec")
         names = offered(page, f"/ui/tasks/{theirs.task_id}?tab=spec")
         assert "Cancel" not in names
-        assert "Change and submit again" in names
+        assert "Clone" in names
         page.goto("/ui/tasks?status=queued")
-        page.get_by_label("Choose all that are shown").check()
+        page.get_by_label("Select all shown").check()
         page.get_by_role("button", name="Cancel 1", exact=True).click()
         page.get_by_role("button", name="Cancel them").click()
         expect(page.locator(f"a[href$='{task_id}']")).to_have_count(0)

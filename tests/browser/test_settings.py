@@ -34,7 +34,7 @@ def test_a_new_key_logs_in_with_its_role_until_it_is_revoked(
     form.get_by_label("Name").fill("wall")
     form.get_by_label("Role").select_option("viewer")
     form.get_by_label("Owner").fill("lab")
-    form.get_by_role("button", name="Make a key").click()
+    form.get_by_role("button", name="Create key").click()
     secret = entered.locator(".secret pre").inner_text()
     made = next(key for key in client.keys.list(limit=1000).items if key.name == "wall")
     assert (made.role, made.owner, made.revoked_at) == ("viewer", "lab", None)
@@ -47,7 +47,7 @@ def test_a_new_key_logs_in_with_its_role_until_it_is_revoked(
     with window(browser, fleet, secret) as other:
         expect(other.locator(".who")).to_have_text("lab · viewer")
         entered.get_by_role("button", name="Revoke wall").click()
-        entered.get_by_role("button", name="Revoke it").click()
+        entered.get_by_role("button", name="Revoke").click()
         expect(other.get_by_label("API key")).to_be_visible(timeout=PATIENCE_MS)
         assert other.request.get("/api/v1/tasks").status == 401
     assert next(key for key in client.keys.list(limit=1000).items if key.id == made.id).revoked_at is not None
@@ -96,7 +96,7 @@ def test_a_channel_is_added_tested_and_removed(
     expect(row.get_by_role("button", name="Turn on")).to_be_visible()
     assert not client.notifications.get_channel(channel.id).enabled
     row.get_by_role("button", name="Remove desk").click()
-    entered.get_by_role("button", name="Remove it").click()
+    entered.get_by_role("button", name="Remove").click()
     expect(row).to_have_count(0)
     assert [each for each in client.notifications.channels().items if each.name == "desk"] == []
 
@@ -127,14 +127,14 @@ def test_the_room_that_is_shown_is_what_lies_in_the_folder(
 
     until(counted)
     entered.goto("/ui/settings#storage")
-    assert shown_bytes(entered, "Pushed data") == pytest.approx(640_000, rel=0.05)
+    assert shown_bytes(entered, "Uploaded data") == pytest.approx(640_000, rel=0.05)
     database = (fleet.data / "tunefleet.db").stat().st_size
     assert shown_bytes(entered, "Database") >= 0.9 * database
 
     entered.get_by_label("Ended more than").select_option("7")
-    entered.get_by_role("button", name="See what would go").click()
+    entered.get_by_role("button", name="Preview").click()
     expect(entered.get_by_role("dialog")).to_contain_text("0 workflows and 0 artifacts")
-    entered.get_by_role("button", name="Leave it").click()
+    entered.get_by_role("button", name="Cancel").click()
     assert client.workflows.get(workflow).status == "completed"
 
 

@@ -89,7 +89,7 @@ def test_a_cordoned_worker_gets_nothing_until_it_is_uncordoned(entered: Page, cl
     task_id = client.submit(pinned(worker)).task_id
     until(lambda: "cordoned" in (client.tasks.get(task_id).why or ""))
     expect(entered.locator("h1 + .status")).to_have_text("cordoned")
-    expect(entered.get_by_role("button", name="Let it rest")).to_have_count(0)  # scaling is switched off here
+    expect(entered.get_by_role("button", name="Standby")).to_have_count(0)  # scaling is switched off here
     entered.get_by_role("button", name="Uncordon").click()
     client.tasks.wait(task_id, timeout_s=PATIENCE_S)
     assert (client.tasks.get(task_id).status, client.tasks.get(task_id).worker_id) == ("completed", worker)
@@ -102,7 +102,7 @@ def test_a_drained_worker_is_told_so_once_it_is_confirmed(entered: Page, client:
     entered.goto("/ui/workers")
     card = entered.get_by_role("region", name=double.worker_id)
     card.get_by_role("button", name="Drain").click()
-    entered.get_by_role("button", name="Leave it").click()
+    entered.get_by_role("button", name="Cancel").click()
     assert not client.workers.get(double.worker_id).draining
     card.get_by_role("button", name="Drain").click()
     entered.get_by_role("button", name="Drain it").click()

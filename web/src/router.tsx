@@ -32,7 +32,7 @@ function Gate() {
 function NothingHere() {
   return (
     <div className="page">
-      <Empty title="There is no such page">The address may have a slip in it.</Empty>
+      <Empty title="Page not found">Check the address, or start from the overview.</Empty>
     </div>
   );
 }

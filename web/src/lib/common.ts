@@ -51,14 +51,14 @@ const FIELDS: readonly Known[] = [
 
 const BITS = ["load_in_4bit", "load_in_8bit"] as const;
 export const PRECISION = [
-  ["", "full precision"],
+  ["", "none (16-bit)"],
   ["8", "8 bits"],
   ["4", "4 bits"],
 ] as const;
 const OF_FOUR: readonly Known[] = [
   {
     group: "Base model",
-    label: "Number format",
+    label: "Data type",
     path: ["quantization", "quant_type"],
     choices: [
       ["", "nf4"],

@@ -38,7 +38,7 @@ test("bits are written in one place, and what belongs to them comes and goes wit
   expect(precision(LORA, one(LORA))).toBe("");
   const four = quantized(LORA, one(LORA), "4");
   expect(four).toContain("quantization:\n    load_in_4bit: true\n");
-  expect(commonFields(four, one(four)).map((field) => field.label)).toContain("Number format");
+  expect(commonFields(four, one(four)).map((field) => field.label)).toContain("Data type");
   const fp4 = changed(four, ["spec", "quantization", "quant_type"], "fp4");
   const eight = quantized(fp4, one(fp4), "8");
   expect(eight).toContain("load_in_8bit: true");

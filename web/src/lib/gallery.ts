@@ -10,7 +10,7 @@ const TITLES: Record<string, string> = {
   diamond: "Two at once, then compared",
   evaluate: "Train, measure, gate",
   merge: "Merge adapters",
-  pipeline: "From prompts to a model",
+  pipeline: "Synthetic data to a model",
   synthesise: "Synthetic rows",
   data: "Prepare data",
   federated: "Federation",
@@ -19,7 +19,7 @@ const TITLES: Record<string, string> = {
   chat: "Chat with a model",
   conditional: "Conditions",
   fan_out: "Parts on many workers",
-  api: "Ask a service",
+  api: "Call an API",
   python: "Your own Python",
   echo: "Echo",
 };

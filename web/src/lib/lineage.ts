@@ -56,7 +56,7 @@ export function lineageOf(cycle: CycleView, versions: readonly ModelVersionView[
   if (test && evaluations.length > 0)
     found.push({
       id: "test",
-      title: "Held-out rows",
+      title: "Eval rows",
       text: rows(test),
       more: brief(test.digest),
       task: test.task_id,

@@ -43,7 +43,7 @@ export const COMMANDS: Record<string, string> = {
 export const METRICS: Record<string, string> = {
   loss: "Loss",
   eval_loss: "Eval loss",
-  held_out_loss: "Held-out loss",
+  held_out_loss: "Eval loss",
   held_out_exact_match: "Answered right",
   learning_rate: "Learning rate",
   grad_norm: "Gradient norm",

@@ -60,7 +60,7 @@ function Shown({ campaign, reference }: { campaign: CampaignDetail; reference: s
         }
       >
         {cycles.length === 0 ? (
-          <Empty title="No cycle was opened yet">The first one opens when the campaign is active.</Empty>
+          <Empty title="No cycles yet">The first one opens when the campaign is active.</Empty>
         ) : (
           <Cycles cycles={cycles} chosen={chosen?.number} />
         )}
@@ -89,7 +89,7 @@ function Shown({ campaign, reference }: { campaign: CampaignDetail; reference: s
       <Log reference={reference} campaign={campaign} cycle={search.cycle} />
       <Panel title="Configuration">
         <details>
-          <summary>As it was asked for</summary>
+          <summary>As submitted</summary>
           <pre>{JSON.stringify(campaign.spec, null, 2)}</pre>
         </details>
       </Panel>

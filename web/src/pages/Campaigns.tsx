@@ -55,7 +55,7 @@ function summary(items: readonly CampaignView[]): string {
 function HowToBegin() {
   const { mayChange } = useSession();
   return (
-    <Empty title="There is no campaign yet">
+    <Empty title="No campaigns yet">
       <div className="stack how-to">
         <div>
           A campaign trains on and on by itself: each cycle takes the next chunk of the data, has it trained, measures

@@ -49,7 +49,7 @@ export function Compare() {
     return (
       <div className="page">
         <h1>Compare</h1>
-        <Empty title="Choose two to eight tasks">
+        <Empty title="Select two to eight tasks">
           In <Link to="/tasks">the list of tasks</Link>, with the boxes at their left.
         </Empty>
       </div>
@@ -96,7 +96,7 @@ function Compared({ runs }: { runs: Run[] }) {
     <>
       <ChartBar view={view} onChange={setView} />
       {names.length === 0 ? (
-        <Empty title="None of them has logged metrics" />
+        <Empty title="No metrics yet" />
       ) : (
         <div className="charts">
           {names.map((name) => (
@@ -140,7 +140,7 @@ function Table({ runs }: { runs: Run[] }) {
   const last = (run: Run, name: string) => number(run.points.findLast((point) => name in point.values)?.values[name]);
   return (
     <Panel
-      title="Outcome and what differs"
+      title="Results and differences"
       actions={
         <button type="button" className="quiet" aria-pressed={all} onClick={() => setAll(!all)}>
           All fields
@@ -166,10 +166,7 @@ function Table({ runs }: { runs: Run[] }) {
             values={runs.map((run) => ({ key: run.task.id, value: <Status status={run.task.status} /> }))}
           />
           <Row name="Loss" values={runs.map((run) => ({ key: run.task.id, value: last(run, "loss") }))} />
-          <Row
-            name="Held-out loss"
-            values={runs.map((run) => ({ key: run.task.id, value: last(run, "held_out_loss") }))}
-          />
+          <Row name="Eval loss" values={runs.map((run) => ({ key: run.task.id, value: last(run, "held_out_loss") }))} />
           <Row
             name="Ran"
             values={runs.map((run) => ({ key: run.task.id, value: duration(ranSeconds(run.task, serverNow())) }))}

@@ -24,7 +24,7 @@ export function Datasets() {
         {({ items, more }) =>
           items.length === 0 ? (
             <Panel>
-              <Empty title="Nothing was uploaded yet">
+              <Empty title="No datasets yet">
                 What ships with Tunefleet needs no upload: a document names <code>builtin:gsm8k</code>.
               </Empty>
             </Panel>
@@ -72,5 +72,5 @@ function Chosen({ items, id, preview }: { items: ArtifactView[]; id?: string; pr
   if (artifact) return <Detail key={artifact.id} artifact={artifact} preview={preview} />;
   if (asked.error) return <Failed error={asked.error} />;
   if (asked.isLoading) return <Loading rows={6} />;
-  return <Empty title="It is not here">It was removed, or the address has a slip in it.</Empty>;
+  return <Empty title="Dataset not found">It was removed, or the address is wrong.</Empty>;
 }

@@ -41,7 +41,7 @@ function Shown({ federation, reference }: { federation: FederationDetail; refere
         <Answer query={rounds}>
           {({ items }) =>
             items.length === 0 ? (
-              <Empty title="No round was opened yet">The first opens when the federation starts.</Empty>
+              <Empty title="No rounds yet">The first opens when the federation starts.</Empty>
             ) : (
               <Rounds rounds={items} updates={updates.data?.items ?? []} version={chosen} />
             )
@@ -50,7 +50,7 @@ function Shown({ federation, reference }: { federation: FederationDetail; refere
       </Panel>
       {chosen === undefined ? (
         <Panel title="Versions">
-          <Empty title="There is no version yet">The first round that closes makes one.</Empty>
+          <Empty title="No versions yet">The first round that closes makes one.</Empty>
         </Panel>
       ) : (
         <Made federation={federation} reference={reference} chosen={chosen} />
@@ -73,7 +73,7 @@ function Shown({ federation, reference }: { federation: FederationDetail; refere
       </div>
       <Panel title="Spec">
         <details>
-          <summary>As it was asked for</summary>
+          <summary>As submitted</summary>
           <pre>{JSON.stringify(federation.spec, null, 2)}</pre>
         </details>
       </Panel>

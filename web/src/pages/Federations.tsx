@@ -44,7 +44,7 @@ function summary(items: readonly FederationView[]): string {
 function HowToBegin() {
   const { mayChange } = useSession();
   return (
-    <Empty title="There is no federation yet">
+    <Empty title="No federations yet">
       <div className="stack how-to">
         <div>
           Several machines train one adapter, each on its own rows; the server averages what they upload.{" "}

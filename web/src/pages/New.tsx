@@ -21,7 +21,7 @@ export function New() {
   if (!mayChange)
     return (
       <div className="page">
-        <Empty title="Your key may only look">To submit takes a key with the role member or admin.</Empty>
+        <Empty title="Your key is read-only">Submitting needs a key with the member or admin role.</Empty>
       </div>
     );
   if (from) return <FromTask key={from} id={from} />;
@@ -77,7 +77,7 @@ function FromData({ id }: { id: string }) {
   if (!use || !example)
     return (
       <div className="page">
-        <Empty title="Nothing can be trained on it as it is">Its page says what is wrong with its rows.</Empty>
+        <Empty title="This dataset cannot be trained on yet">Its page lists the problems.</Empty>
       </div>
     );
   const { name } = artifact.data;

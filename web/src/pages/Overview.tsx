@@ -43,8 +43,8 @@ export function Overview() {
             <Answer query={overview}>
               {({ running: items }) =>
                 items.length === 0 ? (
-                  <Empty title="Nothing runs">
-                    {mayChange ? <Link to="/new">Begin with an example</Link> : "Tasks appear here by themselves."}
+                  <Empty title="No running tasks">
+                    {mayChange ? <Link to="/new">Begin with an example</Link> : "Submit one to see it here live."}
                   </Empty>
                 ) : (
                   <ul className="running">
@@ -66,7 +66,7 @@ export function Overview() {
             flush
           >
             <Answer query={overview}>
-              {({ queue: items }) => (items.length === 0 ? <Empty title="Nothing waits" /> : <Queue tasks={items} />)}
+              {({ queue: items }) => (items.length === 0 ? <Empty title="Queue is empty" /> : <Queue tasks={items} />)}
             </Answer>
           </Panel>
         </div>
@@ -78,7 +78,7 @@ export function Overview() {
             <Answer query={workers}>
               {({ items }) =>
                 items.length === 0 ? (
-                  <Empty title="No worker has joined">
+                  <Empty title="No workers yet">
                     <Link to="/workers">How to join one</Link>
                   </Empty>
                 ) : (
@@ -95,7 +95,7 @@ export function Overview() {
             </Answer>
           </Panel>
           <Panel
-            title="Newest failures"
+            title="Recent failures"
             actions={
               <Link to="/tasks" search={{ status: "failed" }}>
                 all
@@ -207,7 +207,7 @@ function Queue({ tasks }: { tasks: TaskView[] }) {
         <tr>
           <th>Task</th>
           <th className="hide-phone">Kind</th>
-          <th>Why it waits</th>
+          <th>Pending reason</th>
           <th>Since</th>
         </tr>
       </thead>

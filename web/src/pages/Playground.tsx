@@ -35,7 +35,7 @@ function Choice({ task }: { task?: string }) {
           <Begin task={task} />
         </>
       ) : (
-        <Empty title="Your key may only look">To talk takes a key with the role member or admin.</Empty>
+        <Empty title="Your key is read-only">Chatting needs a key with the member or admin role.</Empty>
       )}
     </div>
   );

@@ -30,7 +30,7 @@ export function Workers() {
         {({ items, more }) => {
           const machines = items.filter((each) => !polling.has(each.id));
           return machines.length === 0 ? (
-            <Empty title="No worker has joined">Tasks wait until one does: “Join a machine” has the commands.</Empty>
+            <Empty title="No workers yet">Tasks wait until one does: “Join a machine” has the commands.</Empty>
           ) : (
             <>
               <div className="machines">
@@ -38,7 +38,7 @@ export function Workers() {
                   <Card key={worker.id} worker={worker} tasks={tasks} />
                 ))}
               </div>
-              <Cut more={more}>All are listed by tunefleet workers.</Cut>
+              <Cut more={more}>Run `tunefleet workers` for the full list.</Cut>
             </>
           );
         }}

@@ -72,7 +72,7 @@ function Shown({ workflow }: { workflow: WorkflowDetail }) {
               <th className="hide-phone">Kind</th>
               <th>Status</th>
               <th className="hide-phone">Worker</th>
-              <th className="num">Ran</th>
+              <th className="num">Duration</th>
             </tr>
           </thead>
           <tbody>

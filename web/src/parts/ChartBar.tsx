@@ -56,9 +56,9 @@ export function ChartBar({
       </label>
       {children}
       <button type="button" onClick={() => onChange({ ...view, zoom: null })} disabled={!zoom}>
-        Whole range
+        Reset zoom
       </button>
-      <span className="muted hide-phone">Drag over a chart to zoom all of them.</span>
+      <span className="muted hide-phone">Drag on a chart to zoom all charts.</span>
     </div>
   );
 }

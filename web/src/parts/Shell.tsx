@@ -145,7 +145,7 @@ function Foot({ info }: { info: ServerInfo }) {
         {info.owner} · {info.role}
       </div>
       <select aria-label="Theme" value={theme} onChange={(event) => setTheme(event.target.value as Theme)}>
-        <option value="system">As the system</option>
+        <option value="system">System</option>
         <option value="light">Light</option>
         <option value="dark">Dark</option>
       </select>

@@ -151,7 +151,7 @@ export function Confirm({
       <div>{children}</div>
       <div className="row end">
         <button type="button" onClick={onClose}>
-          Leave it
+          Cancel
         </button>
         <button
           type="button"

@@ -33,14 +33,14 @@ export function Failed({ error, retry }: { error: unknown; retry?: () => void })
   if (ours?.status === 403)
     return (
       <div className="empty" role="alert">
-        <strong>Your key may not see this</strong>
+        <strong>Your key has no access to this</strong>
         <div className="muted">{ours.message}</div>
         {ours.hint && <div className="muted">{ours.hint}</div>}
       </div>
     );
   return (
     <div className="empty" role="alert">
-      <strong>{ours?.status === 404 ? "It is not here" : "This could not be loaded"}</strong>
+      <strong>{ours?.status === 404 ? "Dataset not found" : "This could not be loaded"}</strong>
       <div className="muted">{ours?.message ?? String(error)}</div>
       {ours?.hint && <div className="muted">{ours.hint}</div>}
       {retry && (

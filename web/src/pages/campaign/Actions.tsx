@@ -50,7 +50,7 @@ export function Actions({ campaign }: { campaign: CampaignDetail }) {
       {asking && (
         <Confirm
           title="Stop this campaign?"
-          action="Stop it"
+          action="Stop campaign"
           danger
           onDo={() => move.mutate("stop")}
           onClose={() => setAsking(false)}

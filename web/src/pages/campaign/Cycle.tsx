@@ -18,7 +18,7 @@ export function Cycle({ campaign, cycle }: { campaign: CampaignDetail; cycle: Cy
       actions={
         <>
           <Status status={cycle.status} />
-          {cycle.status === "failed" && <Retry campaign={campaign} cycle={cycle.number} label="Retry it" />}
+          {cycle.status === "failed" && <Retry campaign={campaign} cycle={cycle.number} label="Retry" />}
         </>
       }
     >
@@ -57,8 +57,8 @@ function Decision({ cycle }: { cycle: CycleView }) {
         <thead>
           <tr>
             <th>{String(evaluation.metric)}</th>
-            <th className="num">Measured</th>
-            <th className="num">Better by</th>
+            <th className="num">Metric</th>
+            <th className="num">Improvement</th>
           </tr>
         </thead>
         <tbody>
@@ -100,8 +100,8 @@ function Steps({ cycle }: { cycle: CycleView }) {
       <thead>
         <tr>
           <th>Step</th>
-          <th>Began</th>
-          <th className="num">Took</th>
+          <th>Started</th>
+          <th className="num">Duration</th>
         </tr>
       </thead>
       <tbody>

@@ -74,7 +74,7 @@ function Table({ cycles, chosen }: { cycles: readonly CycleView[]; chosen: numbe
           <th className="hide-phone">Steps</th>
           <th>Gate</th>
           <th className="num hide-phone">Cost</th>
-          <th className="num hide-phone">Took</th>
+          <th className="num hide-phone">Duration</th>
           <th className="hide-phone">Opened</th>
         </tr>
       </thead>

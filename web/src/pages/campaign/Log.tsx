@@ -23,7 +23,7 @@ export function Log({
   return (
     <Panel title={<>Log {cycle !== undefined && <span className="muted">of cycle {cycle}</span>}</>} flush>
       <Answer query={log}>
-        {({ lines }) => (lines.length === 0 ? <Empty title="It has said nothing yet" /> : <Lines lines={lines} />)}
+        {({ lines }) => (lines.length === 0 ? <Empty title="No log lines yet" /> : <Lines lines={lines} />)}
       </Answer>
     </Panel>
   );

@@ -22,17 +22,16 @@ export function Versions({
   versions: readonly ModelVersionView[];
   chosen: number | undefined;
 }) {
-  if (versions.length === 0)
-    return <Empty title="No model yet">A cycle that comes through its gate records one.</Empty>;
+  if (versions.length === 0) return <Empty title="No model yet">A cycle that passes its gate adds a version.</Empty>;
   return (
     <table>
       <thead>
         <tr>
           <th>Version</th>
           <th className="hide-phone">Stage</th>
-          <th className="num">Measured</th>
+          <th className="num">Metric</th>
           <th className="hide-phone">Why</th>
-          <th className="hide-phone">Made</th>
+          <th className="hide-phone">Created</th>
           <th />
         </tr>
       </thead>
@@ -111,7 +110,7 @@ function Rollback({ campaign, version }: { campaign: CampaignDetail; version: nu
       {asking && (
         <Confirm
           title={`Promote version ${version}?`}
-          action="Promote it"
+          action="Promote"
           onDo={() => back.mutate()}
           onClose={() => setAsking(false)}
         >

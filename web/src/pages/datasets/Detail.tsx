@@ -85,7 +85,7 @@ function Head({ artifact, look }: { artifact: ArtifactView; look?: DatasetLook }
       {asking && (
         <Confirm
           title={`Remove ${artifact.name}?`}
-          action="Remove it"
+          action="Remove"
           danger
           onDo={() => remove.mutate()}
           onClose={() => setAsking(false)}
@@ -107,7 +107,7 @@ function Looked({ artifact, look, preview }: { artifact: ArtifactView; look: Dat
       <Notes notes={look.notes} />
       {look.shown.length > 0 && (
         <Panel
-          title="What a training learns"
+          title="Training preview"
           actions={
             use && (
               <div className="segments">
@@ -151,7 +151,7 @@ function Looked({ artifact, look, preview }: { artifact: ArtifactView; look: Dat
           </p>
         </Panel>
       )}
-      {look.rows === 0 && !look.fault_count && !look.unseen && <Empty title="There are no rows" />}
+      {look.rows === 0 && !look.fault_count && !look.unseen && <Empty title="No rows" />}
     </>
   );
 }

@@ -80,7 +80,7 @@ export function Exact({ artifact, use, task }: { artifact: ArtifactView; use: Da
             />
           </label>
           <button type="submit" disabled={submit.isPending}>
-            Make the tokens
+            Tokenize
           </button>
         </form>
       )}
@@ -115,7 +115,7 @@ function Outcome({ task: id }: { task: string }) {
   return (
     <div role="status">
       <p className="muted">
-        {waits ? (why ?? "It waits for a worker.") : "A worker makes the tokens …"}{" "}
+        {waits ? (why ?? "Waiting for a worker.") : "A worker makes the tokens …"}{" "}
         <Link to="/tasks/$taskId" params={{ taskId: id }}>
           The task
         </Link>

@@ -19,7 +19,7 @@ export function Legend({ cut }: { cut?: boolean }) {
   return (
     <span className="mask-legend small">
       <span className="mask counts">counts in the loss</span>
-      <span className="mask context">only read</span>
+      <span className="mask context">masked</span>
       {cut && <span className="mask cut-off">cut off</span>}
     </span>
   );

@@ -138,7 +138,7 @@ function Refused({ chosen, onAnyway, onClose }: { chosen: Chosen; onAnyway: () =
           </button>
         )}
         <button type="button" onClick={onClose}>
-          Leave it
+          Cancel
         </button>
       </div>
     </div>

@@ -6,9 +6,7 @@ import { Empty } from "../../parts/states";
 
 export function Members({ members }: { members: readonly MemberView[] }) {
   if (members.length === 0)
-    return (
-      <Empty title="Nobody has joined">A worker joins with its first upload; it needs the federation's token.</Empty>
-    );
+    return <Empty title="No workers yet">A worker joins with its first upload; it needs the federation's token.</Empty>;
   return (
     <table>
       <thead>

@@ -39,10 +39,10 @@ function Shown({ version, reference }: { version: VersionDetail; reference: stri
   const adapter = `/api/v1/federations/${encodeURIComponent(reference)}/versions/${version.version}/adapter`;
   return (
     <div className="stack">
-      {given.length === 0 ? <Empty title="Nobody gave anything to it" /> : <Contributions given={given} />}
+      {given.length === 0 ? <Empty title="No updates in this version" /> : <Contributions given={given} />}
       {refused.length > 0 && (
         <div>
-          <h3>Not taken</h3>
+          <h3>Rejected</h3>
           <ul className="failures">
             {refused.map((each) => (
               <li key={`${each.worker} ${each.update}`}>
@@ -54,7 +54,7 @@ function Shown({ version, reference }: { version: VersionDetail; reference: stri
         </div>
       )}
       <dl className="facts small">
-        <dt>Made</dt>
+        <dt>Created</dt>
         <dd>
           <Time at={version.created_at} />
           {version.equals != null && ` as version ${version.equals} again`}

@@ -15,7 +15,7 @@ export function Versions({ versions, chosen }: { versions: readonly VersionView[
           <th className="num">Examples</th>
           <th className="num">Loss</th>
           <th className="num hide-phone">Error</th>
-          <th className="hide-phone">Made</th>
+          <th className="hide-phone">Created</th>
         </tr>
       </thead>
       <tbody>

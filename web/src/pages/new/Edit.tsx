@@ -78,7 +78,7 @@ export function Edit({
       </div>
       {draft.found && (
         <div className="note row between">
-          <span>This is what you had written here.</span>
+          <span>Restored from your last draft.</span>
           <button
             type="button"
             onClick={() => {
@@ -86,7 +86,7 @@ export function Edit({
               setText(first);
             }}
           >
-            Begin anew
+            New chat
           </button>
         </div>
       )}

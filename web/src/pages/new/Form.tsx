@@ -16,7 +16,7 @@ export function Form({ text, onChange }: { text: string; onChange: (text: string
       title="Common fields"
       actions={
         trainings.length > 1 && (
-          <select aria-label="Of which task" value={training.name} onChange={(event) => setNamed(event.target.value)}>
+          <select aria-label="Task" value={training.name} onChange={(event) => setNamed(event.target.value)}>
             {trainings.map((each) => (
               <option key={each.name} value={each.name}>
                 {each.name}
@@ -34,7 +34,7 @@ export function Form({ text, onChange }: { text: string; onChange: (text: string
           ))}
         {bits !== null && (
           <label>
-            <span className="muted">Base model in</span>
+            <span className="muted">Quantization</span>
             <select value={bits} onChange={(event) => onChange(quantized(text, training, event.target.value))}>
               {PRECISION.map(([value, name]) => (
                 <option key={value} value={value}>

@@ -4,7 +4,7 @@ import { bytes, percent } from "../../lib/format";
 import { Panel } from "../../parts/bits";
 
 const NAMES: Record<MemoryVariant["name"], string> = {
-  whole: "all weights",
+  whole: "full fine-tune",
   adapter: "LoRA",
   adapter_8bit: "LoRA, 8-bit base",
   adapter_4bit: "LoRA, 4-bit base",
@@ -19,7 +19,7 @@ export function Memory({ forecast }: { forecast: TaskForecast }) {
   const { memory } = forecast;
   if (!memory) return null;
   return (
-    <Panel title="Memory at the peak of a step" actions={<span className="muted small">estimated</span>}>
+    <Panel title="Estimated peak memory" actions={<span className="muted small">estimated</span>}>
       {memory.unknown ? <p className="muted small">{memory.unknown}</p> : <Variants memory={memory} />}
     </Panel>
   );

@@ -31,7 +31,7 @@ export function Ask({
       <textarea
         ref={box}
         aria-label="Message"
-        placeholder="Enter sends, Shift+Enter begins a new line"
+        placeholder="Message (Enter to send, Shift+Enter for a new line)"
         rows={2}
         value={text}
         onChange={(event) => setText(event.target.value)}

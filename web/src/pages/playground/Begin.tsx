@@ -41,11 +41,11 @@ export function Begin({ task }: { task?: string }) {
   return (
     <div className="stack">
       <div className="begin">
-        <Panel title="What a task has trained">
+        <Panel title="Fine-tuned models">
           <Answer query={trained} rows={2}>
             {(items) =>
               items.length === 0 && !task ? (
-                <Empty title="No adapter or model yet">
+                <Empty title="No fine-tuned models yet">
                   <Link to="/new">Train one</Link>
                 </Empty>
               ) : (
@@ -118,7 +118,7 @@ export function Begin({ task }: { task?: string }) {
         </select>
       </label>
       {!!chats.data?.length && (
-        <Panel title="Chats that run" flush>
+        <Panel title="Active chats" flush>
           <table>
             <tbody>
               {chats.data.map((each) => (

@@ -33,7 +33,7 @@ export function Session({ task }: { task: TaskAnswer }) {
         </h1>
         <div className="row tight">
           {models.length > 1 && (
-            <select aria-label="Who answers" value={only ?? ""} onChange={(e) => setOnly(e.target.value || null)}>
+            <select aria-label="Model" value={only ?? ""} onChange={(e) => setOnly(e.target.value || null)}>
               <option value="">{together.join(" and ")}</option>
               {models.map((each) => (
                 <option key={each} value={each}>
@@ -43,7 +43,7 @@ export function Session({ task }: { task: TaskAnswer }) {
             </select>
           )}
           <button type="button" disabled={talk.busy || talk.turns.length === 0} onClick={talk.reset}>
-            Begin anew
+            New chat
           </button>
           {mine && !ended && <End task={task} />}
           <Link to="/playground" search={{}} className="button">
@@ -110,7 +110,7 @@ function Standing({ task, chat }: { task: TaskAnswer; chat?: ChatView }) {
 export function standing(task: TaskAnswer, chat: ChatView | undefined): string {
   if (task.status === "failed") return `The chat has failed: ${chat?.error ?? task.error ?? "no reason is known"}`;
   if (isFinal(task.status)) return `The chat is ${plain(task.status)}. What was said stays here until you leave.`;
-  if (!chat || task.status === "pending" || task.status === "queued") return task.why ?? "The chat waits for a worker.";
+  if (!chat || task.status === "pending" || task.status === "queued") return task.why ?? "Waiting for a worker.";
   if (chat.ready) return `Ready on ${task.worker_id}: ${sideBySide(chat.models).join(" and ")}.`;
   if (task.status === "dispatched") return `${task.worker_id} takes the chat …`;
   return `${task.worker_id ?? "A worker"} loads the model …`;

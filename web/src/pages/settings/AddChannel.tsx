@@ -62,7 +62,7 @@ export function AddChannel() {
             Add
           </button>
         </div>
-        <fieldset className="plain checks" aria-label="Tells of">
+        <fieldset className="plain checks" aria-label="Events">
           {OCCASIONS.map((occasion) => (
             <label key={occasion}>
               <input type="checkbox" checked={on.includes(occasion)} onChange={() => toggle(occasion)} />

@@ -56,7 +56,7 @@ function All() {
                 <th>Key</th>
                 <th>Role</th>
                 <th className="hide-phone">Owner</th>
-                <th className="hide-phone">Made</th>
+                <th className="hide-phone">Created</th>
                 <th>Used</th>
                 <th />
               </tr>
@@ -115,7 +115,7 @@ function Row({ found }: { found: KeyView }) {
         {asking && (
           <Confirm
             title={`Revoke ${found.name}?`}
-            action="Revoke it"
+            action="Revoke"
             danger
             onDo={() => revoke.mutate()}
             onClose={() => setAsking(false)}
@@ -172,7 +172,7 @@ function Create() {
           <input value={owner} placeholder={name || "as the name"} onChange={(event) => setOwner(event.target.value)} />
         </label>
         <button type="submit" disabled={!name.trim() || create.isPending}>
-          Make a key
+          Create key
         </button>
       </form>
     </div>

@@ -33,7 +33,7 @@ export function Notifications() {
         <Answer query={channels}>
           {({ items }) =>
             items.length === 0 ? (
-              <Empty title="Nobody is told of anything">
+              <Empty title="No notification channels yet">
                 A channel tells when tasks end, fail or stall: a webhook, Slack, Discord or e-mail.
               </Empty>
             ) : (
@@ -41,8 +41,8 @@ export function Notifications() {
                 <thead>
                   <tr>
                     <th>Channel</th>
-                    <th className="hide-phone">Leads to</th>
-                    <th>Tells of</th>
+                    <th className="hide-phone">Target</th>
+                    <th>Events</th>
                     <th />
                   </tr>
                 </thead>
@@ -125,7 +125,7 @@ function Verbs({ channel }: { channel: ChannelView }) {
       {asking && (
         <Confirm
           title={`Remove the channel ${channel.name}?`}
-          action="Remove it"
+          action="Remove"
           danger
           onDo={() => remove.mutate()}
           onClose={() => setAsking(false)}
@@ -141,7 +141,7 @@ function Newest() {
   const notices = useQuery(noticesQuery);
   if (!notices.data || notices.data.items.length === 0) return null;
   return (
-    <Panel title="Newest notifications" flush>
+    <Panel title="Recent notifications" flush>
       <table>
         <tbody>
           {notices.data.items.slice(0, 8).map((notice) => (

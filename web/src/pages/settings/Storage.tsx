@@ -13,11 +13,11 @@ import { toast } from "../../parts/toasts";
 const WORDS: Record<StorageUse["kind"], readonly [string, string]> = {
   results: ["Results", "adapters, models and files that tasks have made"],
   checkpoints: ["Checkpoints", "what paused and broken trainings go on from"],
-  data: ["Pushed data", "datasets and models of users and campaigns"],
+  data: ["Uploaded data", "datasets and models of users and campaigns"],
   federations: ["Federations", "versions, updates, chunks"],
   database: ["Database", "tasks, metrics, logs, events"],
   arriving: ["Arriving", "uploads on their way"],
-  working: ["At work", "what the server unpacks meanwhile"],
+  working: ["In use", "what the server unpacks meanwhile"],
   unused: ["Unused", "nothing refers to it; it goes by itself within hours, or when you prune"],
 };
 
@@ -128,14 +128,14 @@ function Prune() {
           ago
         </label>
         <button type="button" disabled={prune.isPending} onClick={() => prune.mutate(true)}>
-          See what would go
+          Preview
         </button>
       </div>
       <Copyable text={`tunefleet prune --older-than ${days}d`} />
       {found && (
         <Confirm
           title={`Ended more than ${age} ago?`}
-          action="Remove it"
+          action="Remove"
           danger
           onDo={() => prune.mutate(false)}
           onClose={() => setFound(undefined)}

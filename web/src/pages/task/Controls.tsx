@@ -121,11 +121,11 @@ function Buttons({ task }: { task: TaskAnswer }) {
         </button>
       )}
       <Link to="/new" search={{ from: task.id }} className="button">
-        Change and submit again
+        Clone
       </Link>
       {asking === "stop" && (
         <Confirm
-          title="Stop this training?"
+          title="Stop this run?"
           action="Stop and save"
           onDo={() => stop.mutate(true)}
           onClose={() => setAsking(null)}

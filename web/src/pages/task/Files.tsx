@@ -40,7 +40,7 @@ export function Files({ task }: { task: TaskAnswer }) {
         <Answer query={checkpoints} rows={2}>
           {(found) =>
             found.length === 0 ? (
-              <Empty title="No checkpoint yet" />
+              <Empty title="No checkpoints yet" />
             ) : (
               <table>
                 <thead>
@@ -50,7 +50,7 @@ export function Files({ task }: { task: TaskAnswer }) {
                     <th className="num">Eval loss</th>
                     <th className="num hide-phone">Size</th>
                     <th className="hide-phone">Saved</th>
-                    <th className="num hide-phone">Stood still for</th>
+                    <th className="num hide-phone">Save time</th>
                     <th />
                   </tr>
                 </thead>
@@ -59,7 +59,7 @@ export function Files({ task }: { task: TaskAnswer }) {
                     <tr key={each.step}>
                       <td className="num">{number(each.step)}</td>
                       {training && (
-                        <td className="num" title="As it was logged last before the checkpoint">
+                        <td className="num" title="Last value logged before the checkpoint">
                           {number(valueAt(points, "loss", each.step))}
                         </td>
                       )}
@@ -113,7 +113,7 @@ export function Files({ task }: { task: TaskAnswer }) {
         <Answer query={artifacts} rows={2}>
           {({ items, more }) =>
             items.length === 0 ? (
-              <Empty title="Nothing was delivered yet" />
+              <Empty title="No artifacts yet" />
             ) : (
               <>
                 <ul className="artifacts">
@@ -121,7 +121,7 @@ export function Files({ task }: { task: TaskAnswer }) {
                     <Artifact key={each.id} artifact={each} />
                   ))}
                 </ul>
-                <Cut more={more}>All are listed by the API, page by page.</Cut>
+                <Cut more={more}>The API lists all of them.</Cut>
               </>
             )
           }
@@ -169,7 +169,7 @@ function ArtifactFiles({ id }: { id: string }) {
         <tr>
           <td>
             <a href={`/api/v1/artifacts/${id}/archive`} download>
-              All of them as one archive
+              Download .tar.gz
             </a>
           </td>
           <td className="num muted">{bytes(artifact.data.size_bytes)}</td>

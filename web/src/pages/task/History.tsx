@@ -24,7 +24,7 @@ export function History({ task }: { task: TaskAnswer }) {
     <div className="stack">
       <Panel title="Attempts" flush>
         {(task.attempt_list ?? []).length === 0 ? (
-          <Empty title="It was not placed yet" />
+          <Empty title="No attempts yet" />
         ) : (
           <table>
             <thead>
@@ -32,7 +32,7 @@ export function History({ task }: { task: TaskAnswer }) {
                 <th className="num">#</th>
                 <th>Worker</th>
                 <th>State</th>
-                <th>Began</th>
+                <th>Started</th>
                 <th className="hide-phone">Ended</th>
                 <th>Outcome</th>
               </tr>

@@ -79,7 +79,7 @@ export function Log({ task }: { task: TaskAnswer }) {
         </div>
       )}
       {all.length === 0 ? (
-        <Empty title="Nothing was written yet" />
+        <Empty title="No log lines yet" />
       ) : (
         <div
           className="log"

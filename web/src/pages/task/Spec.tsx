@@ -36,7 +36,7 @@ export function Spec({ task }: { task: TaskAnswer }) {
             </dd>
             {task.parent_task_id && (
               <>
-                <dt>Goes on from</dt>
+                <dt>Resumed from</dt>
                 <dd>
                   <TaskLink id={task.parent_task_id} />
                 </dd>
@@ -60,9 +60,9 @@ export function Spec({ task }: { task: TaskAnswer }) {
           </dl>
         </Panel>
         {task.resolved && (
-          <Panel title="As it is run">
+          <Panel title="Resolved spec">
             <details>
-              <summary>References replaced</summary>
+              <summary>With references resolved</summary>
               <pre>{stringify(task.resolved)}</pre>
             </details>
           </Panel>

@@ -137,7 +137,7 @@ function Ran({ task }: { task: TaskAnswer }) {
 function Waiting({ task }: { task: TaskAnswer }) {
   const why = useQuery(whyQuery(task.id));
   return (
-    <Panel title="Why it waits">
+    <Panel title="Pending reason">
       {why.data ? (
         <div className="stack">
           <div>
@@ -154,8 +154,8 @@ function Waiting({ task }: { task: TaskAnswer }) {
               <thead>
                 <tr>
                   <th>Worker</th>
-                  <th>Could it run there?</th>
-                  <th>Because</th>
+                  <th>Eligible</th>
+                  <th>Reason</th>
                 </tr>
               </thead>
               <tbody>
@@ -182,7 +182,7 @@ function Fault({ task }: { task: TaskAnswer }) {
     <section className="panel bad" aria-label="Error">
       <header>
         <h2>
-          {task.status === "failed" ? "It failed" : "The last error"}
+          {task.status === "failed" ? "Failed" : "Last error"}
           {task.reason && <span className="muted"> · {plain(task.reason)}</span>}
         </h2>
       </header>

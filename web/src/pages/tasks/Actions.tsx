@@ -62,7 +62,7 @@ export function Actions({ tasks, onDone }: { tasks: TaskView[]; onDone: () => vo
             type="button"
             className="danger"
             disabled={live.length === 0}
-            title="Those that have not ended, and are yours"
+            title="Only your unfinished tasks"
             onClick={() => setAsking(true)}
           >
             Cancel {live.length ? number(live.length) : ""}

@@ -22,7 +22,7 @@ const COLUMNS: readonly (readonly [Sort, string, string])[] = [
   ["worker", "Worker", "wide"],
   ["owner", "Owner", "wide"],
   ["created", "Created", "wide"],
-  ["ran", "Ran", ""],
+  ["ran", "Duration", ""],
 ];
 
 interface GridProps {
@@ -84,7 +84,7 @@ export function Grid({ rows, missing, more, busy, search, change, chosen, setCho
         <span role="columnheader">
           <input
             type="checkbox"
-            aria-label="Choose all that are shown"
+            aria-label="Select all shown"
             checked={all}
             onChange={(event) =>
               setChosen(
@@ -110,7 +110,7 @@ export function Grid({ rows, missing, more, busy, search, change, chosen, setCho
         })}
       </div>
       {rows.length === 0 ? (
-        <Empty title="No task fits">
+        <Empty title="No matching tasks">
           <button
             type="button"
             onClick={() =>

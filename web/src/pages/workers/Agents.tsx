@@ -47,7 +47,7 @@ export function Agents({ agents }: { agents: readonly AgentView[] }) {
               <td>
                 <Status status={agent.status} />
                 {!agent.has_lease && (
-                  <span className="muted small" title="It is given up later">
+                  <span className="muted small" title="Marked as lost later">
                     {" "}
                     · no heartbeats
                   </span>
@@ -75,7 +75,7 @@ export function Agents({ agents }: { agents: readonly AgentView[] }) {
       {asked && (
         <Confirm
           title={`Forget ${asked}?`}
-          action="Forget it"
+          action="Remove"
           danger
           onDo={() => remove.mutate(asked)}
           onClose={() => setAsked(undefined)}

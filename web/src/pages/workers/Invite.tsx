@@ -28,7 +28,7 @@ export function Invite() {
   return (
     <div className="lead">
       {invite.data && (
-        <Secret title="Type this on the machine" secret={invite.data.command} onDone={() => invite.reset()} />
+        <Secret title="Run this on the machine" secret={invite.data.command} onDone={() => invite.reset()} />
       )}
       <form className="line-form" aria-label="New invitation" onSubmit={submit}>
         <label>
@@ -36,7 +36,7 @@ export function Invite() {
           <input
             value={wanted.name}
             pattern={NAME}
-            placeholder="it chooses"
+            placeholder="automatic"
             onChange={(event) => setWanted({ ...wanted, name: event.target.value })}
           />
         </label>
@@ -44,7 +44,7 @@ export function Invite() {
           Tags
           <input
             value={wanted.tags}
-            placeholder="it chooses"
+            placeholder="automatic"
             onChange={(event) => setWanted({ ...wanted, tags: event.target.value })}
           />
         </label>

@@ -15,7 +15,7 @@ const WAYS = [
 export function Join() {
   const [way, setWay] = useState<Way>("http");
   return (
-    <Panel title="On the machine that is to join">
+    <Panel title="Run this on the new machine">
       <div className="stack">
         <Tabs tabs={WAYS} chosen={way} onChoose={setWay} />
         <Copyable text={`pip install "$(curl -fsS ${location.origin}/install)"`} />

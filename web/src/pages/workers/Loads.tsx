@@ -17,7 +17,7 @@ export function Loads({ worker, hours }: { worker: WorkerView; hours: number }) 
     <Answer query={past} rows={4}>
       {() =>
         samples.length === 0 ? (
-          <Empty title="It has told nothing in this time">Figures come with its heartbeat.</Empty>
+          <Empty title="No data in this period">Workers report with each heartbeat.</Empty>
         ) : (
           <Charts worker={worker} samples={samples} />
         )

@@ -54,7 +54,7 @@ function Orders({ worker, gone, quiet }: { worker: WorkerView; gone: boolean; qu
           type="button"
           className={quiet}
           disabled={busy}
-          title="Nothing new; what it has goes on"
+          title="Takes no new tasks; running ones finish"
           onClick={() => verb.mutate("cordon")}
         >
           Cordon
@@ -84,7 +84,7 @@ function Orders({ worker, gone, quiet }: { worker: WorkerView; gone: boolean; qu
       {asking === "forget" && (
         <Confirm
           title={`Forget ${worker.id}?`}
-          action="Forget it"
+          action="Remove"
           danger
           onDo={() => forget.mutate()}
           onClose={() => setAsking(undefined)}
@@ -118,7 +118,7 @@ function Elastic({
       title={worker.elastic_disabled ? "It gets tasks again" : "Nothing new until the queue grows or it is called back"}
       onClick={() => onAsk(worker.elastic_disabled === true)}
     >
-      {worker.elastic_disabled ? "Call back" : "Let it rest"}
+      {worker.elastic_disabled ? "Wake up" : "Standby"}
     </button>
   );
 }

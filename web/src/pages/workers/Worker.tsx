@@ -97,7 +97,7 @@ function Tasks({ worker }: { worker: WorkerView }) {
   const live = new Map(useQuery(overviewQuery).data?.running.map((task) => [task.id, task]));
   return (
     <Panel
-      title="Tasks, now and before"
+      title="Tasks"
       actions={
         <Link to="/tasks" search={{ worker: worker.id }}>
           all
@@ -108,7 +108,7 @@ function Tasks({ worker }: { worker: WorkerView }) {
       <Answer query={tasks}>
         {({ items }) =>
           items.length === 0 ? (
-            <Empty title="It has had none yet" />
+            <Empty title="No tasks yet" />
           ) : (
             <table>
               <thead>
@@ -116,8 +116,8 @@ function Tasks({ worker }: { worker: WorkerView }) {
                   <th>Task</th>
                   <th className="hide-phone">Kind</th>
                   <th>Status</th>
-                  <th className="hide-phone">Began</th>
-                  <th className="num">Ran</th>
+                  <th className="hide-phone">Started</th>
+                  <th className="num">Duration</th>
                 </tr>
               </thead>
               <tbody>
@@ -165,7 +165,7 @@ function Kinds({ worker }: { worker: WorkerView }) {
   const { executors } = worker.capabilities;
   const unable = executors.filter((each) => !each.available);
   return (
-    <Panel title="Kinds of tasks">
+    <Panel title="Task types">
       <div className="stack">
         <Tags tags={executors.filter((each) => each.available).map((each) => each.kind)} />
         {unable.length > 0 && (
@@ -195,7 +195,7 @@ function About({ worker }: { worker: WorkerView }) {
   const other = server.data && can.version !== server.data.version;
   const rows: [string, string | null | undefined | false][] = [
     ["Machine", can.hostname],
-    ["Processor", `${can.cpu_count} × ${can.cpu_model || "CPU"}`],
+    ["CPU", `${can.cpu_count} × ${can.cpu_model || "CPU"}`],
     ["System", can.platform],
     ["CUDA", can.cuda_version && `${can.cuda_version}, driver ${can.driver_version}`],
     ["Disk", `${bytes(worker.load?.disk_free_bytes ?? can.disk_free_bytes)} free`],
@@ -208,11 +208,11 @@ function About({ worker }: { worker: WorkerView }) {
         .map(([name, count]) => `${count} ${name}`)
         .join(", "),
     ],
-    ["Code of tasks", can.allow_code ? "allowed" : "refused"],
+    ["Custom code", can.allow_code ? "allowed" : "refused"],
     ["Secrets", can.secrets?.join(", ")],
     ["Environments", can.environments?.join(", ")],
-    ["Models there", can.cached_models?.join(", ")],
-    ["Costs", `${can.cost_per_hour} an hour`],
+    ["Cached models", can.cached_models?.join(", ")],
+    ["Price", `${can.cost_per_hour} an hour`],
   ];
   return (
     <Panel title="Machine">
