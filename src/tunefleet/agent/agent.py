@@ -76,11 +76,11 @@ class Agent:
 logger = logging.getLogger(__name__)
 
 GIB: Final = 1 << 30
+# A parameter that is trained with AdamW: weight, gradient and two moments, in float32.
 _FULL_BYTES: Final = 16.0
-"""A parameter that is trained with AdamW: weight, gradient and two moments, in float32."""
 _FROZEN_BYTES: Final = {4: 0.55, 8: 1.1, 16: 2.0}
+# A parameter of the untrained copy that `dpo` compares with, in half precision at the least.
 _REFERENCE_BYTES: Final = 2.0
-"""A parameter of the untrained copy that `dpo` compares with, in half precision at the least."""
 _MAX_HEADER: Final = 100 << 20
 
 

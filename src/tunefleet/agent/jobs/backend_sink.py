@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 _LINES: Final = 100
 _POINTS: Final = 1000
+# So often a backend may fail at a record, about a quarter of a minute, before the next one is tried.
 _FAULTS: Final = 6
-"""So often a backend may fail at a record, about a quarter of a minute, before the next one is tried."""
 # What was put aside, in the job folder.
 ASIDE: Final = "aside.jsonl"
 

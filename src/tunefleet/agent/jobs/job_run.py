@@ -41,8 +41,8 @@ _STATES: Final = {
     "cancelled": JobState.CANCELLED,
     "failed": JobState.FAILED,
 }
+# Ends that say nothing of the job if the machine was restarted meanwhile.
 _UNTOLD: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
-"""Ends that say nothing of the job if the machine was restarted meanwhile."""
 
 
 class Left(Exception):

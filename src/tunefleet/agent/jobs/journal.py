@@ -26,8 +26,8 @@ _NAMES: Final = {
     "grad_norm": "grad_norm",
     "train_samples_per_second": "samples_per_second",
 }
+# What is text in a record of progress; all else are numbers.
 _WORDS: Final = frozenset({"type", "phase"})
-"""What is text in a record of progress; all else are numbers."""
 # What a line raises that no journal of ours writes: one that is no JSON, or a record that lacks what it is to say.
 _UNREADABLE: Final = (ValueError, KeyError, TypeError, OverflowError, AttributeError)
 # What a training on pairs measures; the protocol has no names for it, so the journal's stay.

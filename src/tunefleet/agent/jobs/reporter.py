@@ -42,8 +42,8 @@ logger = logging.getLogger(__name__)
 _LOOK_S: Final = 0.2
 _BACKOFF_S: Final = (0.2, 5.0)
 _COMPLAIN_AT: Final = 6
+# Pause before a status that the backend fails at is told again while the job runs.
 _ASIDE_S: Final = 180.0
-"""Pause before a status that the backend fails at is told again while the job runs."""
 # After so long in vain it is looked again whether the backend is waited for still.
 _ROUND_S: Final = 600.0
 _GIVEN_UP_S: Final = 7 * 24 * 3600.0

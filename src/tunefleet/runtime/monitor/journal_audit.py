@@ -19,8 +19,8 @@ from tunefleet.schemas.job_folder import JobFolder
 
 _CRC: Final = re.compile(rb',"crc":(\d+)\}$')
 _THINNED: Final = b'"journal.thinned"'
+# Gaps that are named one by one.
 _MOST: Final = 20
-"""Gaps that are named one by one."""
 
 
 @dataclass(slots=True)

@@ -28,8 +28,8 @@ from tunefleet.runtime.warm import engine_registry
 logger = logging.getLogger(__name__)
 
 EVERY_S: Final = 2.0
+# A process that only draws counts from here on: a game, but no desktop and no browser.
 _DESKTOP_BYTES: Final = 1 << 30
-"""A process that only draws counts from here on: a game, but no desktop and no browser."""
 # Share of a GPU's memory in use that says that somebody is there, if the driver names no processes.
 _MUCH: Final = 0.25
 

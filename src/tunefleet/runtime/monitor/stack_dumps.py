@@ -24,8 +24,8 @@ _LOOK_S: Final = 0.05
 _MAX_BYTES: Final = 256 << 10
 _TOP_FRAMES: Final = 5
 _FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
+# The outermost frame of every thread but the main one.
 _THREAD: Final = "_bootstrap"
-"""The outermost frame of every thread but the main one."""
 _STATES: Final = {
     psutil.STATUS_STOPPED: "is stopped (SIGSTOP)",
     psutil.STATUS_DISK_SLEEP: "waits for the disk or the driver, and cannot be interrupted",
