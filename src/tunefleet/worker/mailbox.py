@@ -45,7 +45,7 @@ def _error_of(state: RetryCallState) -> BaseException:
 
 
 class Mailbox:
-    """Flags that are only ever set, the desired state, and a command queue. A drop precedes a stop, which precedes the rest."""
+    """Flags that are only ever set, the desired state, and a command queue. A drop wins over a stop."""
 
     def __init__(self) -> None:
         self._news = threading.Condition()

@@ -377,7 +377,7 @@ def kept(settings: WorkerSettings, results_dir: Path) -> Iterator[None]:
         )
     except OSError as error:
         raise MachineError(
-            f"Cannot write the log {path}: {error.strerror or error}.", hint="Fix LOG_FILE or the permissions of its folder."
+            f"Cannot write the log {path}: {error.strerror or error}.", hint="Fix LOG_FILE or its folder."
         ) from error
     handler.setFormatter(formatter(settings.log_format))
     root = logging.getLogger()

@@ -270,9 +270,7 @@ def _sayable(finish: Finish) -> tuple[Finish, int]:
         "detail": finish.detail and finish.detail[-_MAX_WORDS:],
     }
     if _size(finish.model_copy(update=changes)) > MAX_SAID_BYTES:
-        error = (
-            f"The result has {size:,} bytes (limit: {MAX_SAID_BYTES:,}). Publish large data as an artifact."
-        )
+        error = f"The result has {size:,} bytes (limit: {MAX_SAID_BYTES:,}). Publish large data as an artifact."
         logger.warning("Failing an attempt: %s", error)
         changes |= {"outcome": "failed", "reason": TaskReason.BAD_INPUT.value, "error": error, "result": {}}
     short = finish.model_copy(update=changes)

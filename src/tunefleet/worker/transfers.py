@@ -20,7 +20,7 @@ _FORBIDDEN: Final = (
     "on a worker a workflow may only use uploaded files, files in a folder of TUNEFLEET_SHARED_DIRS, "
     "and files of tasks in the same project."
 )
-_HINT: Final = "Use a path next to the workflow file, which is uploaded then, or add the folder to TUNEFLEET_SHARED_DIRS."
+_HINT: Final = "Use a path next to the workflow file, which is uploaded then, or share the folder on the worker."
 
 
 @dataclass(frozen=True, slots=True)

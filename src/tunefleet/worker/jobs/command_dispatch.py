@@ -102,7 +102,7 @@ class Steering:
         except (ConflictError, UnreachableError) as error:
             # Still loading, or busy: retried until the job accepts the command or ends.
             if self._is_deaf(handle):
-                why = f"{error} The job accepted no command for {_DEAF_S:g} seconds: not training yet, or not listening."
+                why = f"{error} The job accepted no command for {_DEAF_S:g} s: not training yet, or not listening."
                 self._settle(command, CommandOutcome(command_id=command.command_id, state="failed", message=why))
             return
         except (InputError, NotFoundError) as error:

@@ -124,7 +124,7 @@ class LightTasks:
         self._outbox.forget(token)
 
     def heed(self, desired: Desired) -> None:
-        """Apply the desired state: a cancel ends a task immediately, even if its code runs on; a pause has no effect."""
+        """Apply the desired state: a cancel ends a task immediately, even if its code runs; a pause has no effect."""
         if desired.action == "cancel":
             with self._news:
                 wanted = self._wanted(desired.token)

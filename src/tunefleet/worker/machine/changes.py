@@ -26,7 +26,7 @@ def write(state: StateFolder, data: Mapping[str, Any]) -> None:
         raise InputError("update-config needs a setting.", hint=f"Settings: {', '.join(CHANGEABLE)}.")
     unknown = sorted(set(data) - set(CHANGEABLE))
     if unknown:
-        raise InputError(f"{unknown[0]} cannot be changed remotely.", hint=f"Settings that can: {', '.join(CHANGEABLE)}.")
+        raise InputError(f"{unknown[0]} cannot be changed remotely.", hint=f"Allowed: {', '.join(CHANGEABLE)}.")
     merged = {**read(state), **data}
     wanted = {name: value for name, value in merged.items() if value is not None}
     _checked(None, wanted)

@@ -96,5 +96,5 @@ def _made_up(home: Path, base: str, token: str) -> str:
 
 def _line(name: str, value: str) -> str:
     if "'" in value or "\n" in value:
-        raise InputError(f"{name} has a quote or a line break, which worker.env cannot hold.", hint="Choose another value.")
+        raise InputError(f"{name} has a quote or a line break, which worker.env cannot hold.", hint="Change it.")
     return f"{name}='{value}'\n"

@@ -71,8 +71,8 @@ class Place:
         mine = release_of(version("tunefleet"), torch_version())
         if node.release != mine:
             raise MachineError(
-                f"This worker has {mine or 'no torch'}, but the first node has {node.release or 'no torch'}: all nodes of "
-                "a training need the same versions.",
+                f"This worker has {mine or 'no torch'}, but the first node has {node.release or 'no torch'}: all "
+                "nodes of a training need the same versions.",
                 hint="Install the same versions on both.",
             )
         host, _, port = (point or "").rpartition(":")

@@ -108,8 +108,8 @@ class Deliverer:
         cursors = self._flush()
         if finish.outcome == "completed":
             finish = self._with_outputs(finish)
-        hidden = self._site.secrets.redaction(self._offer.spec)
-        clean = {name: hidden.value(getattr(finish, name)) for name in ("error", "detail", "result")} if hidden else {}
+        hidden, fields = self._site.secrets.redaction(self._offer.spec), ("error", "detail", "result")
+        clean = {name: hidden.value(getattr(finish, name)) for name in fields} if hidden else {}
         return finish.model_copy(update={"cursors": cursors, **clean})
 
     def _tell_losses(self) -> None:
@@ -171,9 +171,8 @@ class Deliverer:
         try:
             return self._delivered(finish)
         except Cancelled:
-            logger.info(
-                "Task %s was cancelled while its delivery waited; the server keeps the files that have arrived.", self._offer.task_id
-            )
+            task_id = self._offer.task_id
+            logger.info("Task %s was cancelled while its delivery waited; the server keeps uploaded files.", task_id)
             return Finish(token=finish.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
         finally:
             self.held_up(None)

@@ -168,7 +168,7 @@ class Outputs:
         # On a retry `path` may be a URL already; then `worker_path` has the local path.
         path = (root / str(export.get("worker_path") or export["path"])).resolve()
         if not path.is_relative_to(root) or not path.is_file():
-            raise ResultError(f"The result's {EXPORT} names {export['path']!r}, which is not a file in the task's folder.")
+            raise ResultError(f"The result's {EXPORT} names {export['path']!r}, which is not a file of the task.")
         push(path.name, FILE_KIND, path)
         return path
 

@@ -185,7 +185,8 @@ class CheckpointUploads:
         try:
             write_json(self._folder.keep_json, keep.model_copy(update={"uploading": names}).model_dump(mode="json"))
         except OSError as error:
-            logger.warning("Cannot write %s; a checkpoint may be deleted while it is uploaded: %s", self._folder.keep_json, error)
+            path = self._folder.keep_json
+            logger.warning("Cannot write %s; a checkpoint may be deleted while it is uploaded: %s", path, error)
 
 
 def _files_of(checkpoint: Checkpoint) -> dict[str, str]:
