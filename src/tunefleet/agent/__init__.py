@@ -1,5 +1,5 @@
-"""The training agent: the REST front door of the supervisor of one machine.
+"""The training agent: a REST API for the jobs of one machine.
 
-Its jobs are the supervisor's processes and outlive it. It knows no store and no server: what it reports goes over
-the backend protocol (`schemas.training`) with each job's own token.
+Its jobs are processes of the supervisor and outlive the agent. It uses no database and no server: reports go over the
+backend protocol (`schemas.training_protocol`) with each job's own token.
 """

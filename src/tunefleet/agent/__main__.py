@@ -1,4 +1,4 @@
-"""`python -m tunefleet.agent`: settings, logging, and one agent until a signal ends it."""
+"""`python -m tunefleet.agent`: load settings, configure logging, and run one agent until a signal stops it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def main(arguments: Sequence[str] = ()) -> int:
     """Run an agent.
 
     Returns:
-        0 after a clean stop, 1 if it cannot work; the reason is on standard error in one sentence.
+        0 after a clean stop, 1 on an error; the message is on standard error.
     """
     argparse.ArgumentParser(
         prog="python -m tunefleet.agent",
-        description="Run the training agent of this machine. It is set by the environment, by .env and by agent.env in "
-        "TUNEFLEET_HOME; SIGTERM ends it, and its jobs go on.",
+        description="Run the training agent of this machine. Settings come from the environment, .env and agent.env in "
+        "TUNEFLEET_HOME. SIGTERM stops the agent; its jobs keep running.",
     ).parse_args(arguments)
     try:
         settings = load_agent()
         set_up(settings)
-        # Takes two seconds to import: what is wrong with the settings is said without them.
+        # Takes two seconds to import: errors in the settings are reported first.
         from tunefleet.agent.main import run  # noqa: PLC0415
 
         again = run(settings)
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] = ()) -> int:
         sys.stderr.write(f"error: {error}\n")
         return 1
     if again:
-        # The same process, so that whoever started it keeps it; jobs have processes of their own.
+        # exec keeps the pid, so that a service manager does not lose the process; jobs have their own processes.
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     return 0
 

@@ -1,4 +1,4 @@
-"""The agent itself: its jobs, its GPUs, its limits; what the routes and the poller work on."""
+"""The agent: its jobs, GPUs and limits; used by the routes and the poller."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Agent:
         self.stopping = threading.Event()
 
     def open(self) -> None:
-        """Look at the machine, and go on with what was there."""
+        """Read the GPUs, and resume the jobs of an earlier process."""
         self.gpus.start()
         self.book.open()
 
     def close(self) -> None:
-        """Stop; jobs go on."""
+        """Stop; jobs keep running."""
         self.stopping.set()
         self.book.close()
         self.gpus.stop()
@@ -48,7 +48,7 @@ class Agent:
             self.book.site.spans.close()
 
     def defaults(self) -> Defaults:
-        """Return what settings and machine add to a config."""
+        """Return the defaults that settings and machine add to a config."""
         settings = self.settings
         return Defaults(
             save_steps=settings.checkpoint_interval_steps,
@@ -60,12 +60,12 @@ class Agent:
         )
 
     def admit(self, record: AgentRecord) -> None:
-        """Refuse a job that could never run here."""
+        """Reject a job that can never run here."""
         refuse_unready(load_task_spec(record.spec).environments)
         admit(record.spec, self.gpus.limit_bytes(), self.settings.gpu_memory_fraction)
 
     def status(self, job_id: str) -> views.JobStatusView:
-        """Return how a job stands."""
+        """Return the status of a job."""
         job = self.book.find(job_id)
         waiting = [other.job_id for other in self.book.queue()]
         position = waiting.index(job_id) + 1 if job_id in waiting else None
@@ -76,34 +76,36 @@ class Agent:
 logger = logging.getLogger(__name__)
 
 GIB: Final = 1 << 30
+# Bytes per parameter trained with AdamW: weight, gradient and two moments, in float32.
 _FULL_BYTES: Final = 16.0
-"""A parameter that is trained with AdamW: weight, gradient and two moments, in float32."""
+# Bits of the base weights -> bytes per frozen parameter, with the overhead of quantization.
 _FROZEN_BYTES: Final = {4: 0.55, 8: 1.1, 16: 2.0}
+# Bytes per parameter of the reference model of `dpo`, in half precision at least.
 _REFERENCE_BYTES: Final = 2.0
-"""A parameter of the untrained copy that `dpo` compares with, in half precision at the least."""
+# Limit of the safetensors format, so that a corrupt length does not make the agent read the whole file.
 _MAX_HEADER: Final = 100 << 20
 
 
 def admit(spec: Mapping[str, Any], limit_bytes: int | None, fraction: float) -> None:
-    """Refuse a job that needs more than it may have.
+    """Reject a job that needs more GPU memory than allowed.
 
     Args:
-        limit_bytes: What a training may take; None without a GPU.
+        limit_bytes: GPU memory limit of a job; None without a GPU.
     """
     needed = needed_bytes(spec)
     if limit_bytes is not None and needed is not None and needed > limit_bytes:
         raise InputError(
             f"The job needs at least {needed / GIB:.1f} GiB of GPU memory, and GPU_MEMORY_FRACTION={fraction:g} "
             f"allows {limit_bytes / GIB:.1f} GiB.",
-            hint="Train with LoRA or in 4 bits, take a smaller model, or raise GPU_MEMORY_FRACTION.",
+            hint="Train with LoRA or 4-bit quantization, use a smaller model, or raise GPU_MEMORY_FRACTION.",
         )
 
 
 def refuse_unready(environments: Iterable[str]) -> None:
-    """Refuse a job whose environment is not ready on this machine.
+    """Reject a job whose environment is not ready on this machine.
 
     Args:
-        environments: The environments that the job runs in, such as that of its trainer.
+        environments: The environments that the job needs, such as that of its trainer.
     """
     for name in environments:
         reason = envs.reason(name)
@@ -112,7 +114,7 @@ def refuse_unready(environments: Iterable[str]) -> None:
 
 
 def needed_bytes(spec: Mapping[str, Any]) -> int | None:
-    """Return the memory of weights, gradients and optimizer, activations left out; None if the model is not here."""
+    """Return the memory of weights, gradients and optimizer without activations; None if the model is not local."""
     name = ((spec.get("model") or {}).get("source") or {}).get("identifier")
     folder = Path(str(name)).expanduser()
     if not folder.is_absolute() or not folder.is_dir():
@@ -128,13 +130,13 @@ def needed_bytes(spec: Mapping[str, Any]) -> int | None:
 
 
 def _holds_reference(spec: Mapping[str, Any]) -> bool:
-    """Tell whether an untrained copy of all weights lies in memory, too."""
+    """Whether a reference model is in memory, too."""
     early = (spec.get("training") or {}).get("precompute_ref_log_probs")
     return spec.get("taskType") == "dpo" and not early
 
 
 def parameter_count(folder: Path) -> int | None:
-    """Return how many parameters the safetensors files of a model folder hold; None if there are none."""
+    """Return the number of parameters in the safetensors files of a model folder; None if there are none."""
     count = 0
     for file in folder.glob("*.safetensors"):
         try:
@@ -142,7 +144,7 @@ def parameter_count(folder: Path) -> int | None:
                 (size,) = struct.unpack("<Q", stream.read(8))
                 header = json.loads(stream.read(min(size, _MAX_HEADER)))
         except (OSError, ValueError, struct.error) as error:
-            logger.debug("%s cannot be read: %s", file, error)
+            logger.debug("Could not read %s: %s", file, error)
             return None
         count += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
     return count or None

@@ -1,8 +1,4 @@
-"""Bodies of requests to the agent: bounded before they are read, and JSON in the strict sense.
-
-A config has some kilobytes. What is larger is refused before it is in memory; `NaN` and the like are not JSON, and
-would quietly become nothing on their way into a spec.
-"""
+"""Request bodies of the agent: limited in size while they are read, and strict JSON."""
 
 from __future__ import annotations
 
@@ -20,11 +16,12 @@ from fastapi.routing import APIRoute
 from tunefleet.errors import AuthError, ForbiddenError
 from tunefleet.trainer_control.control.control_server import peer_uid
 
+# A config has some kilobytes; a larger body is rejected before it is in memory.
 MAX_BYTES: Final = 4 << 20
 
 
 class _Bounded(Request):
-    """A request whose body is read up to a limit."""
+    """A request with a limited body."""
 
     async def body(self) -> bytes:
         """Return the body.
@@ -43,18 +40,20 @@ class _Bounded(Request):
         return self._body
 
     async def json(self) -> Any:
-        """Return what the body says; raises a `JSONDecodeError` if it is no JSON."""
+        """Return the parsed body; raises `JSONDecodeError` if it is not JSON."""
+        # orjson rejects `NaN` and `Infinity`, which are not JSON and would silently become None in a spec.
         return orjson.loads(await self.body())
 
 
 class Route(APIRoute):
-    """A route of the agent: who asks is known before a byte of the body is read."""
+    """A route of the agent: the caller is authenticated before the body is read."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Make the handler, for requests of who may ask, with a bounded body."""
+        """Return a handler that authenticates the caller and limits the body."""
         handle = super().get_route_handler()
 
         async def bounded(request: Request) -> Response:
+            # In a thread: the check reads /proc/net/tcp to find the peer's user.
             await run_in_threadpool(check, request)
             return await handle(_Bounded(request.scope, request.receive))
 
@@ -65,33 +64,34 @@ _LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 def check(request: Request) -> None:
-    """Let a request pass.
+    """Check that a request is allowed.
 
     Raises:
-        AuthError: If the key is missing or wrong, or the process is another user's.
-        ForbiddenError: If it comes from a web page, or was sent to another host's name.
+        AuthError: If the key is missing or wrong, or the process belongs to another user.
+        ForbiddenError: If it comes from a web page, or its Host header is not local.
     """
     secret: str | None = request.app.state.key
     given = _given(request)
     if secret is not None:
         if given is None or not hmac.compare_digest(given.encode(), secret.encode()):
-            raise AuthError("This agent takes its key only.", hint="Send AGENT_KEY as 'Authorization: Bearer KEY'.")
+            raise AuthError("Missing or wrong key.", hint="Send AGENT_KEY as 'Authorization: Bearer KEY'.")
         return
+    # Without a key: a foreign Host header means DNS rebinding, where a web page resolves its own name to loopback.
     host = re.sub(r":\d+$", "", request.headers.get("host", "")).lower()
     if host not in _LOCAL_HOSTS:
         raise ForbiddenError(
-            f"The Host {host!r} is not local.", hint="Set AGENT_KEY to reach the agent from elsewhere."
+            f"The Host {host!r} is not local.", hint="Set AGENT_KEY to reach the agent from other hosts."
         )
     origin = request.headers.get("origin")
     page = origin is not None or request.headers.get("sec-fetch-site", "none") != "none"
     if page and origin not in request.app.state.origins:
         raise ForbiddenError(
-            "A request from a web page is refused.",
-            hint="CORS_ALLOW_ORIGINS of the agent names pages that may call it.",
+            "Requests from web pages are not allowed.",
+            hint="Add the page's origin to CORS_ALLOW_ORIGINS of the agent.",
         )
     if not _is_own_process(request):
         raise AuthError(
-            "Only processes of the agent's own user on this machine are answered without a key.",
+            "Without a key, only processes of the agent's own user on this machine are allowed.",
             hint="Set AGENT_KEY and send it as 'Authorization: Bearer KEY'.",
         )
 

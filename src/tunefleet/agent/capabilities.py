@@ -1,4 +1,4 @@
-"""What this machine is, and what it does now, as a backend is told."""
+"""Capabilities and load of this machine, as reported to a backend."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def capabilities(agent: Agent) -> Capabilities:
 
 
 def load(agent: Agent) -> dict[str, Any]:
-    """Say how busy the machine is; what is not known is null."""
+    """Return the current load of the machine; unknown values are None."""
     figures = agent.system.read()
     names = ("index", "uuid", "name", "memory_used_bytes", "memory_total_bytes", "utilisation_percent",
              "temperature_c", "power_w")  # fmt: skip
@@ -51,7 +51,7 @@ def load(agent: Agent) -> dict[str, Any]:
 
 
 def diagnose(agent: Agent) -> dict[str, Any]:
-    """Return what a maintainer asks first; nothing secret."""
+    """Return diagnostics for support, without secrets."""
     settings = agent.settings
     shown = {
         name: str(value)

@@ -1,4 +1,4 @@
-"""The GPUs of this machine as the agent sees them: what they are, how busy they are, and which one a job gets."""
+"""The GPUs of this machine: devices, load, and their allocation to jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BF16: Final = re.compile(
 
 
 class Gpus:
-    """Devices and their load, looked at now and then by a thread."""
+    """Devices and their load, polled by a thread."""
 
     def __init__(self, settings: AgentSettings, *, read: Callable[[], Sequence[GpuFigures]] = read_gpus) -> None:
         self._settings = settings
@@ -37,7 +37,7 @@ class Gpus:
         self._thread = threading.Thread(target=self._run, name="gpu-load", daemon=True)
 
     def start(self) -> None:
-        """Look once, then go on looking in the background if there is anything to see."""
+        """Read the devices once, then poll them in the background if there are any."""
         self.look()
         if self._devices:
             self._cuda = _cuda_version()
@@ -47,7 +47,7 @@ class Gpus:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the looking."""
+        """Stop polling."""
         if self.sentry is not None:
             self.sentry.close()
         self._stopping.set()
@@ -60,21 +60,21 @@ class Gpus:
         )
 
     def look(self) -> None:
-        """Ask the driver."""
+        """Read the devices from the driver."""
         self._devices = visible(self._read(), self._settings.visible_gpus)
 
     @property
     def devices(self) -> tuple[GpuFigures, ...]:
-        """The devices that the agent may use, as they were seen last."""
+        """The devices that the agent may use, as of the last reading."""
         return self._devices
 
     @property
     def has_bf16(self) -> bool:
-        """Whether every device multiplies bfloat16, by its product's name."""
+        """Whether every device supports bfloat16, judged by its product name."""
         return all(_BF16.search(gpu.name) for gpu in self._devices)
 
     def info(self) -> dict[str, Any]:
-        """Return what `GET /health` says of them."""
+        """Return the GPU part of `GET /health`."""
         if not self._devices:
             return dict(CPU)
         first = self._devices[0]
@@ -86,20 +86,20 @@ class Gpus:
         }
 
     def load(self, uuid: str) -> float | None:
-        """Return a device's utilisation in percent, as it was seen last; None if that is unknown."""
+        """Return a device's utilization in percent as of the last reading; None if unknown."""
         return next((gpu.utilisation_percent for gpu in self._devices if gpu.uuid == uuid), None)
 
     def limit_bytes(self) -> int | None:
-        """Return how much memory a training may take on the largest device; None without one."""
+        """Return the GPU memory limit of a job on the largest device, in bytes; None without a device."""
         sizes = [gpu.memory_total_bytes for gpu in self._devices if gpu.memory_total_bytes]
         return int(max(sizes) * self._settings.gpu_memory_fraction) if sizes else None
 
     def choose(self, spec: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the UUIDs of the GPUs for a job; none on a machine without, or if the job wants none.
+        """Return the UUIDs of the GPUs for a job; empty on a machine without GPUs, or if the job needs none.
 
         Raises:
-            GpuBusyError: If they are in use by others just now.
-            MachineError: If this machine does not have as many of that type and memory.
+            GpuBusyError: If they are currently in use.
+            MachineError: If this machine does not have enough GPUs of that type and memory.
         """
         folder = ledger.ledger_dir(self._settings.endpoints_dir)
         return gpu_allocation.choose(spec, self._devices, ledger=folder, sentry=self.sentry)
@@ -110,11 +110,11 @@ class Gpus:
 
 
 def _cuda_version() -> str | None:
-    """Return the CUDA version that the driver supports, as `nvidia-smi` shows it."""
+    """Return the CUDA version that the driver supports, as shown by `nvidia-smi`."""
     try:
         answer = subprocess.run(["nvidia-smi"], capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        logger.debug("nvidia-smi does not answer: %s", error)
+        logger.debug("nvidia-smi failed: %s", error)
         return None
     match = re.search(r"CUDA Version:\s*([\d.]+)", answer)
     return match[1] if match else None

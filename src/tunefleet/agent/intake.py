@@ -1,4 +1,4 @@
-"""From a request to a record: translated, its names resolved, everything that can be known now checked."""
+"""Turns a request into a job record: translates the config, resolves names, and validates everything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHECKPOINT = re.compile(r"checkpoint-\d+")
 
 
 def from_request(request: TrainingJobRequest, settings: AgentSettings, defaults: Defaults) -> AgentRecord:
-    """Take a job that was posted to the agent."""
+    """Build the record of a job that was posted to the agent."""
     config = request.config.model_dump(mode="json", exclude_unset=True)
     return _record(
         request.execution_id,
@@ -36,7 +36,7 @@ def from_request(request: TrainingJobRequest, settings: AgentSettings, defaults:
 
 
 def from_poll(job: PolledJob, token: str, settings: AgentSettings, defaults: Defaults) -> AgentRecord:
-    """Take a job that was claimed; its spec counts where the backend sends one. Raises as `from_request` does."""
+    """Build the record of a claimed job, from its spec if the backend sends one. Raises as `from_request` does."""
     name = job.name or job.model_name
     if job.spec is None:
         config = {**job.config, "model": {"name": job.model_name, **_block(job.config, "model")}}
@@ -69,29 +69,30 @@ def _record(
     **more: Any,
 ) -> AgentRecord:
     rows = path_resolution.dataset(dataset_path, settings.datasets_dir)
-    asked = _block(config, "model").get("name")
-    model = path_resolution.model(asked, settings.models_dir) if isinstance(asked, str) and asked else None
-    meant = translate(config, rows.source, defaults, model=model, splits=rows.splits)
+    model_name = _block(config, "model").get("name")
+    is_name = isinstance(model_name, str) and model_name
+    model = path_resolution.model(model_name, settings.models_dir) if is_name else None
+    translation = translate(config, rows.source, defaults, model=model, splits=rows.splits)
     return AgentRecord(
         job_id=_checked_id(job_id),
         name=name or job_id,
-        kind=meant.kind,
-        spec=meant.spec,
+        kind=translation.kind,
+        spec=translation.spec,
         inputs=rows.inputs,
         addresses=rows.addresses,
         order=time.time(),
-        warnings=meant.warnings,
-        checkpoint=_checkpoint(meant.checkpoint, settings.checkpoints_dir),
+        warnings=translation.warnings,
+        checkpoint=_checkpoint(translation.checkpoint, settings.checkpoints_dir),
         backend=settings.backend,
         **more,
     )
 
 
 def _block(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = config.get(name) or {}
-    if not isinstance(found, Mapping):
-        raise SpecError([Fault(f"config.{name}", f"must be an object, not {found!r:.40}")], filename="the config")
-    return found
+    block = config.get(name) or {}
+    if not isinstance(block, Mapping):
+        raise SpecError([Fault(f"config.{name}", f"must be an object, not {block!r:.40}")], filename="the config")
+    return block
 
 
 def _checked_id(job_id: str) -> str:
@@ -106,10 +107,11 @@ def _checkpoint(path: str | None, checkpoints_dir: Path) -> str | None:
         return None
     field = "config.training.checkpoint_resume"
     try:
-        found = path_resolution.local(path, checkpoints_dir, "CHECKPOINTS_DIR")
+        folder = path_resolution.local(path, checkpoints_dir, "CHECKPOINTS_DIR")
     except ForbiddenError as error:
         raise SpecError([Fault(field, str(error))], filename="the config") from None
-    if found is None or not _CHECKPOINT.fullmatch(found.name) or not (found / "manifest.json").is_file():
-        hint = "name a checkpoint-<step> folder of a job of this agent"
-        raise SpecError([Fault(field, f"{path} is no whole checkpoint", hint=hint)], filename="the config")
-    return str(found)
+    # The manifest is written last: a folder without one is incomplete.
+    if folder is None or not _CHECKPOINT.fullmatch(folder.name) or not (folder / "manifest.json").is_file():
+        hint = "use a checkpoint-<step> folder of a job of this agent"
+        raise SpecError([Fault(field, f"{path} is not a complete checkpoint", hint=hint)], filename="the config")
+    return str(folder)

@@ -1,4 +1,4 @@
-"""The agent's own log: standard error, `<LOGS_DIR>/agent.log` that rotates, and a remote sink by URL."""
+"""The agent's own log: standard error, the rotating file `<LOGS_DIR>/agent.log`, and an optional remote sink."""
 
 from __future__ import annotations
 
@@ -18,14 +18,21 @@ from tunefleet.settings import AgentSettings
 MAX_BYTES: Final = 100 << 20
 KEEP_DAYS: Final = 30
 _BACKUPS: Final = 20
+# One line per request or lock would bury the agent's own messages.
 _CHATTY: Final = ("httpx", "httpcore", "filelock", "uvicorn")
 
 
 def set_up(settings: AgentSettings) -> None:
-    """Send the log where the settings say."""
+    """Configure the log from the settings.
+
+    Raises:
+        MachineError: If the level is invalid, or a sink cannot be opened.
+    """
     level = settings.log_level.upper()
     if level not in logging.getLevelNamesMapping():
-        raise MachineError(f"LOG_LEVEL={settings.log_level!r} is no level.", hint="Use DEBUG, INFO, WARNING or ERROR.")
+        raise MachineError(
+            f"LOG_LEVEL={settings.log_level!r} is not a log level.", hint="Use DEBUG, INFO, WARNING or ERROR."
+        )
     root = logging.getLogger()
     root.setLevel(level)
     root.addHandler(_to_stderr(settings))
@@ -37,7 +44,7 @@ def set_up(settings: AgentSettings) -> None:
 
 
 class Lines(TextLines):
-    """The document's format: `YYYY-MM-DD HH:mm:ss | LEVEL | module:function - message`."""
+    """The protocol's format: `YYYY-MM-DD HH:mm:ss | LEVEL | module:function - message`."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -46,7 +53,7 @@ class Lines(TextLines):
 
 
 class RotatingFile(PrivateLogFile):
-    """Rotates at a size, and deletes what is older than some days."""
+    """Rotates at a size limit, and deletes files older than some days."""
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, keep_days: float = KEEP_DAYS) -> None:
         self._keep_s = keep_days * 24 * 3600
@@ -54,7 +61,7 @@ class RotatingFile(PrivateLogFile):
         self._delete_old()
 
     def doRollover(self) -> None:
-        """Rotate, then delete what is too old."""
+        """Rotate, then delete old files."""
         super().doRollover()
         self._delete_old()
 
@@ -75,15 +82,16 @@ def remote(url: str) -> logging.Handler:
     kinds = {"syslog": socket.SOCK_DGRAM, "syslog+tcp": socket.SOCK_STREAM}
     if parts.scheme not in kinds or not parts.hostname:
         raise MachineError(
-            f"TUNEFLEET_LOG_SINK={url!r} cannot be used.", hint="Write syslog://HOST:514 or syslog+tcp://HOST:514."
+            f"TUNEFLEET_LOG_SINK={url!r} is not valid.", hint="Use syslog://HOST:514 or syslog+tcp://HOST:514."
         )
     try:
         handler = logging.handlers.SysLogHandler((parts.hostname, parts.port or 514), socktype=kinds[parts.scheme])
     except OSError as error:
         raise MachineError(
-            f"TUNEFLEET_LOG_SINK={url!r} does not answer: {error}.", hint="Start what listens there, or unset it."
+            f"TUNEFLEET_LOG_SINK={url!r} does not answer: {error}.", hint="Start the log collector, or unset it."
         ) from None
     handler.ident = "tunefleet-agent: "
+    # Many collectors show the trailing null byte, which RFC 5424 does not have.
     handler.append_nul = False
     handler.setFormatter(JsonLines())
     return handler
@@ -101,8 +109,8 @@ def _to_file(path: Path) -> logging.Handler:
         handler = RotatingFile(path)
     except OSError as error:
         raise MachineError(
-            f"LOGS_DIR: {path} cannot be written: {error.strerror}.",
-            hint="Mend the folder's permissions, or set another LOGS_DIR.",
+            f"LOGS_DIR: cannot write {path}: {error.strerror}.",
+            hint="Fix the folder's permissions, or set another LOGS_DIR.",
         ) from None
     handler.setFormatter(JsonLines())
     return handler

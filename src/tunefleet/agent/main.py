@@ -1,4 +1,4 @@
-"""Builds an agent from its settings and serves it until a signal ends it; its jobs go on."""
+"""Builds an agent from its settings and serves it until a signal stops it; its jobs keep running."""
 
 from __future__ import annotations
 
@@ -42,15 +42,19 @@ from tunefleet.settings import AgentSettings, inherited_environment
 
 logger = logging.getLogger(__name__)
 
+# Delay of a requested restart, so that the response is sent first.
 _RESTART_S: Final = 1.0
 _JOB_DEFAULTS: Final = BRIEF_SPIN
 
 
 def run(settings: AgentSettings) -> bool:
-    """Run an agent until SIGTERM or SIGINT, or until it is told to restart; call it from the main thread.
+    """Run an agent until SIGTERM, SIGINT or a requested restart; call it from the main thread.
+
+    Returns:
+        Whether it is to be restarted.
 
     Raises:
-        MachineError: If it cannot listen, or its settings would let anybody in.
+        MachineError: If it cannot listen, or its settings would allow access without a key.
     """
     check(settings)
     trust.use(settings.ca_file)
@@ -59,11 +63,12 @@ def run(settings: AgentSettings) -> bool:
         certificate.tell()
     elif not is_loopback(settings.host):
         logger.warning(
-            "HOST=%s is plain HTTP that others can reach: AGENT_KEY and files can be read on the way. Set "
-            "TUNEFLEET_TLS_CERT_FILE and TUNEFLEET_TLS_KEY_FILE, or put a proxy with TLS before it.",
+            "HOST=%s exposes plain HTTP: AGENT_KEY and files can be intercepted. Set TUNEFLEET_TLS_CERT_FILE and "
+            "TUNEFLEET_TLS_KEY_FILE, or use a reverse proxy with TLS.",
             settings.host,
         )
     name = agent_id(settings)
+    # Before the agent is built, so that a port in use is reported before any job is touched.
     bound = bind(settings)
     try:
         agent = build(settings, name)
@@ -77,31 +82,31 @@ def run(settings: AgentSettings) -> bool:
             try:
                 server.serve_until_signal()
             finally:
-                going_on = len(agent.book.running())
+                running = len(agent.book.running())
                 if poller is not None:
                     poller.stop()
                 agent.close()
     finally:
         bound.close()
-    logger.info("Stopped; %d jobs go on.", going_on)
+    logger.info("Stopped. Jobs still running: %d.", running)
     return server.restart
 
 
 @contextmanager
 def only_one(settings: AgentSettings) -> Iterator[None]:
-    """Hold `CHECKPOINTS_DIR` for this process: two agents on it would run its jobs twice."""
+    """Lock `CHECKPOINTS_DIR` for this process: a second agent on it would run its jobs twice."""
     checkpoints = settings.checkpoints_dir.expanduser()
     path = checkpoints / ".agent" / "lock"
-    # Of parents `mkdir` would forget the mode.
+    # One by one, since `mkdir(parents=True)` ignores the mode for parents.
     for folder in (checkpoints, path.parent):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = FileLock(path)
     try:
-        # One that is just ending gets the time for it.
+        # Waits for an agent that is just stopping.
         lock.acquire(timeout=10)
     except Timeout:
         raise MachineError(
-            f"Another agent works on {settings.checkpoints_dir}.", hint="Stop it, or set another CHECKPOINTS_DIR."
+            f"Another agent already uses {settings.checkpoints_dir}.", hint="Stop it, or set another CHECKPOINTS_DIR."
         ) from None
     try:
         yield
@@ -114,7 +119,7 @@ def _poller(agent: Agent, verbs: Verbs, name: str) -> Poller | None:
     backend, key = settings.backend, settings.api_key
     if backend is None or key is None or not settings.poll_enabled:
         why = "POLL_ENABLED is off" if not settings.poll_enabled else "API_KEY is not set"
-        logger.info("The backend is not polled: %s.", why if backend else "BACKEND_URL is none")
+        logger.info("Not polling a backend: %s.", why if backend else "BACKEND_URL is not set")
         return None
     due = threading.Event()
     folder = settings.checkpoints_dir.expanduser() / ".agent"
@@ -124,10 +129,10 @@ def _poller(agent: Agent, verbs: Verbs, name: str) -> Poller | None:
 
 
 def build(settings: AgentSettings, name: str = "") -> Agent:
-    """Make an agent, and its folders.
+    """Build an agent, and create its folders.
 
     Raises:
-        MachineError: If it is to send spans, and the packages for that are not installed.
+        MachineError: If tracing is configured, but its packages are not installed.
     """
     spans = open_spans(settings.otlp_endpoint, "tunefleet-agent", tunefleet.__version__, name or None)
     for folder in (settings.models_dir, settings.datasets_dir, settings.checkpoints_dir, settings.logs_dir):
@@ -158,7 +163,7 @@ def build(settings: AgentSettings, name: str = "") -> Agent:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn that releases streams before it waits for open connections."""
+    """A uvicorn server that ends event streams before it waits for open connections."""
 
     def __init__(self, agent: Agent, bound: socket.socket, certificate: Certificate | None) -> None:
         self._agent = agent
@@ -174,31 +179,29 @@ class _Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,  # who connects decides, not what a header says
+                proxy_headers=False,  # access is decided by the actual peer, not by a header
                 timeout_graceful_shutdown=3,
             )
         )
         self._certificate = certificate
         if certificate is not None:
             self.config.load()
-            # Not by the names of files: this context lives on when its certificate is renewed.
+            # Not by file names: this context can load a renewed certificate without a restart.
             self.config.ssl = certificate.context
 
     def _ask_restart(self) -> None:
         self.restart = True
-        # The answer to whoever asked goes out first.
         threading.Timer(_RESTART_S, setattr, (self, "should_exit", True)).start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Release the streams, then end as uvicorn does."""
+        """End the event streams, then shut down as uvicorn does."""
         self._agent.stopping.set()
         await super().shutdown(sockets)
 
     def serve_until_signal(self) -> None:
-        """Serve; uvicorn raises the signal again when it is done, which would end us before we could close.
-
-        It hears none before its loop runs either, when the log has said already that the agent is there.
-        """
+        """Serve until a signal arrives."""
+        # Own handlers, because uvicorn raises the signal again when it is done, which would end the process before the
+        # agent is closed, and because uvicorn installs its handlers only once its loop runs.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self.handle_exit)
         host, port = self._bound.getsockname()[:2]
@@ -213,13 +216,13 @@ def _make(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise MachineError(
-            f"The folder {folder} cannot be made: {error.strerror}.",
-            hint="Mend the permissions of the folder above it, or set another one.",
+            f"Cannot create the folder {folder}: {error.strerror}.",
+            hint="Fix the permissions of its parent folder, or set another one.",
         ) from error
 
 
 def _threads(settings: AgentSettings) -> dict[str, str]:
-    """Share the cores among the jobs that may run at once."""
+    """Divide the cores among concurrent jobs."""
     return {"OMP_NUM_THREADS": str(max(1, core_count() // settings.max_jobs))} if settings.max_jobs > 1 else {}
 
 
@@ -227,10 +230,10 @@ _ID = re.compile(r"[A-Za-z0-9_.-]{10,80}")
 
 
 def agent_id(settings: AgentSettings) -> str:
-    """Return the name that the backend knows this agent by; `agent_` and 16 hex digits unless it is given.
+    """Return the agent's ID for the backend; generated as `agent_` and 16 hex digits if it is not set.
 
     Raises:
-        MachineError: If the file that keeps it cannot be used.
+        MachineError: If the file that stores it cannot be used.
     """
     if settings.agent_id:
         return settings.agent_id
@@ -239,28 +242,28 @@ def agent_id(settings: AgentSettings) -> str:
         if path.exists():
             kept = path.read_text(encoding="utf-8").strip()
             if not _ID.fullmatch(kept):
-                raise MachineError(f"{path} holds no agent id: {kept[:40]!r}.", hint="Delete it, or set AGENT_ID.")
+                raise MachineError(f"{path} has no valid agent ID: {kept[:40]!r}.", hint="Delete it, or set AGENT_ID.")
             return kept
-        made = f"agent_{secrets.token_hex(8)}"
-        write_private(path, f"{made}\n")
+        generated = f"agent_{secrets.token_hex(8)}"
+        write_private(path, f"{generated}\n")
     except OSError as error:
         raise MachineError(
-            f"The agent's id cannot be kept in {path}: {error.strerror}.",
-            hint="Mend the folder's permissions, or set AGENT_ID.",
+            f"Cannot store the agent's ID in {path}: {error.strerror}.",
+            hint="Fix the folder's permissions, or set AGENT_ID.",
         ) from error
-    logger.info("This agent is %s from now on.", made)
-    return made
+    logger.info("Generated agent ID %s.", generated)
+    return generated
 
 
 class ProgressLines:
-    """Writes the lines in a thread of its own."""
+    """Logs the progress of running jobs periodically, in its own thread."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -269,11 +272,11 @@ class ProgressLines:
                 try:
                     logger.info("%s", line(self._agent, job.job_id))
                 except Exception:
-                    logger.exception("The progress of job(%s) cannot be told.", job.job_id)
+                    logger.exception("Could not log the progress of job(%s).", job.job_id)
 
 
 def line(agent: Agent, job_id: str) -> str:
-    """Return how a job stands, in a line."""
+    """Return the progress of a job as a log line."""
     status = agent.status(job_id)
     parts = [f"job({job_id}) {status.phase or status.status}"]
     if status.total_steps:
@@ -290,23 +293,23 @@ _PORTS: Final = (8000, 8001)
 
 
 def check(settings: AgentSettings) -> None:
-    """Refuse settings that would let anybody in.
+    """Reject settings that would allow access without a key.
 
     Raises:
         MachineError: If it would listen beyond loopback without a key.
     """
     if settings.key is None and not is_loopback(settings.host):
         raise MachineError(
-            f"HOST={settings.host} lets others reach the agent, and AGENT_KEY is not set.",
-            hint="Set AGENT_KEY to a long random text, or leave HOST out.",
+            f"HOST={settings.host} exposes the agent to the network, but AGENT_KEY is not set.",
+            hint="Set AGENT_KEY to a long random string, or unset HOST.",
         )
 
 
 def bind(settings: AgentSettings) -> socket.socket:
-    """Listen: on `PORT`, or without one on 8000, and on 8001 when that is taken.
+    """Listen on `PORT`; if it is not set, on 8000, or on 8001 if 8000 is in use.
 
     Raises:
-        MachineError: If no port can be had.
+        MachineError: If no port is free.
     """
     wanted = _PORTS if settings.port is None else (settings.port,)
     for port in wanted:
@@ -315,9 +318,9 @@ def bind(settings: AgentSettings) -> socket.socket:
         except OSError as error:
             if error.errno != errno.EADDRINUSE or port == wanted[-1]:
                 raise MachineError(
-                    f"{settings.host}:{port} cannot be listened on: {error.strerror}.", hint="Set PORT to a free one."
+                    f"Cannot listen on {settings.host}:{port}: {error.strerror}.", hint="Set PORT to a free port."
                 ) from None
-            logger.warning("Port %d is taken and PORT is not set: the agent takes %d.", port, _PORTS[1])
+            logger.warning("Port %d is in use and PORT is not set: using %d.", port, _PORTS[1])
         else:
             return bound
     raise AssertionError("the last port either works or raises")
@@ -329,7 +332,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except socket.gaierror as error:
         raise MachineError(
             f"HOST={host!r} has no address: {error.strerror}.",
-            hint="Set HOST to an address of this machine, or leave it out.",
+            hint="Set HOST to an address of this machine, or unset it.",
         ) from None
     bound = socket.socket(family, kind, protocol)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -344,7 +347,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether only this machine reaches what listens on a host."""
+    """Return whether a host is only reachable from this machine."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""What a request's names mean on this machine: bare names, allowed folders, addresses, splits of a dataset."""
+"""Resolves names of a request on this machine: bare names, allowed folders, URLs, splits of a dataset."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _DATA_SUFFIXES: Final = frozenset({".jsonl", ".ndjson", ".json", ".csv", ".tsv",
 _SPLITS: Final = ("train", "validation", "test", "valid", "val", "eval", "dev")
 _FETCHED: Final = frozenset({"http", "https"})
 _REMOTE: Final[dict[str, tuple[str, str]]] = {
-    "s3": ("s3fs", "Copy the file to DATASETS_DIR, or give an https address that is signed."),
-    "gs": ("gcsfs", "Copy the file to DATASETS_DIR, or give an https address that is signed."),
+    "s3": ("s3fs", "Copy the file to DATASETS_DIR, or use a presigned https URL."),
+    "gs": ("gcsfs", "Copy the file to DATASETS_DIR, or use a signed https URL."),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Where a job's rows come from."""
+    """The resolved dataset of a job."""
 
     source: dict[str, str]
     inputs: dict[str, str]
@@ -31,11 +31,11 @@ class Dataset:
 
 
 def dataset(path: str, datasets_dir: Path) -> Dataset:
-    """Find a dataset.
+    """Resolve a dataset.
 
     Raises:
-        ForbiddenError: If it lies outside of the folder.
-        InputError: If it does not exist, or its address is of a kind that cannot be fetched.
+        ForbiddenError: If it is outside of the folder.
+        InputError: If it does not exist, or its URL scheme is not supported.
     """
     scheme = path.partition("://")[0].lower() if "://" in path else ""
     if path.startswith(BUILTIN_PREFIX):
@@ -46,23 +46,23 @@ def dataset(path: str, datasets_dir: Path) -> Dataset:
     if scheme == "hf":
         return _of_hub(path)
     if scheme:
-        package, hint = _REMOTE.get(scheme, ("", "Give a path, or an http, https or hf address."))
-        needs = f" (it would need the package {package})" if package else ""
-        raise InputError(f"dataset_path: {scheme}:// addresses cannot be fetched by this agent{needs}.", hint=hint)
+        package, hint = _REMOTE.get(scheme, ("", "Use a path, or an http, https or hf URL."))
+        needs = f" (needs the package {package})" if package else ""
+        raise InputError(f"dataset_path: {scheme}:// URLs are not supported by this agent{needs}.", hint=hint)
     found = local(path, datasets_dir, "DATASETS_DIR")
     if found is None:
         if _is_hub_id(path):
             return Dataset({"dataset_name": path}, {}, {})
-        raise InputError(f"dataset_path: there is no {path}.", hint=f"Put it into DATASETS_DIR ({datasets_dir}).")
+        raise InputError(f"dataset_path: {path} not found.", hint=f"Put it into DATASETS_DIR ({datasets_dir}).")
     return Dataset({"path": found.name}, {"data.path": str(found)}, {}, splits_of(found))
 
 
 def model(name: str, models_dir: Path) -> str:
-    """Return what to load: a folder of `MODELS_DIR`, or the name itself, which is then a hub id.
+    """Resolve a model: a folder of `MODELS_DIR`, otherwise the name itself, which is a hub id then.
 
     Raises:
-        ForbiddenError: If it is a folder elsewhere.
-        InputError: If it is a path to nothing.
+        ForbiddenError: If it is a folder outside of `MODELS_DIR`.
+        InputError: If the path does not exist.
     """
     if name.startswith(BUILTIN_PREFIX):
         return name
@@ -70,24 +70,24 @@ def model(name: str, models_dir: Path) -> str:
     if found is not None:
         return str(found)
     if not _is_hub_id(name):
-        raise InputError(f"config.model.name: there is no {name}.", hint=f"Put it into MODELS_DIR ({models_dir}).")
+        raise InputError(f"config.model.name: {name} not found.", hint=f"Put it into MODELS_DIR ({models_dir}).")
     return name
 
 
 def local(name: str, folder: Path, setting: str) -> Path | None:
-    """Find a file or folder by its name in a folder, or by a path that leads into it.
+    """Resolve a file or folder by its name in a folder, or by a path into it; None if it does not exist.
 
     Raises:
-        ForbiddenError: If it lies outside, also by `..` or a link.
+        ForbiddenError: If it is outside, also through `..` or a link.
     """
     _check_text(name, setting)
     root = folder.expanduser().resolve()
     given = Path(name).expanduser() if name.startswith("~/") else Path(name)
     outside = ForbiddenError(
-        f"{name} lies outside of {setting}, the only folder that this agent reads from.",
+        f"{name} is outside of {setting}, the only folder that this agent may read.",
         hint=f"Move it there, or start the agent with another {setting}.",
     )
-    # A relative path may be meant from the agent's working directory, as the document's were.
+    # The protocol also allows paths relative to the agent's working directory.
     candidates = [given] if given.is_absolute() else [root / given, Path.cwd() / given]
     for candidate in candidates:
         try:
@@ -99,19 +99,19 @@ def local(name: str, folder: Path, setting: str) -> Path | None:
         if given.is_absolute() or ".." in given.parts or candidate.is_relative_to(root):
             raise outside
     if given.is_absolute() and not given.resolve().is_relative_to(root):
-        # Whether something is there is nobody's business.
+        # The same error whether it exists or not, so that a caller cannot probe the disk.
         raise outside
     return None
 
 
 def _check_text(name: str, setting: str) -> None:
-    """Refuse what no file can be called, and the system would stumble over."""
+    """Reject text that cannot be a file name: a null byte or a lone surrogate."""
     if "\0" in name or any("\ud800" <= sign <= "\udfff" for sign in name):
-        raise InputError(f"{name!r:.80} is no name of anything in {setting}.")
+        raise InputError(f"{name!r:.80} is not a valid name in {setting}.")
 
 
 def splits_of(path: Path) -> tuple[str, ...]:
-    """Return the splits of a folder, as `datasets` saves it or with a file for each; none for a single set."""
+    """Return the splits of a folder saved by `datasets`, or with one file per split; empty for a single set."""
     if not path.is_dir():
         return ()
     saved = path / "dataset_dict.json"
@@ -122,13 +122,13 @@ def splits_of(path: Path) -> tuple[str, ...]:
 
 
 def _of_hub(address: str) -> Dataset:
-    """`hf://datasets/OWNER/NAME` and `hf://OWNER/NAME`, with `@revision`; loaded by the `datasets` library."""
+    """Resolve `hf://datasets/OWNER/NAME` or `hf://OWNER/NAME`, with an optional `@revision`."""
     path = address.removeprefix("hf://").removeprefix("datasets/").strip("/")
     name, _, revision = path.partition("@")
     if len(name.split("/")) > 2:
         raise InputError(
-            f"dataset_path: {address} names a file inside a dataset.",
-            hint="Name the dataset: hf://datasets/OWNER/NAME.",
+            f"dataset_path: {address} points to a file inside a dataset.",
+            hint="Use the dataset: hf://datasets/OWNER/NAME.",
         )
     source = {"dataset_name": name}
     return Dataset({**source, "revision": revision} if revision else source, {}, {})
@@ -138,10 +138,10 @@ def _name_of(address: str) -> str:
     try:
         name = Path(urlsplit(address).path).name
     except ValueError as error:
-        raise InputError(f"dataset_path: {address!r} is no address: {error}.") from None
+        raise InputError(f"dataset_path: {address!r} is not a valid URL: {error}.") from None
     if Path(name).suffix.lower() not in _DATA_SUFFIXES:
         known = ", ".join(sorted(_DATA_SUFFIXES))
-        raise InputError(f"dataset_path: {address} does not end like a data file.", hint=f"Known: {known}.")
+        raise InputError(f"dataset_path: {address} does not have a data file extension.", hint=f"Supported: {known}.")
     return name
 
 

@@ -1,7 +1,7 @@
-"""Takes jobs from a backend that cannot reach this machine: poll, claim, heartbeat.
+"""Pulls jobs from a backend that cannot reach this machine: poll, claim, heartbeat.
 
-Our own server holds the poll until there is something, so commands act within a second or two; a backend that only
-knows the document's fields is polled at its interval and gets no heartbeats.
+A Tunefleet server supports long polls, so that commands take effect within a second or two; a backend that implements
+only the basic protocol is polled at its interval and gets no heartbeats.
 """
 
 from __future__ import annotations
@@ -26,20 +26,24 @@ from tunefleet.schemas.training_protocol.training import ClaimReply, Heartbeat, 
 
 logger = logging.getLogger(__name__)
 
+# Long-poll time that the agent requests.
 _HOLD_S: Final = 20.0
+# Minimum time between two long polls, in case the backend answers immediately.
 _HASTE_S: Final = 0.5
+# Backoff while the backend is unreachable: first and longest pause.
 _AWAY_S: Final = (1.0, 30.0)
+# Pause after a rejected API_KEY.
 _SHUT_OUT_S: Final = 60.0
 
 
 def client_for(url: str, key: str, agent_id: str) -> AgentClient:
-    """Return a client that says which machine this is."""
+    """Return a client that identifies this machine in its headers."""
     headers = {"X-Agent-Hostname": socket.gethostname(), "X-Agent-Platform": platform.system().lower()}
     return AgentClient(url, key, agent_id, headers)
 
 
 class Poller:
-    """Polls one backend in a thread of its own; another one sends the heartbeats."""
+    """Polls one backend in one thread and sends heartbeats in another."""
 
     def __init__(self, agent: Agent, client: Callable[[], AgentClient], orders: Orders, due: threading.Event) -> None:
         self._agent = agent
@@ -55,12 +59,12 @@ class Poller:
         ]
 
     def start(self) -> None:
-        """Begin to poll."""
+        """Start polling."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Stop; a held poll ends with its connection."""
+        """Stop; does not wait for a long poll."""
         self._stopping.set()
         self._due.set()
 
@@ -72,7 +76,7 @@ class Poller:
                     pause_s = self._poll_once(client)
                     failures = 0
                 except AuthError as error:
-                    logger.error("The backend does not take API_KEY: %s", error)  # noqa: TRY400 -- says all there is
+                    logger.error("The backend rejected API_KEY: %s", error)  # noqa: TRY400 -- a traceback adds nothing
                     pause_s = _SHUT_OUT_S
                 except TunefleetError as error:
                     failures += 1
@@ -80,12 +84,12 @@ class Poller:
                     first, longest = _AWAY_S
                     pause_s = min(longest, first * 2 ** (failures - 1))
                 except Exception:
-                    logger.exception("The poll loop failed; it goes on.")
+                    logger.exception("Unexpected error in the poll loop, retrying.")
                     pause_s = _AWAY_S[1]
                 self._stopping.wait(pause_s)
 
     def _poll_once(self, client: AgentClient) -> float:
-        """Poll, and do what came; return how long to wait before the next poll."""
+        """Poll and handle the reply; return the pause before the next poll in seconds."""
         began = time.monotonic()
         want = self._agent.book.free()
         reply = client.poll(_HOLD_S, want=want)
@@ -95,7 +99,7 @@ class Poller:
             return 0.0
         if reply.wait_s is None:
             settings = self._agent.settings
-            # Who sets the interval here means it; else the backend knows best.
+            # An interval in the agent's settings wins over the backend's.
             own = "poll_interval_s" in settings.model_fields_set
             return settings.poll_interval_s if own else float(reply.poll_interval_seconds)
         return max(0.0, _HASTE_S - (time.monotonic() - began))
@@ -104,7 +108,7 @@ class Poller:
         try:
             claimed = client.claim(job.id)
         except (ConflictError, NotFoundError, InputError) as error:
-            logger.info("Job %s went to somebody else: %s", job.id, error)
+            logger.info("Job %s was claimed by another agent: %s", job.id, error)
             return False
         self._submit(claimed)
         self._due.set()
@@ -116,12 +120,12 @@ class Poller:
             record = intake.from_poll(job, claimed.job_token, agent.settings, agent.defaults())
             agent.admit(record)
         except TunefleetError as error:
-            logger.warning("job(%s) cannot run here: %s", job.id, error)
+            logger.warning("Rejected job(%s): %s", job.id, error)
             record = self._refused(claimed, str(error))
         except Exception as error:
-            # It is claimed: whoever sent it would wait for ever.
-            logger.exception("job(%s) cannot be read.", job.id)
-            record = self._refused(claimed, f"The agent failed at this job: {type(error).__name__}: {error}")
+            # The job is claimed: without a report of its failure, the backend would wait for it forever.
+            logger.exception("Unexpected error while reading job(%s).", job.id)
+            record = self._refused(claimed, f"Unexpected error in the agent: {type(error).__name__}: {error}")
         try:
             agent.book.submit(record)
         except ConflictError:
@@ -140,31 +144,32 @@ class Poller:
             try:
                 self._agent.book.drop(job_id)
             except NotFoundError:
-                logger.debug("The backend drops %s, which is not here.", job_id)
+                logger.debug("The backend dropped %s, which this agent does not have.", job_id)
 
     def _beat_loop(self) -> None:
-        # The environments that the backend knows of; one that is created later is reported with the next heartbeat.
-        told: tuple[str, ...] | None = None
+        # Reported environments; a new one is reported with the next heartbeat.
+        reported: tuple[str, ...] | None = None
         with self._client() as client:
             while not self._stopping.is_set():
                 self._due.clear()
                 try:
                     ready = envs.ready()
-                    told = ready if self._beat(client, with_capabilities=ready != told) else None
+                    reported = ready if self._beat(client, with_capabilities=ready != reported) else None
                 except NotFoundError:
-                    logger.info("The backend knows no heartbeats; jobs are claimed without a lease.")
+                    logger.info("The backend does not support heartbeats; jobs are claimed without a lease.")
                     return
                 except TunefleetError as error:
-                    # The backend may have forgotten this agent meanwhile, or have been told to.
-                    told = None
+                    # The backend may have lost the state of this agent meanwhile.
+                    reported = None
                     logger.debug("The heartbeat failed: %s", error)
                     self._stopping.wait(_AWAY_S[0])
                 except Exception:
-                    logger.exception("The heartbeat failed; it is tried again.")
+                    logger.exception("Unexpected error in the heartbeat, retrying.")
                 self._due.wait(self._beat_s)
 
     def _beat(self, client: AgentClient, *, with_capabilities: bool) -> bool:
-        """Send one; tell whether the backend surely knows what this machine has: one that drops jobs may not."""
+        """Send a heartbeat; returns whether the backend certainly has the capabilities of this machine."""
+        # Not if it drops jobs: then it may have lost the state of this agent.
         agent = self._agent
         outcomes = self._orders.outcomes()
         held = [job.job_id for job in agent.book.jobs() if job.record.polled and not job.told_all]
@@ -176,6 +181,7 @@ class Poller:
             want=agent.book.free(),
         )
         reply = client.heartbeat(beat)
+        # A third of the lease: two heartbeats in a row may be lost.
         self._beat_s = max(0.5, min(agent.settings.heartbeat_interval_s, reply.lease_s / 3))
         self._orders.stored(outcomes, reply.outcomes)
         self._orders.take(reply.commands)

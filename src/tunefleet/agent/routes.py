@@ -1,7 +1,4 @@
-"""Routes that start, stop, pause and list jobs.
-
-Handlers are plain functions: they run in threads, never on the loop.
-"""
+"""HTTP routes of the agent: start, pause, resume, cancel and list jobs; logs, metrics and event streams."""
 
 from __future__ import annotations
 
@@ -32,18 +29,19 @@ from tunefleet.schemas.training_protocol.training import AgentCommand, AgentOutc
 if TYPE_CHECKING:
     from tunefleet.agent.agent import Agent
 
+# Handlers are plain functions, so that FastAPI runs them in threads: they read files.
 router = APIRouter(route_class=bodies.Route)
 
 
 def agent_of(request: Request) -> Agent:
-    """Return what the routes work on."""
+    """Return the agent of the app."""
     agent: Agent = request.app.state.agent
     return agent
 
 
 @router.get("/health")
 def health(request: Request) -> dict[str, Any]:
-    """Say that the agent works, and what it has."""
+    """Return the health of the agent and its GPUs."""
     agent = agent_of(request)
     info = agent.gpus.info()
     return {
@@ -56,7 +54,7 @@ def health(request: Request) -> dict[str, Any]:
 
 @router.post("/api/training/execute")
 def execute(request: Request, body: TrainingJobRequest) -> dict[str, Any]:
-    """Take a job; it starts at once, or when a place is free."""
+    """Queue a job; it starts when a slot is free."""
     agent = agent_of(request)
     record = intake.from_request(body, agent.settings, agent.defaults())
     sends = agent.book.site.spans is not None
@@ -68,13 +66,13 @@ def execute(request: Request, body: TrainingJobRequest) -> dict[str, Any]:
 
 @router.get("/api/training/status/{job_id}")
 def status(request: Request, job_id: str) -> views.JobStatusView:
-    """Say how a job stands."""
+    """Return the status of a job."""
     return agent_of(request).status(job_id)
 
 
 @router.post("/api/training/pause/{job_id}")
 def pause(request: Request, job_id: str) -> dict[str, Any]:
-    """Save a whole checkpoint, end the process, free the GPU."""
+    """Save a checkpoint, end the process, free the GPU."""
     _ask(request, job_id, AgentJob.ask_pause)
     return {"success": True, "message": "Training pause requested"}
 
@@ -86,17 +84,17 @@ def resume(
     body: Annotated[dict[str, Any] | None, Body()] = None,
     checkpoint_path: Annotated[str | None, Query()] = None,
 ) -> dict[str, Any]:
-    """Go on from the newest whole checkpoint, or from the one that is named."""
+    """Resume from the newest complete checkpoint, or from the given one."""
     chosen = (body or {}).get("checkpoint_path") or checkpoint_path
     if chosen is not None and not isinstance(chosen, str):
-        raise NotNow("checkpoint_path must be a text.")
+        raise NotNow("checkpoint_path must be a string.")
     _ask(request, job_id, lambda job: job.ask_resume(chosen))
     return {"success": True, "message": "Training resumed"}
 
 
 @router.post("/api/training/cancel/{job_id}")
 def cancel(request: Request, job_id: str) -> dict[str, Any]:
-    """End a job; what it has saved stays."""
+    """Cancel a job; its saved checkpoints stay."""
     _ask(request, job_id, AgentJob.ask_cancel)
     return {"success": True, "message": "Training cancellation requested"}
 
@@ -109,7 +107,7 @@ def jobs(request: Request) -> dict[str, Any]:
 
 @router.get("/api/training/queue")
 def queue(request: Request) -> dict[str, Any]:
-    """Say what runs and what waits."""
+    """Return running and queued jobs."""
     book = agent_of(request).book
     running = [job.job_id for job in book.running()]
     waiting = [job.job_id for job in book.queue()]
@@ -123,7 +121,7 @@ def queue(request: Request) -> dict[str, Any]:
 
 
 def _ask(request: Request, job_id: str, verb: Any) -> None:
-    """Ask a job for something; the document answers 400 whatever is wrong with it."""
+    """Request a state change of a job; any error is a 400, as the protocol requires."""
     try:
         verb(agent_of(request).book.find(job_id))
     except (NotFoundError, InputError) as error:
@@ -139,7 +137,7 @@ class VerbRequest(RequestBody):
 
 @router.post("/api/agent/commands")
 def command(request: Request, body: VerbRequest) -> AgentOutcome:
-    """Restart, change settings, collect diagnostics, upgrade; jobs go on through all of them."""
+    """Restart, change settings, collect diagnostics or upgrade; jobs keep running."""
     verbs: Verbs = request.app.state.verbs
     return verbs(AgentCommand(command_id=f"local-{uuid.uuid4().hex[:12]}", command=body.command, data=body.data))
 
@@ -158,32 +156,32 @@ def logs(
 
 @router.get("/api/training/metrics/{job_id}")
 def metrics(request: Request, job_id: str) -> dict[str, Any]:
-    """Return the points of a job's series, in the order of their steps."""
+    """Return the metric points of a job, in the order of their steps."""
     points = agent_of(request).book.find(job_id).journal().points
     return {"job_id": job_id, "metrics": [point.model_dump(mode="json", exclude_none=True) for point in points]}
 
 
 @router.get("/api/training/checkpoints/{job_id}")
 def checkpoints(request: Request, job_id: str) -> dict[str, Any]:
-    """Return a job's whole checkpoints, and which one is the best."""
+    """Return the complete checkpoints of a job, and the best one."""
     return views.checkpoints(agent_of(request).book.find(job_id))
 
 
 @router.get("/api/training/{job_id}/errors")
 def errors(request: Request, job_id: str) -> dict[str, Any]:
-    """Return what went wrong with a job."""
+    """Return the errors and warnings of a job."""
     return views.errors(agent_of(request).book.find(job_id))
 
 
 @router.get("/api/training/stream/{job_id}")
 def stream(request: Request, job_id: str) -> Response:
-    """Stream a job's log lines, points and status, until it has ended."""
+    """Stream log lines, metric points and status of a job until it has ended."""
     agent = agent_of(request)
     return respond(follow(agent, agent.book.find(job_id), request.headers.get("last-event-id")))
 
 
 def create_app(agent: Agent, verbs: Verbs) -> FastAPI:
-    """Make the app."""
+    """Build the app."""
     app = FastAPI(
         title="Tunefleet agent",
         version=tunefleet.__version__,
@@ -215,12 +213,13 @@ _PING_S: Final = 15
 
 
 def respond(events: AsyncIterator[ServerSentEvent]) -> Response:
-    """Answer with a stream; a comment now and then keeps proxies from closing it."""
+    """Return an event stream response."""
+    # Periodic comments keep proxies from closing an idle stream.
     return EventSourceResponse(events, ping=_PING_S, send_timeout=60)
 
 
 async def follow(agent: Agent, job: AgentJob, last_id: str | None) -> AsyncIterator[ServerSentEvent]:
-    """Stream a job until it has ended and all is told, or the agent stops."""
+    """Stream a job until it has ended and everything is sent, or the agent stops."""
     points, lines = _position(last_id)
     shown = ""
     while not agent.stopping.is_set():
@@ -230,7 +229,7 @@ async def follow(agent: Agent, job: AgentJob, last_id: str | None) -> AsyncItera
             shown = status
             yield ServerSentEvent(status, event="status", id=f"{points}:{lines}")
         series = (await asyncio.to_thread(job.journal)).points
-        # A resume takes back the points that it will measure again.
+        # A resume removes the points after its checkpoint.
         points = min(points, len(series))
         for point in series[points:]:
             points += 1
@@ -269,13 +268,13 @@ _STATUSES: Final = {
 
 
 class NotNow(TunefleetError):
-    """The job is unknown, or in a state that does not allow the request: the document answers both with 400."""
+    """The job is unknown, or its state does not allow the request: the protocol requires 400 for both."""
 
     code = "not_now"
 
 
 def install(app: FastAPI) -> None:
-    """Make every failure of the app an answer with a `detail`."""
+    """Install error handlers, so that every error response has a `detail`."""
 
     @app.exception_handler(TunefleetError)
     async def ours(_: Request, error: TunefleetError) -> JSONResponse:
@@ -287,7 +286,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def unreadable(_: Request, error: RequestValidationError) -> JSONResponse:
-        # What was sent is not sent back: it holds tokens, and may be what no JSON can hold.
+        # Without the input: it may contain tokens, or values that JSON cannot represent.
         return JSONResponse(
             {"detail": [{key: each[key] for key in ("loc", "msg", "type")} for each in error.errors()]}, 422
         )
@@ -298,13 +297,13 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, _: Exception) -> JSONResponse:
-        # Starlette raises the exception again after this answer, so uvicorn logs its traceback.
-        log.error("The agent failed at %s %s.", request.method, request.url.path)
-        return JSONResponse({"detail": "The agent failed at this request; its log has the traceback."}, 500)
+        # Starlette raises the exception again after this response, so that uvicorn logs its traceback.
+        log.error("Unexpected error in %s %s.", request.method, request.url.path)
+        return JSONResponse({"detail": "Unexpected error. The traceback is in the agent's log."}, 500)
 
 
 def _detail(error: TunefleetError) -> object:
-    """Return a sentence; for a body with faults a list of them, in the framework's own shape."""
+    """Return the message; for an invalid body a list of errors in FastAPI's format."""
     if not isinstance(error, SpecError):
         return str(error)
     return [

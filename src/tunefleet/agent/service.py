@@ -1,6 +1,6 @@
-"""The agent as a service of its user: a systemd user unit on Linux, a launchd agent on macOS.
+"""The agent as a user service: a systemd user unit on Linux, a launchd agent on macOS.
 
-A stop of the service leaves its jobs alone: they are processes of their own, and the next agent adopts them.
+Jobs survive a stop of the service: they are separate processes, and the next agent adopts them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LABEL: Final = "dev.tunefleet.agent"
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Where the parts of the service lie."""
+    """Paths of the service, and its installation."""
 
     home: Path
     folder: Path
@@ -34,7 +34,7 @@ class Service:
 
     @property
     def env_file(self) -> Path:
-        """The agent's settings."""
+        """File with the agent's settings."""
         return self.home / "agent.env"
 
     @property
@@ -46,7 +46,7 @@ class Service:
         return user / ".config" / "systemd" / "user" / UNIT
 
     def working_folder(self) -> Path:
-        """Return where the installed service works; `folder` if none is installed."""
+        """Return the working directory of the installed service; `folder` if none is installed."""
         if not self.definition.exists():
             return self.folder
         text = self.definition.read_bytes()
@@ -56,14 +56,14 @@ class Service:
         return Path(lines["WorkingDirectory"].replace("%%", "%"))
 
     def install(self, settings: Sequence[str] = ()) -> list[Path]:
-        """Write settings, folder and definition; an existing setting stays unless it is given anew.
+        """Write settings, folder and definition; existing settings stay unless they are given again.
 
         Raises:
             MachineError: If this system has neither systemd nor launchd.
         """
         if self.platform not in ("linux", "darwin"):
             raise MachineError(
-                f"There is no service for {self.platform} here.", hint="Run `tunefleet agent`, or scripts/install.ps1."
+                f"Services are not supported on {self.platform}.", hint="Run `tunefleet agent`, or scripts/install.ps1."
             )
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write_settings(settings)
@@ -79,11 +79,9 @@ class Service:
         return gone
 
     def unit(self) -> str:
-        """Return the systemd unit.
-
-        Settings are read from `agent.env` by the agent itself: an `EnvironmentFile` would take a comment behind a value
-        for a part of it, and would win over what `update-config` writes.
-        """
+        """Return the systemd unit."""
+        # No EnvironmentFile: it would treat a comment after a value as part of the value, and would override what
+        # `update-config` writes. The agent reads `agent.env` itself.
         return f"""[Unit]
 Description=Tunefleet training agent
 After=network-online.target
@@ -95,7 +93,7 @@ Environment={_quoted(f"TUNEFLEET_HOME={self.home}")}
 ExecStart={_quoted(self.python)} -m tunefleet.agent
 Restart=always
 RestartSec=5
-# Trainings are processes of their own and outlive the agent.
+# Jobs are separate processes and outlive the agent.
 KillMode=process
 TimeoutStopSec=30
 
@@ -112,7 +110,7 @@ WantedBy=default.target
             "EnvironmentVariables": {"TUNEFLEET_HOME": str(self.home)},
             "RunAtLoad": True,
             "KeepAlive": True,
-            # Trainings are processes of their own and outlive the agent.
+            # Jobs are separate processes and outlive the agent.
             "AbandonProcessGroup": True,
             "StandardOutPath": str(self.folder / "agent.out"),
             "StandardErrorPath": str(self.folder / "agent.out"),
@@ -120,7 +118,7 @@ WantedBy=default.target
         return plistlib.dumps(job).decode()
 
     def commands(self, verb: str) -> list[list[str]]:
-        """Return what tells the service manager to start, stop or describe the service."""
+        """Return the commands of the service manager for an operation: start, stop, status or uninstall."""
         if self.platform == "darwin":
             path = str(self.definition)
             return {
@@ -138,18 +136,22 @@ WantedBy=default.target
         }[verb]
 
     def call(self, verb: str) -> int:
-        """Tell the service manager; returns its last exit code."""
+        """Run the commands of an operation; returns the last exit code.
+
+        Raises:
+            MachineError: If the service manager is missing, or a command other than `status` fails.
+        """
         code = 0
         for command in self.commands(verb):
             if shutil.which(command[0]) is None:
-                raise MachineError(f"{command[0]} is not here.", hint="Run `tunefleet agent` in a terminal instead.")
+                raise MachineError(f"{command[0]} not found.", hint="Run `tunefleet agent` in a terminal instead.")
             done = subprocess.run(command, capture_output=verb != "status", text=True, check=False)
             code = done.returncode
             if code and verb != "status":
-                words = (done.stderr or done.stdout or "").strip()
+                output = (done.stderr or done.stdout or "").strip()
                 raise MachineError(
-                    f"`{' '.join(command)}` failed: {words or code}.",
-                    hint="Mend that, or run `tunefleet agent` in a terminal instead.",
+                    f"`{' '.join(command)}` failed: {output or code}.",
+                    hint="Fix that, or run `tunefleet agent` in a terminal instead.",
                 )
         return code
 
@@ -159,13 +161,13 @@ WantedBy=default.target
         kept = [line for line in before if line.partition("=")[0].strip() not in given]
         known = {line.partition("=")[0].strip() for line in kept} | given.keys()
         if "AGENT_KEY" not in known:
-            # Where the system does not say whose process connects, only a key lets anybody in.
+            # On systems that do not report the user of a peer process, access requires a key.
             given["AGENT_KEY"] = secrets.token_urlsafe(32)
         write_private(self.env_file, "\n".join([*kept, *(f"{name}={value}" for name, value in given.items())]) + "\n")
 
 
 def _escaped(text: str) -> str:
-    """Escape what systemd would replace."""
+    """Escape systemd specifiers."""
     return text.replace("%", "%%")
 
 

@@ -1,8 +1,4 @@
-"""The fixed things that an agent can be told about itself. There is no free shell.
-
-A backend may change how many jobs run and how often they report; not where the agent listens, whom it trusts, or
-which folders it reads.
-"""
+"""Admin commands of an agent: a fixed set, with no remote shell."""
 
 from __future__ import annotations
 
@@ -22,7 +18,8 @@ from tunefleet.settings import AgentSettings, load_agent
 
 logger = logging.getLogger(__name__)
 
-# Variable → field: what `update-config` may change.
+# Variable -> field that `update-config` may change: how many jobs run and how often they report, but not where the
+# agent listens, which backend it trusts, or which folders it reads.
 CHANGEABLE: Final[dict[str, str]] = {
     "POLL_INTERVAL_SECONDS": "poll_interval_s",
     "MAX_CONCURRENT_JOBS": "max_jobs",
@@ -38,23 +35,23 @@ _LOG_LINES: Final = 200
 
 
 class Verbs:
-    """Carries out verbs."""
+    """Executes admin commands."""
 
     def __init__(self, agent: Agent, restart: Callable[[], None]) -> None:
         self._agent = agent
         self._restart = restart
 
     def __call__(self, command: AgentCommand) -> AgentOutcome:
-        """Carry out one verb.
+        """Execute one command.
 
         Raises:
-            TunefleetError: If it cannot be done; the message is for the user.
+            TunefleetError: If it fails; the message is for the user.
         """
         match command.command:
             case AgentVerb.RESTART:
                 self._restart()
                 data: dict[str, Any] = {}
-                message = "The agent starts anew; its jobs go on."
+                message = "The agent restarts; its jobs keep running."
             case AgentVerb.UPDATE_CONFIG:
                 message, data = self._update(command.data)
             case AgentVerb.COLLECT_DIAGNOSTICS:
@@ -62,7 +59,7 @@ class Verbs:
             case AgentVerb.UPGRADE:
                 message, data = self._upgrade(command.data)
             case _:
-                raise InputError(f"There is no verb {command.command}.", hint=f"There is {', '.join(AgentVerb)}.")
+                raise InputError(f"Unknown command {command.command}.", hint=f"Commands: {', '.join(AgentVerb)}.")
         return AgentOutcome(command_id=command.command_id, state="applied", message=message, data=data)
 
     def _update(self, data: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -71,12 +68,12 @@ class Verbs:
             raise InputError("update-config takes settings, such as {'MAX_CONCURRENT_JOBS': 2}.")
         if unknown := sorted(set(wishes) - CHANGEABLE.keys()):
             raise InputError(
-                f"{', '.join(unknown)} cannot be changed by a command.", hint=f"Those can: {', '.join(CHANGEABLE)}."
+                f"{', '.join(unknown)} cannot be changed remotely.", hint=f"Settings that can: {', '.join(CHANGEABLE)}."
             )
         wanted = load_agent(**{CHANGEABLE[name]: value for name, value in wishes.items()})
         self._write(wanted, wishes)
         self._restart()
-        return "Written; the agent starts anew, its jobs go on.", {"settings": dict(wishes)}
+        return "Saved. The agent restarts; its jobs keep running.", {"settings": dict(wishes)}
 
     def _write(self, wanted: AgentSettings, wishes: Mapping[str, Any]) -> None:
         path = wanted.env_file
@@ -84,6 +81,7 @@ class Verbs:
         kept = [line for line in before.splitlines() if line.partition("=")[0].strip() not in wishes]
         write_private(path, "\n".join([*kept, *(f"{name}={value}" for name, value in wishes.items())]) + "\n")
         try:
+            # Loaded again: a variable of the environment would override the file, and the command have no effect.
             now = load_agent()
             stuck = [name for name in wishes if getattr(now, CHANGEABLE[name]) != getattr(wanted, CHANGEABLE[name])]
         except TunefleetError:
@@ -92,7 +90,7 @@ class Verbs:
         if stuck:
             write_private(path, before)
             raise ConflictError(
-                f"{', '.join(stuck)} comes from the agent's environment or its .env, which a command does not change.",
+                f"{', '.join(stuck)} is set in the agent's environment or its .env, which override this setting.",
                 hint=f"Move it to {path}.",
             )
 
@@ -101,11 +99,11 @@ class Verbs:
         log = self._agent.settings.logs_dir.expanduser() / "agent.log"
         if log.exists():
             found["log"] = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
-        # Through JSON: what it cannot hold (paths, moments) becomes text.
-        tidy: dict[str, Any] = json.loads(json.dumps(found, default=str))
-        return tidy
+        # Through JSON, so that other types (paths, timestamps) become text.
+        serializable: dict[str, Any] = json.loads(json.dumps(found, default=str))
+        return serializable
 
     def _upgrade(self, data: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         output = self_upgrade.upgrade(data.get("version"), who="agent", ask=connection.text_at, ca_file=trust.ca_file())
         self._restart()
-        return "Upgraded; the agent starts anew, its jobs go on.", {"output": output}
+        return "Upgraded. The agent restarts; its jobs keep running.", {"output": output}

@@ -1,4 +1,4 @@
-"""A job as the protocol shows it: status, metrics, checkpoints, errors. Reads files; changes nothing."""
+"""A job in the format of the protocol: status, checkpoints, errors. Read-only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FRAME: Final = re.compile(r'^  File "(?P<file>.+?)", line (?P<line>\d+), in (?P
 
 
 class JobStatusView(TrainingJobStatus):
-    """The document's status, and what a user of ours wants to know beside it."""
+    """The protocol's status, with additional fields."""
 
     name: str = ""
     warnings: tuple[str, ...] = ()
@@ -25,10 +25,11 @@ class JobStatusView(TrainingJobStatus):
 
 
 def status(job: AgentJob, *, position: int | None = None, load: float | None = None) -> JobStatusView:
-    """Return how a job stands.
+    """Return the status of a job.
 
     Args:
-        position: Its place in the queue, from 1, if it waits.
+        position: Its position in the queue, from 1, if it is queued.
+        load: Utilization of its GPU in percent.
     """
     record, journal, trainer = job.record, job.journal(), job.status()
     progress = journal.progress
@@ -65,13 +66,13 @@ def status(job: AgentJob, *, position: int | None = None, load: float | None = N
 
 
 def row(job: AgentJob) -> dict[str, Any]:
-    """Return a job as a line of the list."""
+    """Return a job as an entry of the list."""
     shown = status(job).model_dump(mode="json")
     return {name: shown[name] for name in ("job_id", "status", "started_at", "current_step", "total_steps", "name")}
 
 
 def checkpoints(job: AgentJob) -> dict[str, Any]:
-    """Return the whole checkpoints, newest last, and the best one by its held-out loss."""
+    """Return the complete checkpoints, newest last, and the best one by its eval loss."""
     journal, found = job.journal(), job.checkpoints()
     rows = [_checkpoint(path, step, journal) for step, path in found.items()]
     measured = [one for one in rows if one["eval_loss"] is not None]
@@ -83,7 +84,7 @@ def checkpoints(job: AgentJob) -> dict[str, Any]:
 
 
 def errors(job: AgentJob) -> dict[str, Any]:
-    """Return what went wrong, in the shape of the document's backend."""
+    """Return the errors and warnings, in the format of the protocol."""
     record = job.record
     found: dict[str, dict[str, Any]] = {}
     for event in job.journal().errors:
@@ -104,6 +105,7 @@ def errors(job: AgentJob) -> dict[str, Any]:
 
 
 def _count(found: dict[str, dict[str, Any]], at: float, level: str, message: str) -> None:
+    # Messages that differ only in numbers, such as a step, count as the same error.
     key = re.sub(r"\d+", "#", message)[:200]
     if key in found:
         found[key]["count"] += 1

@@ -1,5 +1,5 @@
-"""One light file per task kind: which program runs it, from which inputs, and what its outputs are.
+"""Executors of the task kinds: the program that runs a kind, its inputs and its outputs.
 
-Executors are found by the entry point group `tunefleet.executors`, so that a package can bring kinds of its own. They
-refuse to know where an attempt came from and import no training library: a job's process does that.
+Executors are registered in the entry point group `tunefleet.executors`, so that other packages can add kinds. They do
+not depend on the origin of an attempt, and import no training library: the job's process does that.
 """

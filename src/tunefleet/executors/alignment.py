@@ -1,4 +1,4 @@
-"""The trainings on preferences (`dpo`, `kto`, `orpo`, `reward`) and on rewards (`grpo`, `rloo`)."""
+"""Preference training (`dpo`, `kto`, `orpo`, `reward`) and reinforcement learning (`grpo`, `rloo`, `ppo`)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class AlignmentExecutor(TrainingExecutor):
 
 
 class DpoExecutor(AlignmentExecutor):
-    """Direct preference optimisation, on pairs of answers."""
+    """Direct preference optimization, on pairs of answers."""
 
     kind = "dpo"
 
 
 class KtoExecutor(AlignmentExecutor):
-    """Kahneman-Tversky optimisation, on single answers that are good or bad."""
+    """Kahneman-Tversky optimization, on single answers labeled good or bad."""
 
     kind = "kto"
 
 
 class OrpoExecutor(AlignmentExecutor):
-    """Odds-ratio preference optimisation, on pairs of answers and without a reference model."""
+    """Odds-ratio preference optimization, on pairs of answers, without a reference model."""
 
     kind = "orpo"
 
@@ -37,7 +37,7 @@ class RewardExecutor(AlignmentExecutor):
 
 
 class GrpoExecutor(AlignmentExecutor):
-    """Group relative policy optimisation, on prompts and rewards."""
+    """Group relative policy optimization, on prompts and rewards."""
 
     kind = "grpo"
 
@@ -49,12 +49,12 @@ class RlooExecutor(AlignmentExecutor):
 
 
 class PpoExecutor(TrainingExecutor):
-    """Proximal policy optimisation; leaves an adapter if the spec has a `lora` block, else a model."""
+    """Proximal policy optimization; leaves an adapter if the spec has a `lora` block, else a model."""
 
     kind = "ppo"
     program = "tunefleet.workloads.ppo:main"
     environment = "ppo"
 
     def unavailable_reason(self) -> str | None:
-        """Name the training libraries that are missing, else say how to make the environment."""
+        """Return which training libraries are missing, or that the environment is not ready."""
         return super().unavailable_reason() or envs.reason("ppo")

@@ -1,4 +1,4 @@
-"""`api`: asks an address, once or for each item, from within the worker."""
+"""`api`: calls an HTTP API, once or for each item, from within the worker."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _SHOWN: Final = 200
 
 
 class ApiExecutor(LightExecutor):
-    """Asks, up to eight at a time; the answers come in the order of the items."""
+    """Sends up to eight requests at a time; the responses are in the order of the items."""
 
     kind = "api"
 
     def run(self, offer: Offer) -> dict[str, Any]:
-        """Ask and return the answers; see `run_until`."""
+        """Send the requests and return the responses; see `run_until`."""
         return self.run_until(offer, Stop())
 
     def run_until(self, offer: Offer, stop: Stop) -> dict[str, Any]:
-        """Ask and return the answers; an item without one has an `error`.
+        """Send the requests and return the responses; an item that failed has an `error`.
 
         Raises:
-            InputError: If the address of every item may not be reached, or refuses the request.
-            UnreachableError: If no item has an answer, and the host of one does not answer, or has no time.
-            MachineError: If the task names no address, and this worker has none.
-            Stopped: If nobody wants the answers any more.
+            InputError: If every request failed, because its URL is not allowed or the host rejected it.
+            UnreachableError: If every request failed, and one of them because its host is unreachable or busy.
+            MachineError: If neither the task nor the worker sets a URL.
+            Stopped: If the task was cancelled.
         """
         spec = load_task_spec(offer.spec)
         assert isinstance(spec, ApiTaskSpec), "the worker runs a kind with its own executor"
@@ -66,20 +66,20 @@ class ApiExecutor(LightExecutor):
 
 
 def _with_address(api: ApiSpec, service: ApiSettings) -> tuple[ApiSpec, tuple[str, ...]]:
-    """Return the request with an address, and which private hosts may be reached."""
+    """Return the request with a URL, and the allowed private hosts."""
     allowed = load(TransferSettings).url_allow
     if api.url is not None:
         return api, allowed
     if service.nebula_api_base_url is None:
         raise MachineError(
-            "The task names no address, and this worker has none.",
-            hint="Write spec.api.url, or start the worker with NEBULA_API_BASE_URL.",
+            "The task has no URL, and this worker has no default.",
+            hint="Set spec.api.url, or start the worker with NEBULA_API_BASE_URL.",
         )
     headers = dict(api.headers or {})
     if service.nebula_api_token is not None and "authorization" not in {name.lower() for name in headers}:
         headers["Authorization"] = f"Bearer {service.nebula_api_token.get_secret_value()}"
     url = service.nebula_api_base_url.rstrip("/") + _CHAT
-    # Whoever runs the worker has named the host, wherever it is.
+    # The worker's operator set this host, so it is allowed even if it is private.
     return api.model_copy(update={"url": url, "headers": headers}), (*allowed, urlsplit(url).hostname or "")
 
 
@@ -91,7 +91,7 @@ def _prompts(spec: ApiTaskSpec, written: Mapping[str, Any]) -> list[str | None]:
         texts = to_list(written["data"], {}, Room())["items"]
     for number, text in enumerate(texts):
         if not isinstance(text, str):
-            raise InputError(f"spec.data.items.{number} is no text: what it refers to was not filled in.")
+            raise InputError(f"spec.data.items.{number} is not a string: its reference was not resolved.")
     return list(texts)
 
 
@@ -103,9 +103,7 @@ def _question(api: ApiSpec, prompt: str | None) -> Question:
     headers = {name: _filled(value, prompt) for name, value in (api.headers or {}).items()}
     for name, value in headers.items():
         if any(character in value for character in "\0\r\n"):
-            raise InputError(
-                f"spec.api.headers.{name} would have several lines: an item with line breaks stands in it."
-            )
+            raise InputError(f"spec.api.headers.{name} would contain a line break of an item.")
     body: dict[str, Any] = {}
     if api.json_body is not None:
         body = {"json": _filled(api.json_body, prompt)}
@@ -115,7 +113,7 @@ def _question(api: ApiSpec, prompt: str | None) -> Question:
         body = {"content" if isinstance(api.form, str) else "data": _filled(api.form, prompt)}
     return Question(
         method=api.method,
-        # In an address a text is a piece of it, and never more.
+        # Quoted completely: an item cannot change the path or the query of the URL.
         url=str(api.url).replace(PROMPT, quote(prompt or "", safe="")),
         headers=headers,
         params=_filled(api.params or {}, prompt),
@@ -137,7 +135,7 @@ def _filled(value: Any, prompt: str | None) -> Any:
 
 
 def _asked(api: ApiSpec, questions: Sequence[Question], allowed: Sequence[str], stop: Stop) -> list[dict[str, Any]]:
-    """Return the answers in the order of the questions; raises why there is none if all have failed."""
+    """Return the responses in the order of the requests; raises if all have failed."""
     faults: dict[int, InputError | UnreachableError] = {}
 
     def one(index: int) -> dict[str, Any]:
@@ -146,7 +144,7 @@ def _asked(api: ApiSpec, questions: Sequence[Question], allowed: Sequence[str], 
             reply = ask(questions[index], allowed=allowed, stop=stop)
             _check(api, index, reply)
         except (InputError, UnreachableError) as error:
-            # The answers to the others are kept: they may have cost something.
+            # The other responses are kept: they may have cost money.
             faults[index] = error
             return _item(api, index, reply) | {"output": None, "error": str(error)}
         return _item(api, index, reply)
@@ -157,7 +155,7 @@ def _asked(api: ApiSpec, questions: Sequence[Question], allowed: Sequence[str], 
         for future in left:
             future.cancel()
         for future in done:
-            future.result()  # raises what it has raised
+            future.result()  # raises its exception
         items = [future.result() for future in futures]
     if len(faults) == len(items):
         raise _worth_another_try([faults[index] for index in range(len(items))])
@@ -165,15 +163,15 @@ def _asked(api: ApiSpec, questions: Sequence[Question], allowed: Sequence[str], 
 
 
 def _worth_another_try(faults: Sequence[InputError | UnreachableError]) -> InputError | UnreachableError:
-    """Return the first one that another try may better, else the first."""
+    """Return the first error that a retry may fix, else the first."""
     return next((fault for fault in faults if isinstance(fault, UnreachableError)), faults[0])
 
 
 def _check(api: ApiSpec, index: int, reply: Reply) -> None:
     if api.response.raise_for_status and reply.status >= 400:
-        said = " ".join(reply.text.split())[:_SHOWN]
-        sentence = f"Item {index}: {reply.host} answers {reply.status}{f': {said}' if said else ''}."
-        raise UnreachableError(sentence) if reply.transient else InputError(sentence)
+        body = " ".join(reply.text.split())[:_SHOWN]
+        message = f"Item {index}: {reply.host} returned {reply.status}{f': {body}' if body else ''}."
+        raise UnreachableError(message) if reply.transient else InputError(message)
 
 
 def _item(api: ApiSpec, index: int, reply: Reply | None) -> dict[str, Any]:
@@ -204,7 +202,7 @@ def _parsed(reply: Reply) -> Any:
 
 
 def _said_in(parsed: Any, text: str) -> str:
-    """Return the answer of a chat or completion, or all that was said."""
+    """Return the text of a chat or completion response, or else the whole body."""
     try:
         choice = parsed["choices"][0]
         found = choice["message"]["content"] if "message" in choice else choice["text"]
@@ -225,7 +223,7 @@ def _result(items: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "ok": not failed and max(statuses) < 400,
         "executor": "api",
-        # Of several answers the worst one's.
+        # The worst status of all responses.
         "status_code": max(statuses),
         "json": first["json"] if alone else None,
         "text": first["text"] if alone else None,

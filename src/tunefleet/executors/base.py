@@ -1,4 +1,4 @@
-"""What a task kind tells a worker about itself."""
+"""Base classes of executors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tunefleet.schemas.worker_link import Offer, SlotClass
 
 
 class ResultError(TunefleetError):
-    """A job ended well but left no readable result."""
+    """A job completed without a readable result."""
 
     code = "result_missing"
 
@@ -46,94 +46,94 @@ class Executor(ABC):
     kind: ClassVar[str]
     slot_class: ClassVar[SlotClass]
     merges: ClassVar[bool] = False
-    """Whether one run computes several equal tasks: those of `Offer.merged` (`merge_children` of a job), each with an
-    entry by its task id under `children` of the result. Who is missing there has failed."""
+    """Whether one run can compute several similar tasks: those of `Offer.merged` (`merge_children` of a job), each with
+    an entry by its task id under `children` of the result. A task without an entry fails."""
     heeds: ClassVar[frozenset[ControlCommand]] = frozenset()
-    """Commands that its jobs take, such as a pause; any other is refused when it is asked for. By default none: a
-    cancel needs nobody to listen. `TRAINING_COMMANDS` if a Trainer with `trainer_control.callbacks_for_job` trains in
-    the program, `BETWEEN_ITEMS` if it goes through items within `workloads.common.item_control.Heeding` (both of
-    `schemas.control`)."""
+    """Commands that its jobs support, such as a pause; others are rejected. None by default: a cancel needs no support
+    by the program. Use `TRAINING_COMMANDS` if the program runs a Trainer with `trainer_control.callbacks_for_job`,
+    `BETWEEN_ITEMS` if it processes items within `workloads.common.item_control.Heeding` (both in `schemas.control`)."""
 
     brings_code: ClassVar[bool] = False
-    """Whether every task of the kind runs code that comes with the document: only a worker with `--allow-code` does."""
+    """Whether every task of the kind runs custom code of the workflow file, which requires a worker with
+    `--allow-code`."""
 
     def unavailable_reason(self) -> str | None:
-        """Return why this machine cannot run the kind, as a sentence with the way out; `None` if it can."""
+        """Return why this machine cannot run the kind, with a hint how to fix it; None if it can."""
         return None
 
     def features(self, environment: Mapping[str, str]) -> dict[str, str | None]:
-        """Return what only some tasks of the kind ask for (`BaseTaskSpec.features`): name → why it is not here.
+        """Return features that only some tasks of the kind need (`BaseTaskSpec.features`): name → why it is missing.
 
         Args:
-            environment: The variables that its jobs get.
+            environment: Environment variables of its jobs.
 
         Returns:
-            A sentence with the way out for what is not here; `None` for what is. Of a name that is left out nothing is
-            here.
+            The reason with a hint how to fix it for a missing feature; None for an available one. A name that is not
+            included is not available.
         """
-        del environment  # of this kind all tasks ask for the same
+        del environment  # no optional features by default
         return {}
 
 
 class LightExecutor(Executor):
-    """A kind that runs inside the worker: no job process, no job folder, several at once."""
+    """A kind that runs inside the worker: no job process, no job folder, several tasks in parallel."""
 
     slot_class: ClassVar[SlotClass] = "light"
 
     @abstractmethod
     def run(self, offer: Offer) -> dict[str, Any]:
-        """Do the task and return its result.
+        """Run the task and return its result.
 
         Raises:
-            InputError: If what the user asked for cannot work; it is not tried again.
+            InputError: If the task is invalid; it is not retried.
         """
 
     def run_until(self, offer: Offer, stop: Stop) -> dict[str, Any]:
-        """Do the task, unless nobody wants its result any more. Override it where the work can be ended early.
+        """Run the task until a cancel. Override this if the work can be stopped early.
 
         Args:
             stop: Set by a cancel.
 
         Raises:
-            Stopped: If it was ended early.
+            Stopped: If it was stopped early.
         """
-        del stop  # by default it is done to its end
+        del stop  # by default it runs to its end
         return self.run(offer)
 
 
 class JobExecutor(Executor):
-    """A kind that runs as a process of its own in a job folder."""
+    """A kind that runs as a separate process in a job folder."""
 
     slot_class: ClassVar[SlotClass] = "job"
     program: ClassVar[str]
     """`package.module:function`, called with the path of the job folder."""
     environment: ClassVar[str | None] = None
-    """The environment (`tunefleet env`) that each job of the kind runs in; `None` for the one of Tunefleet itself."""
+    """The environment (`tunefleet env`) of the kind's jobs; None for Tunefleet's own environment."""
     engine: ClassVar[bool] = False
-    """Whether its jobs ask the warm engine of their GPUs, so that it need not end for them."""
+    """Whether its jobs use the warm engine of their GPUs, so that the engine is not stopped for them."""
 
     talks: ClassVar[bool] = False
-    """Whether people talk with its jobs; the worker brings them the turns (`runtime.conversation`)."""
+    """Whether its jobs are chats; the worker relays the turns (`runtime.chat_channel`)."""
 
     def unavailable_reason(self) -> str | None:
-        """Return why this machine cannot run the kind: here, that its environment is not ready."""
+        """Return why this machine cannot run the kind; by default, whether its environment is not ready."""
         return None if self.environment is None else envs.reason(self.environment)
 
     def environment_for(self, spec: Mapping[str, Any]) -> str | None:
-        """Return the name of the environment that a job runs in; `None` for the one that Tunefleet runs in."""
-        del spec  # of this kind all run in the same
+        """Return the name of the environment of a job; None for Tunefleet's own environment."""
+        del spec  # the same for all jobs by default
         return self.environment
 
     def job(self, offer: Offer, *, launch: str, inputs: Mapping[str, str], gpus: Sequence[str] = ()) -> Job:
-        """Return what the job's processes are to run.
+        """Return the job to launch.
 
         Args:
-            launch: Id of the launch that is about to start.
-            inputs: For each pointer into the spec, the local path that stands for it.
-            gpus: UUIDs of the GPUs that it was given.
+            launch: Id of the launch.
+            inputs: Pointer into the spec → local path.
+            gpus: UUIDs of the allocated GPUs.
 
         Raises:
-            MachineError: If the environment that it needs is not ready.
+            MachineError: If its environment is not ready.
         """
         return Job(
             job_id=offer.task_id,
@@ -153,36 +153,36 @@ class JobExecutor(Executor):
         )
 
     def program_of(self, spec: Mapping[str, Any]) -> str:
-        """Return the program that a job runs."""
-        del spec  # of this kind all run the same
+        """Return the program of a job."""
+        del spec  # the same for all jobs by default
         return self.program
 
     def processes(self, spec: Mapping[str, Any], gpus: int) -> int:
-        """Return how many processes the job has.
+        """Return the number of processes of a job.
 
         Args:
-            gpus: How many GPUs it was given.
+            gpus: Number of allocated GPUs.
         """
-        del spec, gpus  # one process has all of them
+        del spec, gpus  # by default one process uses all GPUs
         return 1
 
     @abstractmethod
     def outputs(self, folder: JobFolder) -> list[Output]:
-        """Return what a job that ended well has left to upload."""
+        """Return the files of a completed job to upload."""
 
     def result(self, folder: JobFolder) -> dict[str, Any]:
-        """Return the result that a job that ended well has written.
+        """Return the result of a completed job.
 
         Raises:
-            ResultError: If there is none, or it cannot be read.
+            ResultError: If it is missing or unreadable.
         """
         try:
-            found = json.loads(folder.responses_json.read_bytes())
+            result = json.loads(folder.responses_json.read_bytes())
         except (OSError, ValueError) as error:
             raise ResultError(f"The job ended without a readable {folder.responses_json.name}: {error}.") from error
-        if not isinstance(found, dict):
-            raise ResultError(f"The job's {folder.responses_json.name} holds no JSON object.")
-        return found
+        if not isinstance(result, dict):
+            raise ResultError(f"The job's {folder.responses_json.name} is not a JSON object.")
+        return result
 
 
 def _interpreter(environment: str | None) -> str | None:
@@ -195,13 +195,14 @@ def _interpreter(environment: str | None) -> str | None:
 
 
 def missing(*names: str, extra: str, what: str = "The libraries that it needs") -> str | None:
-    """Return why a kind cannot run here, with the way out; `None` if all packages are installed.
+    """Return which packages are missing, with the install command; None if all are installed.
 
     Args:
         names: Top-level packages.
-        extra: Of Tunefleet, which installs them.
-        what: What the packages are, as the sentence begins.
+        extra: The extra of Tunefleet that installs them.
+        what: Description of the packages, the start of the message.
     """
+    # find_spec, not import: importing torch takes seconds and gigabytes that the worker does not need.
     absent = [name for name in names if find_spec(name) is None]
     if not absent:
         return None

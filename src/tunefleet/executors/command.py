@@ -1,4 +1,4 @@
-"""`command`: a command of the user's, attached as `tunefleet run` attaches it."""
+"""`command` and `python`: custom code of the user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunefleet.trainer_control.files import read_json
 
 
 class CommandExecutor(JobExecutor):
-    """Runs what the spec's `command` says; delivers its outputs, and an adapter or a model that it has left."""
+    """Runs the spec's `command`; delivers its outputs, and an adapter or a model that it has written."""
 
     kind = "command"
     brings_code = True
@@ -20,12 +20,12 @@ class CommandExecutor(JobExecutor):
     heeds = TRAINING_COMMANDS
 
     def outputs(self, folder: JobFolder) -> list[Output]:
-        """Return what the command has left, as its program has written it down."""
+        """Return the outputs of the command, as listed by its program."""
         return left_in(folder)
 
 
 def left_in(folder: JobFolder) -> list[Output]:
-    """Return the outputs that a program has listed as `outputs` of its result: name → `kind` and `relative_path`."""
+    """Return the outputs listed under `outputs` of a result: name → `kind` and `relative_path`."""
     listed: Any = (read_json(folder.responses_json) or {}).get("outputs")
     if not isinstance(listed, dict):
         return []
@@ -43,5 +43,5 @@ class PythonExecutor(JobExecutor):
     program = "tunefleet.workloads.python_function:main"
 
     def outputs(self, folder: JobFolder) -> list[Output]:
-        """Return what the function has left."""
+        """Return the outputs of the function."""
         return left_in(folder)

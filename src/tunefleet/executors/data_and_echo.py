@@ -1,4 +1,4 @@
-"""`data`: makes a dataset out of others."""
+"""`data`: builds a dataset from others; `echo`: returns its spec, for tests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tunefleet.trainer_control.files import read_json
 
 
 class DataExecutor(JobExecutor):
-    """Reads rows, changes them step by step, and delivers the files that were written."""
+    """Reads rows, transforms them step by step, and delivers the written files."""
 
     kind = "data"
     program = "tunefleet.workloads.data_pipeline:main"
 
     def unavailable_reason(self) -> str | None:
-        """Name the libraries that read data and are missing."""
+        """Return which data libraries are missing."""
         return missing("datasets", "pyarrow", "numpy", extra="train")
 
     def outputs(self, folder: JobFolder) -> list[Output]:
@@ -29,17 +29,17 @@ class DataExecutor(JobExecutor):
 
 
 class EchoExecutor(LightExecutor):
-    """Answers with its spec, and with its items if the spec lists some; of a part of a task with those of the part."""
+    """Returns its spec, and its items if the spec has some; for a shard of a task, those of the shard."""
 
     kind = "echo"
 
     def run(self, offer: Offer) -> dict[str, Any]:
-        """Return the spec; with `data.items` also `items` (each an `output`, as of an inference) and their `count`."""
+        """Return the spec; with `data.items` also `items` (each an `output`, as in `inference`) and their `count`."""
         result: dict[str, Any] = {"ok": True, "echo": offer.spec}
         data = offer.spec.get("data")
         items = data.get("items") if isinstance(data, dict) else None
         if isinstance(items, list):
-            mine = part_of(items, offer.spec)
-            outputs = [{"index": at, "output": item} for at, item in enumerate(mine)]
+            shard = part_of(items, offer.spec)
+            outputs = [{"index": at, "output": item} for at, item in enumerate(shard)]
             result |= {"items": outputs, "count": len(outputs)}
         return result

@@ -1,4 +1,4 @@
-"""`evaluate`: measures a model, a tuned model or an adapter."""
+"""`evaluate`: evaluates a model or an adapter; `verify`: checks a model."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _HARNESS: Final = "lm-eval"
 
 
 class EvaluateExecutor(JobExecutor):
-    """Measures; leaves what came out for each row."""
+    """Evaluates; leaves the output for each row."""
 
     kind = "evaluate"
     program = "tunefleet.workloads.evaluation:main"
     heeds = BETWEEN_ITEMS
 
     def unavailable_reason(self) -> str | None:
-        """Name the libraries that are missing, without importing those that are there."""
+        """Return which libraries are missing."""
         return missing(*_NEEDED, extra="train")
 
     def environment_for(self, spec: Mapping[str, Any]) -> str | None:
-        """Return that of lm-eval if one of the evaluations is lm-eval's; the others run there as well as anywhere."""
+        """Return the environment of lm-eval if one of the evaluations needs it; the others run there, too."""
         evaluations = spec.get("evaluations") or []
         return _HARNESS if any(each.get("type") == "lm_eval" for each in evaluations) else None
 
     def outputs(self, folder: JobFolder) -> list[Output]:
-        """Return the folder with what came out for each row."""
+        """Return the folder with the output for each row."""
         path = folder.root / ITEMS_FOLDER
         return [Output(name=ITEMS_FOLDER, kind="report", path=path)] if path.is_dir() else []
 
@@ -40,16 +40,16 @@ _MODEL = "final_model"
 
 
 class VerifyExecutor(JobExecutor):
-    """Verifies a model; leaves it with another tokenizer if that was asked for."""
+    """Verifies a model; leaves it with another tokenizer if the spec requests one."""
 
     kind = "verify"
     program = "tunefleet.workloads.verification:main"
 
     def unavailable_reason(self) -> str | None:
-        """Name the libraries that are missing, without importing those that are there."""
+        """Return which libraries are missing."""
         return missing("torch", "transformers", "safetensors", extra="train", what="The training libraries")
 
     def outputs(self, folder: JobFolder) -> list[Output]:
         """Return the model with its new tokenizer, if there is one."""
-        made = folder.root / _MODEL
-        return [Output(name=_MODEL, kind="model", path=made)] if made.is_dir() else []
+        path = folder.root / _MODEL
+        return [Output(name=_MODEL, kind="model", path=path)] if path.is_dir() else []

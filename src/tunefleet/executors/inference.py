@@ -1,4 +1,4 @@
-"""`inference`: answers prompts with a model, and several equal tasks in one run."""
+"""`inference`: runs prompts through a model; `embedding`: computes vectors; `chat`: answers turns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tunefleet.spec.tasks.retrieval import VECTORS
 
 
 class InferenceExecutor(JobExecutor):
-    """Puts items through a language model; leaves its answers in the result."""
+    """Runs items through a language model; the answers are in the result."""
 
     kind = "inference"
     program = "tunefleet.workloads.inference:main"
@@ -20,24 +20,24 @@ class InferenceExecutor(JobExecutor):
     heeds = BETWEEN_ITEMS
 
     def unavailable_reason(self) -> str | None:
-        """Name the libraries that are missing, without importing those that are there."""
+        """Return which libraries are missing."""
         return missing("torch", "transformers", "peft", "datasets", extra="train")
 
     def outputs(self, folder: JobFolder) -> list[Output]:
-        """Return nothing: answers are in the result, and an exported file is named there."""
+        """Return nothing: answers are in the result, as is the path of an exported file."""
         del folder
         return []
 
 
 class EmbeddingExecutor(JobExecutor):
-    """Makes vectors; leaves them in one file."""
+    """Computes embedding vectors; leaves them in one file."""
 
     kind = "embedding"
     program = "tunefleet.workloads.embedding:main"
     heeds = BETWEEN_ITEMS
 
     def unavailable_reason(self) -> str | None:
-        """Name the libraries that are missing, without importing those that are there."""
+        """Return which libraries are missing."""
         return missing("torch", "transformers", "sentence_transformers", "pyarrow", extra="rag")
 
     def outputs(self, folder: JobFolder) -> list[Output]:
@@ -47,7 +47,7 @@ class EmbeddingExecutor(JobExecutor):
 
 
 class ChatExecutor(JobExecutor):
-    """Holds a model ready and answers turns."""
+    """Keeps a model loaded and answers chat turns."""
 
     kind = "chat"
     program = "tunefleet.workloads.chat:main"
@@ -55,10 +55,10 @@ class ChatExecutor(JobExecutor):
     talks = True
 
     def unavailable_reason(self) -> str | None:
-        """Name the libraries that are missing, without importing those that are there."""
+        """Return which libraries are missing."""
         return missing("torch", "transformers", "peft", "accelerate", extra="train")
 
     def outputs(self, folder: JobFolder) -> list[Output]:
-        """Return nothing: a conversation leaves no files."""
+        """Return nothing: a chat leaves no files."""
         del folder
         return []

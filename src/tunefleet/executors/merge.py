@@ -1,4 +1,4 @@
-"""`merge`: LoRA adapters into their base, or with each other."""
+"""`merge`: merges LoRA adapters into their base model, or with each other."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class MergeExecutor(JobExecutor):
     program = "tunefleet.workloads.merging:main"
 
     def unavailable_reason(self) -> str | None:
-        """Name the libraries that are missing, without importing those that are there."""
+        """Return which libraries are missing."""
         return missing(*_NEEDED, extra="train", what="The training libraries")
 
     def features(self, environment: Mapping[str, str]) -> dict[str, str | None]:
-        """Say whether GGUF files can be made here, and those of the types that the converter does not write itself."""
+        """Return whether this machine can write GGUF files, and types that need a separate quantization."""
         return {GGUF: _lacking(_DIRECT, environment), QUANTIZE: _lacking(_QUANTIZED, environment)}
 
     def outputs(self, folder: JobFolder) -> list[Output]:

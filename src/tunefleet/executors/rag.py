@@ -1,4 +1,4 @@
-"""`rag_index` and `rag`: put texts into a vector database, and search it."""
+"""`rag_index` and `rag`: index texts in a vector database, and search it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tunefleet.spec.tasks.retrieval import INDEX
 
 
 class QdrantExecutor(JobExecutor):
-    """What the kinds have that work on a collection."""
+    """Base of the kinds that use a Qdrant collection."""
 
     def unavailable_reason(self) -> str | None:
-        """Name the libraries that are missing, without importing those that are there."""
+        """Return which libraries are missing."""
         return missing("torch", "transformers", "sentence_transformers", "qdrant_client", extra="rag")
 
     def job(self, offer: Offer, *, launch: str, inputs: Mapping[str, str], gpus: Sequence[str] = ()) -> Job:
-        """Return what the job's process is to run; which private addresses it may reach is the worker's setting."""
+        """Return the job to launch, with the worker's list of allowed private hosts."""
         job = super().job(offer, launch=launch, inputs=inputs, gpus=gpus)
         allowed = ",".join(load(TransferSettings).url_allow)
         return job.model_copy(update={"env": {**job.env, "TUNEFLEET_URL_ALLOW": allowed}}) if allowed else job
 
 
 class RagExecutor(QdrantExecutor):
-    """Searches; equal tasks share one model and one connection, and a query that two of them ask is asked once."""
+    """Searches; coalesced tasks share one model and one connection, and a query of several tasks is run once."""
 
     kind = "rag"
     program = "tunefleet.workloads.rag:search"
@@ -41,7 +41,7 @@ class RagExecutor(QdrantExecutor):
 
 
 class RagIndexExecutor(QdrantExecutor):
-    """Indexes; leaves the database where no server was named."""
+    """Indexes; leaves the database as an output if the spec sets no server."""
 
     kind = "rag_index"
     program = "tunefleet.workloads.rag:index"

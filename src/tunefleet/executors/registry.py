@@ -1,4 +1,4 @@
-"""Finds the executors that are installed."""
+"""Finds the installed executors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ logger = logging.getLogger(__name__)
 
 GROUP = "tunefleet.executors"
 _OURS = "tunefleet."
-_NO_CODE = "Tasks bring code, which a worker runs with --allow-code (TUNEFLEET_ALLOW_CODE=true) only."
+_NO_CODE = "Tasks of this kind run custom code, which requires --allow-code (TUNEFLEET_ALLOW_CODE=true)."
 
 
 class Registry:
-    """The kinds that a worker knows.
+    """The task kinds of a worker.
 
     Args:
         broken: Kind → why its executor could not be loaded.
@@ -30,13 +30,13 @@ class Registry:
         self._broken = dict(broken or {})
 
     def find(self, kind: str) -> Executor | None:
-        """Return the executor of a kind, or `None`."""
+        """Return the executor of a kind, or None."""
         return self._executors.get(kind)
 
     def offers(
         self, *, allow_code: bool = True, environment: Mapping[str, str] | None = None
     ) -> tuple[ExecutorOffer, ...]:
-        """Return what the server is to know: each kind, and why it cannot run here if it cannot."""
+        """Return all kinds for the server, with the reason if a kind cannot run on this machine."""
         variables = inherited_environment() if environment is None else environment
         no_s3 = missing("boto3", extra="s3", what="The packages that write to a bucket")
         known = [
@@ -52,32 +52,30 @@ class Registry:
             for kind, executor in sorted(self._executors.items())
             for reason in (_NO_CODE if executor.brings_code and not allow_code else executor.unavailable_reason(),)
         ]
-        lost = [
+        unavailable = [
             ExecutorOffer(kind=kind, available=False, reason=reason) for kind, reason in sorted(self._broken.items())
         ]
-        return tuple(known + lost)
+        return tuple(known + unavailable)
 
 
 def installed(points: Iterable[EntryPoint] | None = None) -> Registry:
-    """Load the executors of the entry point group; one that cannot be loaded is named, the others still work.
-
-    Another package's executor takes the place of ours of the same kind: somebody has installed it for that. Of two
-    others none is taken.
-    """
+    """Load the executors of the entry point group; one that cannot be loaded is reported as unavailable."""
     executors: dict[str, Executor] = {}
     origins: dict[str, str] = {}
     broken: dict[str, str] = {}
     found = entry_points(group=GROUP) if points is None else points
+    # Built-in executors first, so that another package's executor of the same kind replaces them: it was installed for
+    # that purpose. Two other packages with the same kind are a conflict, and neither is used.
     for point in sorted(found, key=lambda point: (not point.value.startswith(_OURS), point.value)):
         try:
             executor: Executor = point.load()()
         except Exception as error:
-            logger.warning("The executor %s cannot be loaded.", point.name, exc_info=True)
-            broken[point.name] = f"Its executor ({point.value}) cannot be loaded: {error}"
+            logger.warning("Could not load the executor %s.", point.name, exc_info=True)
+            broken[point.name] = f"Could not load its executor ({point.value}): {error}"
             continue
         kind, other = executor.kind, origins.get(executor.kind, _OURS)
         broken.pop(kind, None)
         if not other.startswith(_OURS):
-            broken[kind] = f"Two packages have an executor for it, {other} and {point.value}: uninstall one of them."
+            broken[kind] = f"Two packages provide its executor, {other} and {point.value}: uninstall one of them."
         executors[kind], origins[kind] = executor, point.value
     return Registry((each for kind, each in executors.items() if kind not in broken), broken=broken)

@@ -1,4 +1,4 @@
-"""What every training kind has, and `sft` and `lora_sft`: supervised fine-tuning, of all weights or of an adapter."""
+"""Base of all training kinds, and `sft` and `lora_sft`: supervised fine-tuning of all weights or of an adapter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tunefleet.workloads.external_trainers import registry
 NEEDED: Final = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
 
-# The program of a training that `spec.trainer` gives to somebody else's code.
+# The program for third-party trainers (`spec.trainer`).
 OTHERS: Final = "tunefleet.workloads.external_trainers:main"
 
 
@@ -24,28 +24,29 @@ def _ours(spec: Mapping[str, Any]) -> bool:
 
 
 class TrainingExecutor(JobExecutor):
-    """Trains a model in processes of its own; leaves a model or an adapter."""
+    """Trains a model in separate processes; leaves a model or an adapter."""
 
     products: ClassVar[tuple[tuple[str, str], ...]] = (("final_model", "model"), ("final_lora", "adapter"))
-    """Folders that the program may leave, and the kind of artifact that each becomes."""
+    """Output folders of the program, and the artifact kind of each."""
     heeds = TRAINING_COMMANDS
 
     def unavailable_reason(self) -> str | None:
-        """Name the training libraries that are missing, without importing those that are there."""
+        """Return which training libraries are missing."""
         return missing(*NEEDED, extra="train", what="The training libraries")
 
     def program_of(self, spec: Mapping[str, Any]) -> str:
-        """Return the program that trains: ours, or the one that hands the training to somebody else's trainer."""
+        """Return the training program: the built-in one, or the launcher of a third-party trainer."""
         return self.program if _ours(spec) else OTHERS
 
     def processes(self, spec: Mapping[str, Any], gpus: int) -> int:
-        """Return how many ranks the training has: what its spec says, else one for each GPU; others start their own."""
+        """Return the number of ranks: the value in the spec, else one per GPU."""
+        # Third-party trainers start their ranks themselves.
         return load_task_spec(spec).processes_on(gpus) if _ours(spec) else 1
 
     def outputs(self, folder: JobFolder) -> list[Output]:
         """Return the trained folder."""
-        there = ((name, kind, folder.root / name) for name, kind in self.products)
-        return [Output(name=name, kind=kind, path=path) for name, kind, path in there if path.is_dir()]
+        folders = ((name, kind, folder.root / name) for name, kind in self.products)
+        return [Output(name=name, kind=kind, path=path) for name, kind, path in folders if path.is_dir()]
 
 
 class SftExecutor(TrainingExecutor):
@@ -56,8 +57,8 @@ class SftExecutor(TrainingExecutor):
     products = (("final_model", "model"),)
 
     def features(self, environment: Mapping[str, str]) -> dict[str, str | None]:
-        """Name the trainers that other packages bring."""
-        del environment  # what is installed is found without
+        """Return the trainers of other packages."""
+        del environment  # entry points do not depend on it
         return {feature_of(name): None for name in registry.plugins()}
 
 

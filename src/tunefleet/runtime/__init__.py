@@ -1,7 +1,7 @@
-"""The supervisor of job processes: launch, adopt, control, end, ship what they write.
+"""The job runtime: launch, adopt, control and end job processes, and deliver their output.
 
-A job is a process group of its own that outlives whoever started it; everything that is known about it lies in its
-job folder. Knows no server, no link and no training library.
+A job is a separate process group that outlives the process that started it; its whole state is in its job folder. The
+package does not depend on the server, a transport or a training library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy: the keeper is one process a job, and must not pay for what only the supervisor needs.
+    # Lazy: there is one parent process per job, which must not import what only the supervisor needs.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

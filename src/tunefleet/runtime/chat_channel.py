@@ -1,7 +1,7 @@
-"""The line on which a job is talked with: a socket of its own, to which the worker brings turns; a JSON object a line.
+"""The chat channel of a job: a Unix socket to which the worker relays turns; one JSON object per line.
 
 {"op": "hello"}            → {"models": […]}
-{"op": "turn", "request"}  → a `ChatPiece` a line; the last one has `finish` or `error`
+{"op": "turn", "request"}  → one `ChatPiece` per line; the last one has `finish` or `error`
 {"op": "end"}              → {}
 """
 
@@ -20,15 +20,16 @@ from tunefleet.runtime.warm.engine_registry import peer_uid
 
 
 def address(folder: Path) -> Path:
-    """Return where a job listens: job folders may lie too deep for the name of a socket."""
+    """Return the socket of a job."""
+    # Not in the job folder: the path of a Unix socket is limited to about 100 bytes.
     return socket_folder() / f"chat-{hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]}.sock"
 
 
 class Call:
-    """One question to a job, and what it answers.
+    """One request to a job, and its responses.
 
     Raises:
-        OSError: If it does not listen, or another user does.
+        OSError: If the job does not listen, or the listener belongs to another user.
     """
 
     def __init__(self, folder: Path, question: dict[str, Any]) -> None:
@@ -36,23 +37,23 @@ class Call:
         try:
             self._connection.connect(str(address(folder)))
             if peer_uid(self._connection) != os.geteuid():
-                raise PermissionError("Somebody else listens there.")
+                raise PermissionError("The socket belongs to another user.")
             self._connection.sendall(json.dumps(question).encode() + b"\n")
         except OSError:
             self._connection.close()
             raise
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield the answers until the job has no more, or is gone."""
+        """Yield the responses until the job has no more, or is gone."""
         with self._connection.makefile("rb") as answers:
             for line in answers:
                 if line.endswith(b"\n"):
                     yield json.loads(line)
 
     def close(self) -> None:
-        """Hang up; the job ends an answer that it is giving."""
+        """Close the connection; the job stops the answer in progress."""
         try:
-            # A thread may be reading: closing alone would not wake it.
+            # A thread may be reading: close alone would not wake it.
             self._connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             return

@@ -1,8 +1,4 @@
-"""Whether the disk can take what a training will write, asked before it starts.
-
-The peak is one checkpoint more than are kept, since an old one is deleted only after a newer one is whole, and the
-final model beside them.
-"""
+"""Checks before a training starts that the disk has space for its checkpoints and its final model."""
 
 from __future__ import annotations
 
@@ -13,13 +9,14 @@ from pathlib import Path
 from tunefleet.errors import MachineError
 
 _OPTIMIZER_BYTES = 8
+# For journal, log and other small files.
 _RESERVE_BYTES = 64 << 20
 _GIB = 1 << 30
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a training will write.
+    """Disk usage of a training.
 
     Args:
         checkpoints: How many checkpoints are kept; None keeps all `saves`.
@@ -39,7 +36,8 @@ class Forecast:
 
     @property
     def peak_bytes(self) -> int:
-        """The most that lies on the disk at one moment, the final model included."""
+        """Peak disk usage, including the final model."""
+        # One more than are kept: an old checkpoint is deleted only after a newer one is complete.
         kept = self.saves if self.checkpoints is None else min(self.checkpoints + 1, self.saves)
         return kept * self.checkpoint_bytes + self.weights_bytes
 
@@ -49,17 +47,20 @@ class DiskTooSmallError(MachineError):
 
 
 def require_space(folder: Path, forecast: Forecast, *, present_bytes: int = 0) -> None:
-    """Refuse a training that would fill the disk.
+    """Reject a training that would fill the disk.
+
+    Args:
+        present_bytes: Size of existing files that the training replaces or reuses.
 
     Raises:
-        DiskTooSmallError: If the free space does not suffice; the message says how much is needed and free.
+        DiskTooSmallError: If there is not enough free space; the message has the needed and the free space.
     """
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free, needed = shutil.disk_usage(existing).free, max(forecast.peak_bytes - present_bytes, 0) + _RESERVE_BYTES
     if needed > free:
         kept = "all" if forecast.checkpoints is None else str(forecast.checkpoints)
         raise DiskTooSmallError(
-            f"The training needs {needed / _GIB:.2f} GiB under {folder} ({forecast.checkpoint_bytes / _GIB:.2f} GiB a "
-            f"checkpoint, {kept} kept), {free / _GIB:.2f} GiB are free.",
-            hint="Free some space, lower training.save_total_limit, or save less often.",
+            f"The training needs {needed / _GIB:.2f} GiB in {folder} ({forecast.checkpoint_bytes / _GIB:.2f} GiB per "
+            f"checkpoint, {kept} kept), but only {free / _GIB:.2f} GiB are free.",
+            hint="Free disk space, lower training.save_total_limit, or save less often.",
         )

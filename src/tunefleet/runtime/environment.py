@@ -1,4 +1,4 @@
-"""The environment of a trainer process, and which of its variables a forked process would come too late for."""
+"""The environment of a trainer process, and the variables that require a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+# Variables that libraries read at import: a forked process has passed that point.
 _READ_AT_IMPORT = (
     "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "DATASETS_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "TRITON_",
     "PYTHON", "LD_", "BNB_", "BITSANDBYTES_", "ACCELERATE_", "XDG_", "MKL_", "OPENBLAS_", "KMP_", "USE_",
@@ -18,7 +19,7 @@ _OF_ONE_PROCESS = (
     "TUNEFLEET_", "ORCHESTRATOR_", "NEBULA_", "WORKER_", "HOST_APP_", "ELASTIC_AUTO_", "SCHEDULER_", "PYTEST_",
 )  # fmt: skip
 _OF_ONE_PROCESS_EXACT = frozenset({
-    # of our own processes
+    # of Tunefleet's own processes
     "RESULTS_DIR", "TASK_TOPIC", "HEARTBEAT_INTERVAL_SEC", "LOG_FILE", "LOG_LEVEL", "PORT", "PUBLIC_BASE_URL",
     "ENABLE_CONTEXT_REUSE", "ENABLE_ELASTIC_SCALING", "ENABLE_STAGE_WEIGHT_STICKINESS", "ENABLE_TASK_MERGE",
     "REDIS_URL", "TASK_MERGE_MAX_BATCH_SIZE",
@@ -26,31 +27,32 @@ _OF_ONE_PROCESS_EXACT = frozenset({
     "AGENT_ID", "BACKEND_URL", "CHECKPOINTS_DIR", "CHECKPOINT_INTERVAL_STEPS", "DATASETS_DIR", "LOGS_DIR",
     "MAX_CONCURRENT_JOBS", "METRICS_REPORT_INTERVAL_STEPS", "MODELS_DIR", "POLL_ENABLED", "POLL_INTERVAL_SECONDS",
     "GPU_MONITORING_INTERVAL_SECONDS", "HEARTBEAT_INTERVAL_SECONDS",
-    # of the shell or service that started one
+    # of the shell or service manager that started it
     "PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID",
 })  # fmt: skip
 
+# CPU quota of a container (cgroup v2).
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
-# What jobs get, unless the environment of their worker or agent says otherwise.
+# Defaults for jobs, unless the environment of their worker or agent sets these variables.
 BRIEF_SPIN = {
-    # OpenMP threads that spin while they wait take the core from the one they wait for, wherever something else runs
-    # too; threads that sleep at once wake up late. A brief spin is nearly as fast as a long one on an idle machine, and
-    # nearly as fast as none on a busy one (docs/decisions/044).
+    # OpenMP threads that spin while waiting take the core from the thread they wait for if the machine is busy; threads
+    # that sleep immediately wake up late. A brief spin is nearly as fast as a long one on an idle machine, and nearly
+    # as fast as none on a busy one (docs/decisions/044).
     "OMP_WAIT_POLICY": "PASSIVE",
     "GOMP_SPINCOUNT": "3000",
 }
 
-# What the fork server has on top of the jobs' environment while it imports.
+# Additional environment of the fork server during its imports.
 SERVER_ENV = {
-    # One thread: a pool that was used before a fork leaves the child waiting for threads that it does not have.
+    # One thread: after a fork, a child would wait for the threads of a used pool, which it does not have.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    # pyarrow's allocator would start a thread when it is loaded; it is not even the one that pyarrow uses.
+    # pyarrow's bundled jemalloc would start a thread when it is loaded, even though pyarrow does not use it.
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    # Asks the driver through NVML whether there are GPUs, which opens no CUDA context.
+    # Detects GPUs through NVML, which opens no CUDA context.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 
@@ -61,10 +63,8 @@ def job_environment(base: Mapping[str, str], job: Mapping[str, Any]) -> dict[str
 
 
 def at_import(base: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of an environment that may matter to what is imported: without what names one process of ours.
-
-    Jobs whose environments agree in it can be forked from one server.
-    """
+    """Return the part of an environment that may affect imports, without variables of a single Tunefleet process."""
+    # Jobs with equal results can be forked from the same server.
     return {
         name: value
         for name, value in base.items()
@@ -73,13 +73,13 @@ def at_import(base: Mapping[str, str]) -> dict[str, str]:
 
 
 def thread_count(environment: Mapping[str, str]) -> int:
-    """Return how many CPU threads torch may use: what the environment says, else the cores of this process."""
+    """Return the number of CPU threads for torch: from the environment, else the cores of this process."""
     given = environment.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdecimal() and int(given) > 0 else core_count()
 
 
 def core_count() -> int:
-    """Return how many cores this process may use, by its affinity and the quota of its container."""
+    """Return the number of cores available to this process, by its affinity and its container's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = _QUOTA.read_text(encoding="ascii").split()
@@ -89,11 +89,11 @@ def core_count() -> int:
 
 
 def needs_cold_start(base: Mapping[str, str], job: Mapping[str, Any]) -> str | None:
-    """Return why a job must be started in a fresh interpreter, or None if it can be forked."""
+    """Return why a job needs a fresh interpreter, or None if it can be forked."""
     if int(job.get("processes") or 1) > 1 or job.get("gang"):
         return "it has several processes"
     if job.get("python"):
-        return "it runs in an environment of its own"
+        return "it runs in a separate environment"
     for name, value in (job.get("env") or {}).items():
         if base.get(name) != value and (name in _READ_AT_IMPORT_EXACT or name.startswith(_READ_AT_IMPORT)):
             return f"it sets {name}, which is read at import"
@@ -101,7 +101,7 @@ def needs_cold_start(base: Mapping[str, str], job: Mapping[str, Any]) -> str | N
 
 
 def _interpreter(base: Mapping[str, str], job: Mapping[str, Any]) -> dict[str, str]:
-    """Return what activates the environment that the job names: its programs come first."""
+    """Return the variables that activate the virtual environment of a job."""
     if not job.get("python"):
         return {}
     programs = Path(job["python"]).parent
@@ -110,7 +110,7 @@ def _interpreter(base: Mapping[str, str], job: Mapping[str, Any]) -> dict[str, s
 
 
 def _devices(job: Mapping[str, Any]) -> dict[str, str]:
-    """Return what restricts a job to its GPUs: those it was given, none if its spec wants none, else nothing."""
+    """Return the variable that restricts a job to its GPUs: allocated ones, none if its spec needs none, else unset."""
     gpus: Sequence[str] = job.get("gpus") or ()
     if gpus:
         return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}

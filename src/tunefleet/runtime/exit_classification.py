@@ -1,6 +1,6 @@
-"""How a launch ended: from its status, its exit code and the tail of its log, to a reason and a sentence.
+"""Classifies the end of a launch from its status, its exit code and the tail of its log.
 
-Pure but for reading; decides nothing about a retry, that is the reason's business.
+Only reads files; whether to retry is decided elsewhere, by the reason.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tunefleet.trainer_control.journal.writer import JournalWriter
 
 _TAIL_BYTES = 64 << 10
 _LAST_WORDS = 4096
+# With less free space than this, the disk counts as full.
 _FULL_BYTES = 1 << 20
 _TRACEBACK = "Traceback (most recent call last):"
 _LINKS = (
@@ -56,7 +57,7 @@ _DELIBERATE: Final[dict[str, tuple[FinishOutcome, TaskReason]]] = {
     "aborted": ("cancelled", TaskReason.ABORTED),
 }
 _SENTENCES: Final = {
-    TaskReason.OUT_OF_MEMORY: "The training ran out of memory.",
+    TaskReason.OUT_OF_MEMORY: "Out of memory.",
     TaskReason.DISK_FULL: "The disk is full.",
 }
 
@@ -65,7 +66,7 @@ class JobEnd(Message):
     """How a launch ended.
 
     Args:
-        returncode: As the keeper saw it; null if nobody did.
+        returncode: Exit code recorded by the job's parent process; None if it was not recorded.
     """
 
     outcome: FinishOutcome
@@ -77,9 +78,13 @@ class JobEnd(Message):
 
 
 def classify(folder: JobFolder, launch: str, current_boot: str | None) -> JobEnd:
-    """Say how a launch ended whose processes are gone."""
+    """Classify a launch whose processes are gone.
+
+    Args:
+        current_boot: Boot id of the machine, to detect a reboot.
+    """
     process = read_process(folder)
-    # What an earlier launch left is removed when one begins; one that never began left nothing.
+    # The files of an earlier launch are removed when one starts; a launch that never started has none.
     status = read_status(folder) if process is not None and process.launch == launch else None
     exit_ = _read_exit(folder, launch)
     returncode = exit_.returncode if exit_ else None
@@ -88,7 +93,7 @@ def classify(folder: JobFolder, launch: str, current_boot: str | None) -> JobEnd
     if state in _DELIBERATE:
         outcome, reason = _DELIBERATE[state]
         if status is not None and status.intent == "preempt" and state == "paused" and not cancelled:
-            # By SIGTERM, which nobody sends who wants it to stay paused: the task goes on where there is room.
+            # Paused by SIGTERM, as sent by a cluster or a shutdown: not a requested pause, so the task is rescheduled.
             outcome, reason = "released", TaskReason.RELEASED
         if reason is TaskReason.ABORTED and cancelled:
             reason = TaskReason.CANCELLED_BY_USER
@@ -102,13 +107,13 @@ def classify(folder: JobFolder, launch: str, current_boot: str | None) -> JobEnd
     tail = log_tail(folder, process.log_offset if process else 0)
     reason, error = _unannounced(returncode, tail, rebooted=_rebooted(process, current_boot))
     if reason in (TaskReason.BUG, TaskReason.KILLED) and _disk_is_full(folder):
-        # Then neither the traceback nor the status could be written.
+        # On a full disk neither the traceback nor the status could be written.
         reason, error = TaskReason.DISK_FULL, _SENTENCES[TaskReason.DISK_FULL]
     return _failed(launch, reason, error, last_traceback(tail), returncode)
 
 
 def read_status(folder: JobFolder) -> JobStatus | None:
-    """Return what `status.json` says, or None if there is none that can be read."""
+    """Return `status.json`, or None if it is missing or unreadable."""
     data = read_json(folder.status_json)
     try:
         return JobStatus.model_validate(data) if data is not None else None
@@ -117,7 +122,7 @@ def read_status(folder: JobFolder) -> JobStatus | None:
 
 
 def read_process(folder: JobFolder) -> JobProcess | None:
-    """Return what `process.json` says, or None if there is none that can be read."""
+    """Return `process.json`, or None if it is missing or unreadable."""
     data = read_json(folder.process_json)
     try:
         return JobProcess.model_validate(data) if data is not None else None
@@ -126,34 +131,35 @@ def read_process(folder: JobFolder) -> JobProcess | None:
 
 
 def log_tail(folder: JobFolder, since: int = 0) -> str:
-    """Return the end of the log, but nothing from before a launch began, which was at the position `since`."""
+    """Return the end of the log, without anything before the position `since`, where the launch started."""
     return job_log.tail(folder.log, since, _TAIL_BYTES).decode(errors="replace")
 
 
 def last_traceback(text: str) -> str | None:
-    """Return the last Python traceback of a text, with its exception's line."""
+    """Return the last Python traceback of a text, including the line of its exception."""
     start = text.rfind(_TRACEBACK)
     if start < 0:
         return None
     lines = text[start:].splitlines()
-    # Indented lines belong to the frames; the first that is not, is the exception.
+    # Indented lines belong to the frames; the first other line is the exception.
     end = next((n for n, line in enumerate(lines[1:], 1) if line and not line.startswith(" ")), len(lines) - 1)
     return "\n".join(lines[: end + 1])
 
 
 def _unannounced(returncode: int | None, tail: str, *, rebooted: bool) -> tuple[TaskReason, str]:
     if returncode == -signal.SIGKILL:
+        # The kernel's OOM killer leaves no other trace in the job folder.
         return TaskReason.KILLED, "The training process was killed (SIGKILL); the machine may have run out of memory."
     signs = _last_words(tail)
     known = next((reason for reason, pattern in _PATTERNS if pattern.search(signs)), None)
     if known is not None:
         return known, _SENTENCES[known]
     if returncode is None:
-        cause = "the machine was restarted" if rebooted else "it was killed together with its keeper"
-        return TaskReason.KILLED, f"The training process is gone without a word: {cause}."
+        cause = "the machine was rebooted" if rebooted else "it was killed together with its parent process"
+        return TaskReason.KILLED, f"The training process ended without a status: {cause}."
     if returncode < 0:
         crashed = -returncode in _CRASHES
-        what = "crashed" if crashed else "was ended from outside"
+        what = "crashed" if crashed else "was terminated by a signal"
         return (
             TaskReason.CRASHED if crashed else TaskReason.KILLED
         ), f"The training process {what} ({_signal(returncode)})."
@@ -164,7 +170,7 @@ def _unannounced(returncode: int | None, tail: str, *, rebooted: bool) -> tuple[
 
 
 def _last_words(tail: str) -> str:
-    """Return the part of the log that speaks of the end: from the first of the last chain of tracebacks, if any."""
+    """Return the part of the log about the end: from the first traceback of the last chain, if there is one."""
     start = tail.rfind(_TRACEBACK)
     if start < 0:
         return tail[-_LAST_WORDS:]
@@ -178,8 +184,8 @@ def _disk_is_full(folder: JobFolder) -> bool:
 
 
 def _failed(launch: str, reason: TaskReason, error: str | None, detail: str | None, returncode: int | None) -> JobEnd:
-    sentence = error or "The training failed and did not say why."
-    return JobEnd(outcome="failed", reason=reason, error=sentence, detail=detail, launch=launch, returncode=returncode)
+    message = error or "The training failed without an error message."
+    return JobEnd(outcome="failed", reason=reason, error=message, detail=detail, launch=launch, returncode=returncode)
 
 
 def _rebooted(process: JobProcess | None, current_boot: str | None) -> bool:
@@ -208,17 +214,18 @@ logger = logging.getLogger(__name__)
 
 
 def add(folder: JobFolder, launch: str, name: str, message: str, *, phase: str | None = None) -> None:
-    """Append an event, and where the job stands, to the journal of a launch whose processes are gone.
+    """Append an event, and the job's progress, to the journal of a launch whose processes are gone.
 
-    A journal has one writer: the trainer, and when it is gone, whoever saw its end. A full disk is no error here.
+    A full disk is not an error here.
 
     Args:
-        phase: What the job does from now on; None leaves that as it is.
+        phase: New phase of the job; None keeps the current one.
     """
     if not (folder.journal_dir / f"{launch}.jsonl").exists():
-        return  # it never came to reporting: no first record, no series
+        return  # the launch never reported anything
     status = read_status(folder)
     try:
+        # A journal has one writer at a time: the trainer, and after its end the process that has seen it.
         writer = JournalWriter(folder.root, launch)
         writer.event(name, message, "warning")
         if phase is not None:
@@ -226,4 +233,4 @@ def add(folder: JobFolder, launch: str, name: str, message: str, *, phase: str |
             writer.progress(phase, step=step, max_steps=max_steps)
         writer.close()
     except OSError as error:
-        logger.warning("What became of %s cannot be added to its journal: %s", launch, error)
+        logger.warning("Could not append the end of %s to its journal: %s", launch, error)

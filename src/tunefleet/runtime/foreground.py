@@ -1,7 +1,7 @@
-"""A job that is a command of the user's, run in the foreground: its locks, its process, its signals, its end.
+"""Runs a user's command as a job in the foreground (`tunefleet run`): locks, process, signals, end.
 
-The command runs in our process group, with our terminal: Ctrl-C reaches it as it would without us. SIGTERM pauses the
-training, so that a machine that shuts down loses nothing; a second one reaches the command.
+The command runs in this process group with this terminal, so that Ctrl-C reaches it directly. SIGTERM pauses the
+training, so that nothing is lost when the machine shuts down; a second SIGTERM is forwarded to the command.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from tunefleet.trainer_control.files import make_private, read_json, write_json
 logger = logging.getLogger(__name__)
 
 _PATIENCE_S = 2.0
+# How long a pause may take: saving a large checkpoint takes minutes.
 _PAUSE_S = 600.0
 _STALE = ("exit.json", "status.json", "cancel.json", "end.json", "process.json")
 
@@ -43,7 +44,7 @@ class RunEnd:
     """How a run ended.
 
     Args:
-        status: What the training last said; None if nothing reported.
+        status: Last status of the training; None if it reported nothing.
     """
 
     returncode: int
@@ -53,7 +54,7 @@ class RunEnd:
 
     @property
     def exit_code(self) -> int:
-        """What a shell would make of it."""
+        """Exit code as a shell reports it."""
         return self.returncode if self.returncode >= 0 else 128 - self.returncode
 
 
@@ -81,8 +82,8 @@ class ForegroundRun:
         """Run the command until it ends.
 
         Raises:
-            ConflictError: If the job lives already.
-            MachineError: If a GPU is taken, or there is no such command.
+            ConflictError: If the job is already running.
+            MachineError: If a GPU is in use, or the command does not exist.
         """
         make_private(self._folder.root)
         with contextlib.ExitStack() as held:
@@ -103,7 +104,7 @@ class ForegroundRun:
         lock = locks.take(self._folder.lock, patience_s=_PATIENCE_S)
         if lock is None:
             raise ConflictError(
-                f"Run {self._job.job_id} is alive.", hint=f"See it with `tunefleet control watch {self._job.job_id}`."
+                f"{self._job.job_id} is already running.", hint=f"Run `tunefleet control watch {self._job.job_id}`."
             )
         held.callback(os.close, lock)
         ledger = gpus.ledger_dir(Path(self._job.endpoint_dir or self._folder.root))
@@ -128,8 +129,8 @@ class ForegroundRun:
                 )
             except OSError as error:
                 raise MachineError(
-                    f"{spec['command'][0]} cannot be run: {error.strerror or error}.",
-                    hint="Check the command's name, and the folder that it is started in.",
+                    f"Cannot run {spec['command'][0]}: {error.strerror or error}.",
+                    hint="Check the name of the command and the working directory.",
                 ) from None
             tee.started()
             self._note(self._process.pid, offset)
@@ -160,7 +161,7 @@ class ForegroundRun:
         return {number: signal.signal(number, handler) for number, handler in handlers.items()}
 
     def _interrupted(self, *_: Any) -> None:
-        # From the terminal it reached the command as well; from elsewhere it reached us alone.
+        # Ctrl-C in the terminal has reached the command as well; a signal from elsewhere only this process.
         if self._process is not None and not _in_foreground():
             self._process.send_signal(signal.SIGINT)
 
@@ -174,27 +175,27 @@ class ForegroundRun:
         self._pausing.start()
 
     def _pause(self) -> None:
-        """Ask the training for a pause; a command that does not train, or not yet, is ended by the signal itself."""
+        """Pause the training; forward SIGTERM to a command that is not training."""
         process = self._process
         if process is None or self._job.endpoint_dir is None:
             return
         try:
             steering = JobSteering.of(self._found(Path(self._job.endpoint_dir)))
             reply = steering.send(ControlCommand.PAUSE.value)
-            self._say("SIGTERM: pausing; a second one ends the command at once.")
+            self._say("SIGTERM: pausing; send it again to end the command immediately.")
             state = wait_for(lambda: steering.outcome(reply.command_id), _PAUSE_S)
         except TunefleetError as error:
-            self._say(f"SIGTERM is passed on: the training cannot be paused ({error.message.rstrip('.')}).")
+            self._say(f"Forwarding SIGTERM: the training cannot be paused ({error.message.rstrip('.')}).")
             process.terminate()
             return
         if state.state != "durable":
-            self._say(f"The pause failed, the training goes on: {state.message or state.state}")
+            self._say(f"The pause failed, the training continues: {state.message or state.state}")
             self._pausing = None
 
     def _found(self, endpoints_dir: Path) -> FoundJob:
         found = next((job for job in list_jobs(endpoints_dir) if job.job_id == self._job.job_id), None)
         if found is None:
-            raise ConflictError("nothing trains yet, or not any more")
+            raise ConflictError("no training is running")
         return found
 
     def _ended(self, returncode: int) -> RunEnd:
@@ -205,19 +206,19 @@ class ForegroundRun:
         return RunEnd(returncode, status, attached, (self._folder.root / "attach" / inject.SEEN).exists())
 
     def _close_status(self, status: JobStatus, returncode: int) -> JobStatus:
-        """Write the end that the training did not live to write."""
+        """Write the end of a training that could not write it itself."""
         fields = read_json(self._folder.status_json) or {}
         how = f"by {signal.Signals(-returncode).name}" if returncode < 0 else f"with exit code {returncode}"
         state = "completed" if returncode == 0 else "killed" if returncode < 0 else "failed"
         changes: dict[str, Any] = {"state": state, "at": time.time()}
         if returncode != 0:
-            changes |= {"error": f"The command was ended {how} during its training.", "error_kind": "bug"}
+            changes |= {"error": f"The command ended {how} during its training.", "error_kind": "bug"}
         write_json(self._folder.status_json, {**fields, **changes}, sync=True)
         return status.model_copy(update=changes)
 
 
 def _in_foreground() -> bool:
-    """Tell whether a Ctrl-C on our terminal reaches the command by itself."""
+    """Whether Ctrl-C in this terminal reaches the command directly."""
     for stream in (sys.__stdin__, sys.__stdout__, sys.__stderr__):
         try:
             if stream is not None and stream.isatty():

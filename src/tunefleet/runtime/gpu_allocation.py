@@ -1,4 +1,4 @@
-"""Which GPUs a job gets, those that fit its spec and that nobody here has claimed or uses; and how others are told."""
+"""Allocates GPUs to a job: those that match its spec and are not in use; and describes devices for reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tunefleet.spec import TaskSpec, load_task_spec
 
 
 def described(gpus: Sequence[GpuFigures], in_use: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:
-    """Return devices as a server or backend is told of them."""
+    """Return devices as reported to a server or backend."""
     return tuple(
         Gpu(
             index=gpu.index,
@@ -38,14 +38,15 @@ def choose(
     sentry: GpuSentry | None,
     given: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Return the UUIDs of the GPUs for a task; empty on a machine without, or if the task wants none.
+    """Return the UUIDs of the GPUs for a task; empty on a machine without GPUs, or if the task needs none.
 
     Args:
-        sentry: Knows who else uses them; None if nobody is heeded.
+        sentry: Detects other users of the GPUs; None if contention is ignored.
+        given: GPUs chosen by the server; used if they are free.
 
     Raises:
-        GpuBusyError: If the task may use GPUs here, but not enough that fit are free.
-        MachineError: If too few fit.
+        GpuBusyError: If enough GPUs match, but not enough of them are free.
+        MachineError: If too few GPUs match.
     """
     if not gpus:
         return ()
@@ -58,10 +59,10 @@ def choose(
     if not given and wanted.everything:
         count = max(count, len(fitting))
     if len(fitting) < count:
-        few = "none fits" if not fitting else f"{len(fitting)} of {count} fit"
+        few = "none matches" if not fitting else f"{len(fitting)} of {count} match"
         raise MachineError(
-            f"No GPU is free for the task ({few}).",
-            hint="Run it on a machine that has what it wants, or let it want less.",
+            f"This machine lacks the GPUs that the task requests ({few}).",
+            hint="Run it on another machine, or request less in spec.resources.",
         )
     others = {} if sentry is None else sentry.in_use()
     taken = {gpu.uuid: others.get(gpu.uuid) or claims.holder(ledger, gpu.uuid) for gpu in fitting}
@@ -71,18 +72,18 @@ def choose(
         few = "No GPU is" if count == 1 else f"{len(free)} of {count} GPUs are"
         raise claims.GpuBusyError(
             f"{few} free for the task ({held}).",
-            hint="Wait for the other process, or give this machine another GPU.",
+            hint="Wait for the other process, or add a GPU.",
         )
     if given and set(given) <= {gpu.uuid for gpu in free}:
         return tuple(given)
-    # Those with the most free memory: somebody outside may use the others.
+    # Most free memory first: the others may be used by a process outside of the ledger.
     first = gpus[wanted.primary].uuid if wanted.primary is not None and wanted.primary < len(gpus) else None
     free.sort(key=lambda gpu: (gpu.uuid == first, gpu.memory_free_bytes or 0), reverse=True)
     return tuple(gpu.uuid for gpu in free[:count])
 
 
 def _fitting(task: TaskSpec, gpus: Sequence[GpuFigures]) -> list[GpuFigures]:
-    """Return the devices that a task may have: each has the type and the memory, and is one of those it names."""
+    """Return the devices that match a task's type, memory and indices."""
     wanted, numbers = task.resources.hardware.gpu, task.devices.indices
     name = "" if wanted is None or wanted.type == "any" else wanted.type
     memory = (wanted.memory_bytes if wanted is not None else None) or 0

@@ -1,4 +1,4 @@
-"""One launch of a job: how it stands, how it ended, and how to steer or end it."""
+"""One launch of a job: its status and its end, and how to control or end it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _AFTER_KILL_S = 10.0
 
 
 class JobHandle:
-    """A launch, alive or not; everything it knows lies in the job folder, so any process may hold one."""
+    """A launch, running or not; its state is in the job folder, so that any process can create a handle."""
 
     def __init__(self, job: Job, folder: JobFolder, endpoints_dir: Path) -> None:
         self.job = job
@@ -46,7 +46,7 @@ class JobHandle:
 
     @property
     def alive(self) -> bool:
-        """Whether any process of the job lives."""
+        """Whether any process of the job is running."""
         return locks.is_held(self.folder.lock)
 
     def poll(self) -> JobEnd | None:
@@ -56,7 +56,7 @@ class JobHandle:
         return self._end
 
     def wait(self, timeout_s: float | None = None) -> JobEnd | None:
-        """Wait for the end; None if the time was over before."""
+        """Wait for the end; None on a timeout."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while (end := self.poll()) is None:
             if deadline is not None and time.monotonic() >= deadline:
@@ -65,28 +65,28 @@ class JobHandle:
         return end
 
     def status(self) -> JobStatus | None:
-        """Return what the trainer last wrote about itself; None before its first word."""
+        """Return the last status that the trainer wrote; None before the first one."""
         return read_status(self.folder)
 
     def command(self, name: str, data: dict[str, Any] | None = None, command_id: str | None = None) -> ControlReply:
-        """Ask the trainer for something; it acts at the end of the running step.
+        """Send a command to the trainer, which executes it at the end of the current step.
 
         Raises:
-            ConflictError: If it does not take commands: not training yet, or not any more.
+            ConflictError: If it does not accept commands: not training yet, or not any more.
             UnreachableError: If it does not answer.
         """
         endpoint = find_endpoint(self._endpoints_dir, self.job.job_id)
         if endpoint is None:
             status = self.status()
-            phase = f"it is {status.state} ({status.phase})" if status else "it has not begun"
-            raise ConflictError(f"Job {self.job.job_id} takes no commands now: {phase}.")
+            phase = f"it is {status.state} ({status.phase})" if status else "it has not started"
+            raise ConflictError(f"Job {self.job.job_id} accepts no commands now: {phase}.")
         return ControlClient(endpoint).send(name, data, command_id)
 
     def command_state(self, command_id: str) -> CommandState:
-        """Return what became of a command; also when the trainer is gone.
+        """Return the state of a command, even if the trainer is gone.
 
         Raises:
-            NotFoundError: If the job never took it.
+            NotFoundError: If the job never accepted it.
         """
         endpoint = find_endpoint(self._endpoints_dir, self.job.job_id)
         if endpoint is not None:
@@ -97,12 +97,12 @@ class JobHandle:
         for command in (read_json(self.folder.commands_json) or {}).get("commands", []):
             if command.get("command_id") == command_id:
                 return CommandState.model_validate(command)
-        raise NotFoundError(f"Job {self.job.job_id} knows no command {command_id}.")
+        raise NotFoundError(f"Job {self.job.job_id} has no command {command_id}.")
 
     def cancel(self, grace_s: float = 30.0) -> None:
-        """End the job: abort at the end of the step, SIGTERM after the grace, SIGKILL after that.
+        """End the job: abort at the end of the step, SIGTERM after the grace period, SIGKILL after that.
 
-        Returns at once; `poll` tells the end. A trainer that cannot be asked yet gets the SIGTERM at once.
+        Returns immediately; `poll` returns the end. A trainer that accepts no commands yet gets SIGTERM immediately.
         """
         with self._lock:
             if self._cancelling is not None or self.poll() is not None:
@@ -114,36 +114,37 @@ class JobHandle:
             self._cancelling.start()
 
     def _note_cancel(self) -> None:
-        """Write it down first: whoever adopts the job after us must not take its end for a crash."""
+        # Before the job is ended: a later process that adopts it must not take its end for a crash.
         try:
             write_json(self.folder.cancel_json, {"launch": self.job.launch, "at": time.time()}, sync=True)
         except OSError as error:
-            # A full disk is a reason to cancel, not one to go on.
-            logger.warning("job(%s) is cancelled, and that could not be noted: %s", self.job.job_id, error)
+            # A cancel must work on a full disk, too.
+            logger.warning("Cancelling job(%s), but could not store that: %s", self.job.job_id, error)
 
     def kill(self) -> None:
-        """End the job at once, with all its processes, and without a word: what was saved stays.
+        """End the job and all its processes with SIGKILL; saved checkpoints stay.
 
-        For a trainer that hangs; its end reads as killed. Returns at once; `poll` tells the end.
+        For a trainer that hangs; its end is classified as killed. Returns immediately; `poll` returns the end.
         """
         process = read_process(self.folder)
         if process is None or process.launch != self.job.launch:
             return
         self.signal_group(signal.SIGKILL)
-        # Ranks have groups of their own. The keeper is left to write how it ended.
+        # Ranks have process groups of their own. The parent process is spared, since it records the exit code.
         for pid in locks.holders(self.folder.lock):
             if pid != process.keeper_pid:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
 
     def acknowledge(self) -> None:
-        """Note on disk that the end was read; `Supervisor.adopt` does not return the job any more."""
+        """Record on disk that the end was read, so that `Supervisor.adopt` no longer returns the job."""
         if self._end is not None:
             write_json(self.folder.end_json, self._end.model_dump(mode="json"), sync=True)
             withdraw_endpoint(self._endpoints_dir, self.job.job_id, self.folder.root)
 
     def signal_group(self, number: signal.Signals) -> bool:
-        """Send a signal to the trainer's process group, if the recorded process is really it; tell whether."""
+        """Send a signal to the trainer's process group; returns whether it was sent."""
+        # Verified by boot and start time: the pid may have been reused by an unrelated process.
         process = read_process(self.folder)
         if process is None or process.launch != self.job.launch or process.boot_id != process_identity.boot_id():
             return False
@@ -162,7 +163,7 @@ class JobHandle:
             return True
         if self.alive and not end_leftovers(self.folder):
             return False
-        # Free, or freed just now; without an exit record the keeper was killed, or wrote it between the two looks.
+        # Checked again: the lock may be free now. Without an exit record the parent process was killed.
         return not self.alive
 
     def _exit_written(self) -> bool:
@@ -181,7 +182,7 @@ class JobHandle:
                     return
             logger.error("job(%s) could not be ended", self.job.job_id)
         except Exception:
-            # The edge of the thread: the next cancel of the same generation tries again.
+            # Top of the thread: the next cancel tries again.
             logger.exception("job(%s) could not be cancelled", self.job.job_id)
         finally:
             with self._lock:
@@ -191,24 +192,24 @@ class JobHandle:
         try:
             self.command(ControlCommand.ABORT)
         except TunefleetError as error:
-            logger.debug("job(%s) is ended by a signal: %s", self.job.job_id, error)
+            logger.debug("Ending job(%s) by a signal: %s", self.job.job_id, error)
             return False
         return True
 
 
 def end_leftovers(folder: JobFolder) -> bool:
-    """Kill what holds a job's lock although trainer and keeper are gone; tell whether they are."""
+    """Kill processes that still hold a job's lock once trainer and parent process are gone; returns whether they are."""
     process = read_process(folder)
     if process is None or not process.keeper_pid:
         return False
     if (read_json(folder.job_json) or {}).get("launch") != process.launch:
-        return False  # the keeper of the next launch may just hold the lock and not have said so yet
+        return False  # the parent of the next launch may hold the lock and not have written process.json yet
     known = ((process.pid, process.process_started_at), (process.keeper_pid, process.keeper_started_at))
     same_boot = process.boot_id == process_identity.boot_id()
     if same_boot and any(at is not None and process_identity.process_started_at(pid) == at for pid, at in known):
         return False
     for pid in locks.holders(folder.lock):
-        logger.warning("%s: process %d has outlived its trainer and is killed", folder.root.name, pid)
+        logger.warning("%s: killing process %d, which has outlived its trainer", folder.root.name, pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
     return True

@@ -1,8 +1,4 @@
-"""File locks that the processes of a job inherit: the lock is held as long as any of them lives.
-
-`flock` and not `filelock`: the lock belongs to the open file, so a child that inherits the descriptor holds it too,
-and the kernel releases it when the last one is gone, however it ended.
-"""
+"""File locks that the processes of a job inherit: the lock is held while any of them is running."""
 
 from __future__ import annotations
 
@@ -13,11 +9,13 @@ from pathlib import Path
 
 
 def take(path: Path, *, patience_s: float = 0.0) -> int | None:
-    """Lock a file and return the descriptor, which children inherit; None if somebody else holds it.
+    """Lock a file and return the descriptor, which children inherit; None if another process holds the lock.
 
     Args:
-        patience_s: How long to try; a prober holds the lock for microseconds.
+        patience_s: How long to try. `is_held` holds the lock for microseconds, so that a single try may fail.
     """
+    # `flock` and not `filelock`: the lock belongs to the open file, so that a child that inherits the descriptor holds
+    # it too, and the kernel releases it when the last process is gone, however it ended.
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     deadline = time.monotonic() + patience_s
     while True:
@@ -30,7 +28,7 @@ def take(path: Path, *, patience_s: float = 0.0) -> int | None:
             time.sleep(0.01)
         else:
             if not _is_still(path, fd):
-                # Its last holder has removed it: what was locked is nobody's file any more.
+                # Its last holder has removed the file: a new one has to be locked instead.
                 os.close(fd)
                 fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
                 continue
@@ -46,13 +44,13 @@ def _is_still(path: Path, fd: int) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Tell whether anybody holds the lock of a file."""
+    """Return whether any process holds the lock of a file."""
     try:
         fd = os.open(path, os.O_RDWR)
     except FileNotFoundError:
         return False
     try:
-        # Shared, so that two who ask at once do not take each other for the holder.
+        # Shared, so that two concurrent checks do not take each other for the holder.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -62,9 +60,9 @@ def is_held(path: Path) -> bool:
 
 
 def holders(path: Path) -> list[int]:
-    """Return the processes that hold the lock of a file, as far as this user may see them; not this process.
+    """Return the other processes that hold the lock of a file, as far as this user may see them.
 
-    Only Linux tells; elsewhere nobody is found.
+    Linux only; empty on other systems.
     """
     try:
         wanted = path.stat()
@@ -75,7 +73,7 @@ def holders(path: Path) -> list[int]:
 
 
 def holds(pid: int, path: Path) -> bool:
-    """Tell whether a process holds the lock of a file, as far as this user may see that. Only Linux tells."""
+    """Return whether a process holds the lock of a file, as far as this user may see that. Linux only."""
     try:
         return _holds(pid, path.stat())
     except FileNotFoundError:
@@ -86,7 +84,7 @@ def _holds(pid: int, wanted: os.stat_result) -> bool:
     try:
         links = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
-        return False  # gone, or somebody else's
+        return False  # gone, or of another user
     return any(_is_lock(pid, link, wanted) for link in links)
 
 
@@ -97,5 +95,5 @@ def _is_lock(pid: int, link: Path, wanted: os.stat_result) -> bool:
         facts = Path(f"/proc/{pid}/fdinfo/{link.name}").read_text(encoding="ascii")
     except OSError:
         return False
-    # A prober has the file open too, but never with an exclusive lock.
+    # `is_held` has the file open too, but never with an exclusive lock.
     return any(line.startswith("lock:") and "FLOCK" in line and "WRITE" in line for line in facts.splitlines())

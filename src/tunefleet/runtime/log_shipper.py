@@ -1,7 +1,7 @@
-"""Delivers what a job writes, journal and log, from where the last delivery stopped.
+"""Delivers journal and log of a job, resuming where the last delivery stopped.
 
-How far it came lies in `shipped.json`. That file may lag behind or be lost: a receiver drops what it has, and says
-where it stands when something is missing. So nothing is lost and nothing is doubled, whoever is killed in between.
+The position is stored in `shipped.json`. That file may lag behind or be lost: a receiver ignores records that it has,
+and reports its position if records are missing. So nothing is lost or duplicated, whichever process is killed.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _BACKOFF_S: Final = (0.1, 5.0)
 
 
 class Sink(Protocol):
-    """Where a shipper delivers to."""
+    """Receiver of a shipper."""
 
     def journal(self, launch: str, from_seq: int, lines: list[str]) -> int:
-        """Deliver records; returns the receiver's cursor. Raises `OffsetConflict` if records are missing before."""
+        """Deliver records and return the receiver's cursor. Raises `OffsetConflict` if earlier records are missing."""
 
     def log(self, offset: int, data: bytes) -> int:
-        """Deliver a piece of the log; returns the receiver's cursor. Raises `OffsetConflict` likewise."""
+        """Deliver a chunk of the log and return the receiver's cursor. Raises `OffsetConflict` likewise."""
 
 
 @dataclass(slots=True)
 class _Position:
-    """Where a launch's journal was left: the next record, and the byte that it starts at."""
+    """Position in a launch's journal: the next record, and its byte offset."""
 
     seq: int = 0
     offset: int = 0
@@ -78,21 +78,21 @@ class JournalShipper:
 
     @property
     def cursors(self) -> Mapping[str, int]:
-        """For each launch the sequence number after its last delivered record."""
+        """Launch → sequence number after its last delivered record."""
         return {launch: position.seq for launch, position in dict(self._state.launches).items()}
 
     def start(self) -> None:
-        """Begin to deliver."""
+        """Start delivering."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop after the piece that is on its way; what is left stays for the next shipper on this folder."""
+        """Stop after the current request; the remainder stays for the next shipper on this folder."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def flush(self, timeout_s: float) -> bool:
-        """Deliver what is there now; False if not all of it arrived in time."""
+        """Deliver everything written so far; False if not all of it arrived in time."""
         deadline = time.monotonic() + timeout_s
         pause = _BACKOFF_S[0]
         while True:
@@ -111,10 +111,10 @@ class JournalShipper:
             try:
                 self._deliver_patiently()
             except TunefleetError as error:
-                # Only when it is stopped while the receiver is away.
-                logger.debug("Delivery of %s was given up: %s", self._folder.root.name, error)
+                # Only if it is stopped while the receiver is unreachable.
+                logger.debug("Delivery of %s was stopped: %s", self._folder.root.name, error)
             except Exception:
-                logger.exception("Delivery of %s failed; it is tried again.", self._folder.root.name)
+                logger.exception("Delivery of %s failed, retrying.", self._folder.root.name)
                 self._stopping.wait(_BACKOFF_S[1])
 
     def _deliver_patiently(self) -> None:
@@ -132,15 +132,15 @@ class JournalShipper:
 
     def _complain(self, state: RetryCallState) -> None:
         if state.attempt_number == 1 and state.outcome is not None:
-            logger.warning("%s is delivered later: %s", self._folder.root.name, state.outcome.exception())
+            logger.warning("Could not deliver %s, retrying: %s", self._folder.root.name, state.outcome.exception())
 
     def _deliver(self, over: Callable[[], bool], *, patience_s: float = -1) -> bool:
-        """Deliver all that is in the files, unless it is `over` before; tell whether that was all.
+        """Deliver everything in the files until `over`; returns whether that was everything.
 
-        What arrived is noted even if the rest fails.
+        The position is stored even if a part fails.
 
         Args:
-            patience_s: How long to wait for another thread that delivers; -1 for ever.
+            patience_s: How long to wait for another thread that delivers; -1 for no limit.
         """
         if not self._delivering.acquire(timeout=patience_s):
             return False
@@ -158,26 +158,26 @@ class JournalShipper:
         try:
             write_json(self._folder.shipped_json, now)
         except OSError as error:
-            # On a full disk, say: what was delivered is known to the receiver too.
-            logger.warning("How far %s was delivered cannot be noted: %s", self._folder.root.name, error)
+            # Such as a full disk. Not needed for correctness: the receiver knows its own position.
+            logger.warning("Could not store the delivery position of %s: %s", self._folder.root.name, error)
 
     def _ship_journal(self, file: Path, over: Callable[[], bool]) -> bool:
         position = self._state.launches.setdefault(file.stem, _Position())
         while not over():
-            lines, size = _whole_lines(file, position.offset)
+            lines, size = _complete_lines(file, position.offset)
             if not lines:
                 return True
             try:
                 cursor = self._sink.journal(file.stem, position.seq, lines)
             except OffsetConflict as conflict:
-                logger.info("The receiver stands at record %d of %s.", conflict.cursor, file.stem)
+                logger.info("The receiver is at record %d of %s.", conflict.cursor, file.stem)
                 cursor = conflict.cursor
             if cursor == position.seq:
-                raise UnreachableError(f"The receiver takes no record of {file.stem} from {cursor} on.")
+                raise UnreachableError(f"The receiver accepts no records of {file.stem} from {cursor} on.")
             if cursor == position.seq + len(lines):
                 position.seq, position.offset = cursor, position.offset + size
             else:
-                # It has less or more than we knew of: its store or our own note was lost.
+                # It has fewer or more records than known here: its database or `shipped.json` was lost.
                 _seek(position, file, cursor)
         return False
 
@@ -190,17 +190,17 @@ class JournalShipper:
                 self._state.log_offset = self._sink.log(before, data)
             except OffsetConflict as conflict:
                 if conflict.cursor < before:
-                    self._state.log_skipped = 0  # what it has lost may still be in the log
+                    self._state.log_skipped = 0  # lost bytes may still be in the log
                 self._state.log_offset = conflict.cursor
             if self._state.log_offset == before:
-                raise UnreachableError(f"The receiver takes no log from byte {before} on.")
+                raise UnreachableError(f"The receiver accepts no log from byte {before} on.")
         return True
 
     def _log_piece(self) -> bytes:
         begin = self._state.log_base + self._state.log_offset
         at, data = job_log.read(self._folder.log, begin + self._state.log_skipped, _MAX_BYTES)
         if at - begin != self._state.log_skipped:
-            # Before it is delivered: the agent's sink reads it to find out where a line is in the log.
+            # Stored before the delivery: the agent's sink reads it to locate lines in the log.
             before = self._saved()
             self._state.log_skipped = at - begin
             self._note(before)
@@ -222,7 +222,7 @@ def _read(folder: JobFolder) -> _State:
     try:
         shipped = Shipped.model_validate(read_json(folder.shipped_json) or {})
     except ValidationError as error:
-        logger.warning("%s cannot be read, everything is offered again: %s", folder.shipped_json, error)
+        logger.warning("Could not read %s, delivering everything again: %s", folder.shipped_json, error)
         shipped = Shipped()
     launches = {
         launch: _Position(seq, shipped.offsets[launch])
@@ -231,21 +231,22 @@ def _read(folder: JobFolder) -> _State:
     }
     job = read_json(folder.job_json) or {}
     attempt = int(job.get("attempt") or 0)
-    # Another attempt's log is another stream for the receiver; it begins where the attempt's launch found the file.
+    # Each attempt's log is a separate stream for the receiver; it starts at the size of the file at the first launch.
     offset, skipped = (shipped.log_offset, shipped.log_skipped) if shipped.attempt == attempt else (0, 0)
     return _State(launches, int(job.get("log_base") or 0), offset, skipped, attempt)
 
 
 def _journals(folder: JobFolder) -> list[Path]:
-    """Return the journals, oldest launch first: a launch that has ended is not written to any more."""
+    """Return the journals, oldest launch first: the file of an ended launch is not written any more."""
     return sorted(folder.journal_dir.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)
 
 
-def _whole_lines(file: Path, offset: int) -> tuple[list[str], int]:
-    """Return the records from an offset and how many bytes they take; a torn last line is left for later."""
+def _complete_lines(file: Path, offset: int) -> tuple[list[str], int]:
+    """Return the records from an offset and their size in bytes; an incomplete last line is left for later."""
     with file.open("rb") as stream:
         stream.seek(offset)
         data = stream.read(_MAX_BYTES)
+        # A single record may be larger than the limit; it is read completely.
         while data and b"\n" not in data and (more := stream.read(_MAX_BYTES)):
             data += more
     lines = data[: data.rfind(b"\n") + 1].split(b"\n")[:-1][:_MAX_LINES]
@@ -253,7 +254,7 @@ def _whole_lines(file: Path, offset: int) -> tuple[list[str], int]:
 
 
 def _seek(position: _Position, file: Path, cursor: int) -> None:
-    """Move to a record; its number is that of its line."""
+    """Move to a record, whose number is its line number."""
     with file.open("rb") as stream:
         offset = sum(len(line) for _, line in zip(range(cursor), stream, strict=False))
     position.seq, position.offset = cursor, offset

@@ -1,6 +1,6 @@
-"""Starts jobs, warm where it can, and finds them again after a restart.
+"""Starts jobs, from the fork server if possible, and adopts them after a restart.
 
-Holds no truth: a supervisor may die and another takes over from the job folders. It never ends a job by ending itself.
+Stateless: if a supervisor dies, another takes over from the job folders. Jobs survive the end of the supervisor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from tunefleet.trainer_control.files import make_private, read_json, write_json
 
 logger = logging.getLogger(__name__)
 
+# How long the parent process may take to start: an interpreter on a loaded machine or a slow disk.
 _REPLY_S = 30.0
+# How long a job that has ended may take to release its lock.
 _RELEASE_S = 5.0
 
 
@@ -71,22 +73,22 @@ class Supervisor:
             raise InputError(str(error)) from None
 
     def launch(self, job: Job) -> JobHandle:
-        """Write `job.json`, durably, and start the trainer; returns when its process exists.
+        """Write `job.json`, with fsync, and start the trainer; returns when its process exists.
 
-        Blocks for some ten milliseconds if the fork server is ready, for as long as its imports still take if it is
-        just starting, and for an interpreter's start otherwise.
+        Blocks for some ten milliseconds if the fork server is ready, for the rest of its imports if it is just
+        starting, and for the start of an interpreter otherwise.
 
         Raises:
-            ConflictError: If the job lives already, or this launch has ended before.
-            InputError: If the job cannot be run at all.
-            MachineError: If a GPU is taken or the process cannot be started.
+            ConflictError: If the job is already running, or this launch has already ended.
+            InputError: If the job id is invalid.
+            MachineError: If a GPU is in use, or the process cannot be started.
         """
         folder = self.folder(job.job_id)
         if not _is_free(folder):
-            raise ConflictError(f"Job {job.job_id} is running already.")
+            raise ConflictError(f"Job {job.job_id} is already running.")
         make_private(folder.root)
         if job.gang is not None:
-            # A node that had the result of an earlier try would not run again, and the others would wait for it.
+            # A node with the result of an earlier try would not run again, and the other nodes would wait for it.
             folder.responses_json.unlink(missing_ok=True)
         endpoint_dir = job.endpoint_dir or str(self.endpoints_dir)
         log = {"log_base": _log_base(folder, job.attempt), "log_bytes": self._log_bytes}
@@ -94,20 +96,21 @@ class Supervisor:
         data = job.model_dump(mode="json")
         write_json(folder.job_json, data, sync=True)
         handle = JobHandle(job, folder, Path(endpoint_dir))
+        # Before the start: a warm engine occupies most of the GPU's memory.
         engine_registry.make_room(job.gpus, wants_engine=job.engine)
         reply = self._start(folder, data)
-        # Whoever answered too late, or not at all, may have started it: then it runs, and that is what was asked for.
+        # A fork server that replied too late, or not at all, may have started the job; then the launch has succeeded.
         if reply.get("code") not in ("busy", "silent") or not handle.started:
             _check(job, reply)
         return handle
 
     def adopt(self) -> list[JobHandle]:
-        """Return the jobs that live, and those whose end nobody has acknowledged; oldest first."""
+        """Return the running jobs, and those whose end was not acknowledged; oldest first."""
         handles = [handle for path in self.results_dir.glob("*/job.json") if (handle := self._adopted(path))]
         return sorted(handles, key=lambda handle: handle.folder.job_json.stat().st_mtime)
 
     def close(self) -> None:
-        """End the fork server, and the engines that no job uses. Jobs live on."""
+        """End the fork server, and engines that are not in use. Jobs keep running."""
         engine_registry.end_idle(str(self.endpoints_dir))
         if self._warm is not None:
             self._warm.close()
@@ -119,7 +122,7 @@ class Supervisor:
             if reply is not None:
                 return reply
             cold = "the fork server did not answer"
-        logger.info("job(%s) starts cold: %s", job["job_id"], cold)
+        logger.info("Cold start of job(%s): %s", job["job_id"], cold)
         return self._start_cold(folder, job)
 
     def _start_cold(self, folder: JobFolder, job: dict[str, Any]) -> dict[str, Any]:
@@ -128,15 +131,15 @@ class Supervisor:
             try:
                 keeper = _spawn_keeper(folder, write_fd, job_environment(self._base_env, job))
             except OSError as error:
-                raise MachineError(f"Job {job['job_id']} cannot be started: {error}.", detail=repr(error)) from error
+                raise MachineError(f"Cannot start job {job['job_id']}: {error}.", detail=repr(error)) from error
             finally:
                 os.close(write_fd)
             reply = read_reply(pipe.fileno(), _REPLY_S)
         if reply is not None:
             return reply
-        # It must not come to life after we have said that it did not.
+        # Killed, so that it does not start after the launch has been reported as failed.
         keeper.kill()
-        message = f"Job {job['job_id']} could not be started: its keeper does not answer; see its train.log."
+        message = f"Cannot start job {job['job_id']}: its parent process does not answer; see its train.log."
         return {"ok": False, "code": "silent", "message": message}
 
     def _adopted(self, path: Path) -> JobHandle | None:
@@ -144,7 +147,7 @@ class Supervisor:
         try:
             job = Job.model_validate(read_json(path))
         except ValidationError as error:
-            logger.warning("%s is not adopted, its job.json cannot be read: %s", path.parent, error)
+            logger.warning("Not adopting %s, its job.json cannot be read: %s", path.parent, error)
             return None
         handle = JobHandle(job, folder, Path(job.endpoint_dir or self.endpoints_dir))
         read = (read_json(folder.end_json) or {}).get("launch") == job.launch
@@ -153,18 +156,19 @@ class Supervisor:
 
 def _warm_starter(base_env: Mapping[str, str], idle_s: float) -> WarmStarter | None:
     if sys.platform != "linux":
-        return None  # forking after the imports is known to be safe on Linux only
+        return None  # forking after the imports is only safe on Linux
     try:
         starter = WarmStarter(base_env, idle_s=idle_s)
         starter.prepare()
     except (OSError, MachineError) as error:
-        logger.warning("Jobs start cold: %s", error)
+        logger.warning("Warm starts are disabled: %s", error)
         return None
     return starter
 
 
 def _is_free(folder: JobFolder) -> bool:
-    """Tell whether nothing of the job lives; what has just ended gets the time to let go, what outlived it is ended."""
+    """Return whether no process of the job is running; kills leftover processes."""
+    # A job that has just ended gets some time to release its lock.
     deadline = time.monotonic() + _RELEASE_S
     while locks.is_held(folder.lock):
         if not end_leftovers(folder) and not folder.exit_json.exists():
@@ -176,12 +180,12 @@ def _is_free(folder: JobFolder) -> bool:
 
 
 def _log_base(folder: JobFolder, attempt: int) -> int:
-    """Return where the attempt's log begins: the server numbers its bytes from there, over all its launches."""
+    """Return the position at which the attempt's log starts; the server counts its bytes from there."""
     before = read_json(folder.job_json) or {}
     if before.get("attempt") == attempt:
         return int(before.get("log_base") or 0)
     if folder.responses_json.exists():
-        # The work was done in an attempt that was given up for lost: the rest of its log is part of what it has done.
+        # An earlier attempt that was declared lost has completed the work; the rest of its log belongs to this one.
         shipped = read_json(folder.shipped_json) or {}
         return sum(int(shipped.get(name) or 0) for name in ("log_base", "log_offset", "log_skipped"))
     return job_log.end(folder.log)
@@ -199,14 +203,14 @@ def _spawn_keeper(folder: JobFolder, reply_fd: int, environment: Mapping[str, st
             pass_fds=(reply_fd,),
             start_new_session=True,
         )
-    # Somebody must reap it while we live; when we die, init does.
+    # Reaped by a thread; if the supervisor dies first, init does it.
     threading.Thread(target=keeper.wait, name=f"keeper-{keeper.pid}", daemon=True).start()
     return keeper
 
 
 def _check(job: Job, reply: dict[str, Any]) -> None:
     if reply.get("ok"):
-        logger.info("job(%s) runs as pid %s", job.job_id, reply.get("pid"))
+        logger.info("Started job(%s) as pid %s", job.job_id, reply.get("pid"))
         return
     message = str(reply.get("message"))
     if reply.get("code") in ("busy", "ended"):

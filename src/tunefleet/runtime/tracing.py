@@ -1,7 +1,7 @@
-"""A host's spans of a task's trace: the accept, the preparation, each launch with its steps, the delivery.
+"""Trace spans of a task on its machine: accept, preparation, each launch with its steps, delivery.
 
-What a trainer did is read from its journal when the launch has ended: the trainer itself knows nothing of traces but
-the variable `TRACEPARENT`, which names the span of its launch to whatever of the user's code wants to tell more.
+Spans of the trainer are derived from its journal after the launch has ended. The trainer itself only gets the variable
+`TRACEPARENT` with the span of its launch, for spans of the user's own code.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tunefleet.observability.traceparent import Place
 from tunefleet.schemas.worker_link import Offer
 
 VARIABLE: Final = "TRACEPARENT"
+# Maximum number of save and evaluation spans per launch; later ones are dropped.
 MOST_STEPS: Final = 500
-"""How many saves and evaluations of a launch are told; the first ones."""
 _EVALUATED: Final = "eval_runtime"
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Something that a trainer did."""
+    """A step of a trainer, such as a save or an evaluation."""
 
     name: str
     start: float
@@ -37,10 +37,10 @@ class Done:
 
 
 class AttemptTrace:
-    """One attempt's part of the trace.
+    """The spans of one attempt.
 
     Args:
-        spans: Where spans go; null if nowhere: then the trace is handed on, and nothing is told.
+        spans: Destination of the spans; None if tracing is off. The trace context is propagated anyway.
     """
 
     def __init__(self, offer: Offer, spans: Spans | None, worker_id: str) -> None:
@@ -52,19 +52,19 @@ class AttemptTrace:
 
     @property
     def trace_id(self) -> str | None:
-        """The trace, for lines of the log."""
+        """Trace id, for log lines."""
         return None if self._place is None else self._place.trace_id
 
     def environment(self, launch: str) -> dict[str, str]:
-        """Return what a launch's process is told of the trace."""
+        """Return the environment variables with the trace context of a launch."""
         return {} if self._place is None else {VARIABLE: self._launch(self._place, launch).traceparent}
 
     @contextmanager
     def timed(self, name: str, key: str = "") -> Iterator[None]:
-        """Tell how long the body took; one that raises an error of ours has failed.
+        """Export a span for the body; a `TunefleetError` marks it as failed.
 
         Args:
-            key: Tells one from another of the same name, such as a launch.
+            key: Distinguishes spans of the same name, such as a launch id.
         """
         began = time.time()
         try:
@@ -75,18 +75,18 @@ class AttemptTrace:
         self.tell(name, began, key=key)
 
     def tell(self, name: str, start: float, *, key: str = "", error: str | None = None) -> None:
-        """Tell something that ends now."""
+        """Export a span that ends now."""
         if self._place is not None:
             own = self._place.span(f"{name} {key}")
             self._say(Told(name, own, self._place, start, time.time(), self._about, error))
 
     def whole(self, name: str, start: float, parent: str | None, error: str | None) -> None:
-        """Tell the span that the others lie below, where nobody else tells it."""
+        """Export the root span of the attempt, if the server does not."""
         if self._place is not None:
             self._say(Told(name, self._place, traceparent.read(parent), start, time.time(), self._about, error))
 
     def launched(self, launch: str, journal: Path, outcome: str, error: str | None) -> None:
-        """Tell a launch that has ended, and what its trainer did."""
+        """Export the span of a launch that has ended, and those of its trainer's steps."""
         if self._place is None or self._spans is None:
             return
         began, did = read(journal)
@@ -107,7 +107,7 @@ class AttemptTrace:
 
 
 def read(journal: Path) -> tuple[float | None, list[Done]]:
-    """Return when a launch began and what its trainer did, as far as the journal says it."""
+    """Return the start of a launch and the steps of its trainer, from the journal."""
     found = _Reading()
     try:
         with journal.open("rb") as lines:
@@ -126,13 +126,13 @@ class _Reading:
         self._stepped = False
 
     def wants(self, line: bytes) -> bool:
-        """Whether a line may say something; most are points of a loss, and need not be parsed."""
+        """Whether a line may be relevant: most are loss points, which need not be parsed."""
         if not self._stepped or self.began is None:
             return True
         return len(self.did) < MOST_STEPS and (b'"checkpoint"' in line or b'"eval_runtime"' in line)
 
     def take(self, line: bytes) -> None:
-        """Take a record."""
+        """Apply a record."""
         try:
             record = json.loads(line)
             at, kind = float(record["at"]), record["type"]

@@ -1,4 +1,4 @@
-"""`python -m tunefleet.worker`: settings, logging, and one worker until a signal ends it."""
+"""`python -m tunefleet.worker`: load settings, configure logging, and run one worker until a signal stops it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a worker.
 
     Returns:
-        0 after a clean stop, 1 if it cannot work; the reason is on standard error in one sentence.
+        0 after a clean stop, 1 on an error; the message is on standard error.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -41,24 +41,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def log_to_stderr(level: str, form: LogFormat = "text") -> None:
     """Send the log to standard error."""
     if level.upper() not in logging.getLevelNamesMapping():
-        raise MachineError(f"LOG_LEVEL={level!r} is no level.", hint="Use DEBUG, INFO, WARNING or ERROR.")
+        raise MachineError(f"LOG_LEVEL={level!r} is not a log level.", hint="Use DEBUG, INFO, WARNING or ERROR.")
     handler = logging.StreamHandler()
     handler.setFormatter(formatter(form))
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    # One line for each request or lock would bury what the worker itself says.
-    for chatty in ("httpx", "httpcore", "filelock"):
-        logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLogger().level))
+    # One line for each request or lock would bury the worker's own messages.
+    for noisy in ("httpx", "httpcore", "filelock"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tunefleet.worker", description="Run tasks on this machine.")
     parser.add_argument("--server", help="URL of the server (default http://127.0.0.1:8000)")
-    parser.add_argument("--key", help="key with the role worker; better given as TUNEFLEET_WORKER_KEY")
+    parser.add_argument("--key", help="key with the role worker; prefer TUNEFLEET_WORKER_KEY")
     parser.add_argument("--results-dir", type=Path, help="the worker's folder (default ./results_workers)")
-    parser.add_argument("--id", help="the worker's name (default: made once and kept in its folder)")
-    parser.add_argument("--tags", help="tags that a task may ask for, separated by commas")
-    parser.add_argument("--allow-code", action="store_true", help="let code that a document names run here")
-    parser.add_argument("--drain", action="store_true", help="take nothing new; end when all that is held is delivered")
+    parser.add_argument("--id", help="ID of the worker (default: generated once and kept in its folder)")
+    parser.add_argument("--tags", help="comma-separated tags that tasks can require")
+    parser.add_argument("--allow-code", action="store_true", help="allow custom code of workflow files to run")
+    parser.add_argument("--drain", action="store_true", help="take no new tasks; exit when everything is delivered")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""What all attempts of a worker share."""
+"""Dependencies and limits that all attempts of a worker share."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def _no_gpus(_: Offer) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Collaborators and limits.
+    """Dependencies and limits.
 
     Args:
-        sentry: Knows who else uses the GPUs; None if nobody is heeded.
-        spans: Where the spans of traces go; None if nowhere.
+        sentry: Detects other users of the GPUs; None if contention is ignored.
+        spans: Destination of trace spans; None if tracing is off.
     """
 
     results_dir: Path
@@ -54,5 +54,5 @@ class Site:
     place: Place = field(default_factory=Place)
 
     def folder(self, task_id: str) -> JobFolder:
-        """Return the job folder of a task; all its attempts on this machine share it, and its checkpoints."""
+        """Return the job folder of a task; all its attempts on this machine share the folder and its checkpoints."""
         return JobFolder(self.results_dir / task_id)

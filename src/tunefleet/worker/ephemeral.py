@@ -1,4 +1,4 @@
-"""A worker on a node that a cluster has given: for one task, or for as long as the node is there."""
+"""A worker on a node allocated by a cluster scheduler: for one task, or for the lifetime of the node."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """What is special about it.
+    """Options of an ephemeral worker.
 
     Args:
         task_id: The only task that it runs; None for any.
-        idle_s: How long one for any task may have nothing to do before it leaves; None for ever.
-        folder: Its results folder; None if the settings named one.
-        name: Of the worker; None if the settings named one.
+        patience_s: How long a single-task worker waits for its task.
+        idle_s: How long a worker for any task may be idle before it exits; None for no limit.
+        folder: Its results folder; None if the settings name one.
+        name: ID of the worker; None if the settings name one.
     """
 
     task_id: str | None
@@ -37,10 +38,10 @@ class Once:
 
     @classmethod
     def of(cls, task_id: str | None, settings: WorkerSettings) -> Once:
-        """Return what the settings say: job and node of the cluster make folder and name."""
+        """Build the options from the settings; folder and worker ID are derived from the cluster's job and node."""
         host = socket.gethostname().partition(".")[0]
         job = settings.nodes_job or f"tunefleet-{task_id}"
-        # On the same node again it finds what it had there; on another one it is another worker.
+        # Keyed by node: restarted on the same node, the worker finds its state; on another node it is a new worker.
         folder = settings.nodes_folder / job / f"{settings.node}-{host}"
         own_folder = "results_dir" in settings.model_fields_set
         return cls(
@@ -52,7 +53,7 @@ class Once:
         )
 
     def applied(self, settings: WorkerSettings) -> WorkerSettings:
-        """Return the settings of the worker."""
+        """Return the settings with the options of the ephemeral worker applied."""
         changed: dict[str, object] = {}
         if self.task_id is not None:
             tag = f"only:{self.task_id}"
@@ -65,7 +66,7 @@ class Once:
         return settings.model_copy(update=changed)
 
     def watch(self, worker: Worker) -> None:
-        """Let a worker give up to which its task does not come, and one leave that has nothing to do."""
+        """Stop the worker in the background if its task does not arrive, or if it is idle for too long."""
         if self.task_id is None and self.idle_s is None:
             return
         threading.Thread(target=self._lose_patience, args=(worker,), name="patience", daemon=True).start()
@@ -75,6 +76,7 @@ class Once:
             time.monotonic(),
             self.patience_s if self.task_id is not None else self.idle_s or self.patience_s,
         )
+        # Polls at a quarter of the limit at least, so that a short limit is not overrun by a whole second.
         while not worker.over.wait(min(1.0, most_s / 4)):
             if not worker.idle:
                 idle_since = time.monotonic()
@@ -83,7 +85,7 @@ class Once:
 
     def _end(self, worker: Worker, idle_s: float) -> None:
         if self.task_id is None:
-            logger.info("Nothing was to be done for %g s: the node is given back.", idle_s)
+            logger.info("Idle for %g s: releasing the node.", idle_s)
             worker.make_way()
         else:
             worker.give_up(self._given_up(registered=worker.registered))
@@ -91,22 +93,22 @@ class Once:
     def _given_up(self, *, registered: bool) -> MachineError:
         if not registered:
             return MachineError(
-                f"The server did not answer for {self.patience_s:g} s: the node is given back.",
-                hint="TUNEFLEET_NODES_URL, on the server, is the address at which nodes reach it.",
+                f"The server did not answer for {self.patience_s:g} s: releasing the node.",
+                hint="Set TUNEFLEET_NODES_URL on the server to the address at which nodes reach it.",
             )
         return MachineError(
-            f"No task came for {self.patience_s:g} s: the node is given back.",
-            hint=f"`tunefleet why {self.task_id}` says what it waits for; TUNEFLEET_NODES_PATIENCE_S sets how long.",
+            f"No task arrived for {self.patience_s:g} s: releasing the node.",
+            hint=f"`tunefleet why {self.task_id}` shows why it is pending; TUNEFLEET_NODES_PATIENCE_S sets the limit.",
         )
 
     def clean(self, results_dir: Path) -> None:
-        """Delete the folder of a worker that has delivered all: nobody comes back to this node for it."""
+        """Delete the folder of a worker that has delivered everything: no later worker reads it."""
         if self.folder is None or results_dir != self.folder:
             return
         try:
             shutil.rmtree(results_dir)
         except OSError as error:
-            logger.warning("%s cannot be deleted: %s", results_dir, error)
+            logger.warning("Could not delete %s: %s", results_dir, error)
             return
-        with suppress(OSError):  # another node has its folder there still
+        with suppress(OSError):  # other nodes of the job still have folders in it
             results_dir.parent.rmdir()

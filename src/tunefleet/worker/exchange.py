@@ -1,8 +1,7 @@
-"""Two hands that keep one exchange with the server open, and send a newer one when there is news.
+"""Two polling threads that keep one exchange with the server open, and send a newer one when the state changes.
 
-One hand waits in a long poll. When something changes, the other sends a newer exchange; the server answers the older
-one at once, and its hand becomes the spare. An answer is handled by one hand at a time, in which no other exchange is
-begun: what a handled answer brings about (a batch of light tasks) is said in one exchange, not in many.
+One thread waits in a long poll. When something changes, the other sends a newer exchange; the server answers the older
+one immediately, and its thread becomes the spare.
 """
 
 from __future__ import annotations
@@ -31,28 +30,28 @@ from tunefleet.worker.outbox import Draft, Outbox
 logger = logging.getLogger(__name__)
 
 _BACKOFF_S: Final = (0.1, 2.0)
+# Pause after an early and empty reply, so that a misbehaving server is not flooded with requests.
 _EMPTY_PAUSE_S: Final = 0.2
-"""Pause after an answer that came early and said nothing, so that a confused server is not flooded."""
 
 
 class Mind(Protocol):
-    """Who decides what is said and what an answer means; called by one hand at a time."""
+    """Builds requests and handles replies; called by one thread at a time."""
 
     def draft(self, wait_s: float) -> Draft:
-        """Write the next request; called under the outbox's lock."""
+        """Build the next request; called under the outbox's lock."""
 
     def handle(self, reply: ExchangeReply) -> None:
-        """Act on an answer; quick, but for a batch of light tasks."""
+        """Handle a reply; quick, except for a batch of light tasks."""
 
     def register(self) -> RegisterReply:
-        """Register (again) and act on what the server keeps and drops."""
+        """Register (again), and drop the attempts that the server has dropped."""
 
 
 class Exchanger:
-    """Runs the two hands.
+    """Runs the two polling threads.
 
     Args:
-        on_fatal: Told of an error that no repetition can mend, such as a revoked key; the hands have stopped.
+        on_fatal: Called with an error that a retry cannot fix, such as a revoked key, after the threads have stopped.
     """
 
     def __init__(self, link: WorkerLink, outbox: Outbox, mind: Mind, *, on_fatal: Callable[[Exception], None]) -> None:
@@ -72,27 +71,28 @@ class Exchanger:
         self._failures = 0
         self._said_version = -1
         self._wait_s = 0.0
+        # Daemons: a request may hang in its long poll when the process exits.
         self._hands = [threading.Thread(target=self._hand, name=f"exchange-{side}", daemon=True) for side in "ab"]
 
     def start(self, hold_s: float) -> None:
-        """Begin; the worker must be registered."""
+        """Start polling; the worker must be registered."""
         self._wait_s = hold_s
         for hand in self._hands:
             hand.start()
 
     def register_anew(self) -> None:
-        """Register again before the next exchange: the machine has changed."""
+        """Register again before the next exchange, since the machine has changed."""
         self._anew = True
         self._outbox.poke()
 
     def stop(self) -> None:
-        """Stop; an exchange that hangs in its long poll is left to the process's end."""
+        """Stop; does not wait for an exchange that is in its long poll."""
         self._stop.set()
         with self._turn:
             self._turn.notify_all()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the hands after `stop`."""
+        """Wait for the threads after `stop`."""
         deadline = time.monotonic() + timeout_s
         for hand in self._hands:
             hand.join(max(0.0, deadline - time.monotonic()))
@@ -121,12 +121,15 @@ class Exchanger:
             draft, number = self._take()
         started = time.monotonic()
         try:
+            # Outside the lock: the long poll must not block the other thread's newer exchange.
             reply = self._send(draft)
         finally:
             with self._turn:
                 self._on_wire -= 1
                 self._busy += 1
         try:
+            # One reply at a time, and no exchange starts meanwhile (`_busy`): the results of a batch of light tasks
+            # are reported in one exchange instead of many.
             with self._handling:
                 if reply is not None:
                     reply = self._without_stale_offers(reply, number)
@@ -142,10 +145,8 @@ class Exchanger:
             self._stop.wait(_EMPTY_PAUSE_S)
 
     def _without_stale_offers(self, reply: ExchangeReply, number: int) -> ExchangeReply:
-        """Leave out the offers of an answer that a newer one has overtaken: what they offer may have been run since.
-
-        What is still offered stands in the newer answer, too.
-        """
+        """Remove the offers of a reply that a newer one has overtaken."""
+        # An overtaken offer may have been run already; if it is still open, the newer reply contains it too.
         stale = number < self._heard
         self._heard = max(self._heard, number)
         return reply.model_copy(update={"offers": ()}) if stale and reply.offers else reply
@@ -166,18 +167,19 @@ class Exchanger:
         return draft, self._sent
 
     def _send(self, draft: Draft) -> ExchangeReply | None:
-        """Return the answer; `None` if the draft is stale: the server was away, or did not know the worker."""
+        """Return the reply; None if the draft is stale: the server was unreachable, or did not know the worker."""
         try:
             if not self._anew:
                 return self._exchange(draft)
             self._anew = False
         except UnreachableError as error:
             if not self._stop.is_set():
-                self._note_failure("The server is away, jobs go on", error)
+                self._note_failure("Server unreachable, jobs keep running", error)
         except NotFoundError as error:
-            self._note_failure("The server does not know this worker any more", error)
-        if self._stop.is_set():  # who leaves does not come back
+            self._note_failure("The server no longer knows this worker", error)
+        if self._stop.is_set():  # a worker that is leaving must not register again
             return None
+        # Keeps the other thread from sending: the server is unreachable, or does not know this worker.
         self._away = True
         try:
             self._register_again()
@@ -191,26 +193,27 @@ class Exchanger:
         return reply
 
     def _note_failure(self, what: str, error: TunefleetError) -> None:
-        """Say the first failure in a row aloud; slow down from the second: the server answers, but cannot exchange."""
+        """Log the first failure in a row as a warning; back off from the second on."""
         self._failures += 1
         logger.log(logging.WARNING if self._failures == 1 else logging.DEBUG, "%s: %s", what, error)
         if self._failures > 1:
+            # Registration succeeds each time while exchanges fail, so its own backoff never grows.
             first, longest = _BACKOFF_S
             self._stop.wait(min(longest, first * 2.0 ** min(self._failures, 16)))
 
     def _register_again(self) -> None:
-        """Register until the server answers: it may have been restarted, or have given this worker up."""
+        """Register until the server answers: it may have been restarted, or have declared this worker lost."""
         reply = register_patiently(self._mind, self._stop)
         if reply is not None:
             self._wait_s = reply.hold_s
             if self._failures == 1:
-                logger.info("The server is back.")
+                logger.info("Server reachable again.")
 
 
 def register_patiently(
     mind: Mind, stop: threading.Event, *, before_sleep: Callable[[RetryCallState], None] | None = None
 ) -> RegisterReply | None:
-    """Register with exponential backoff and jitter while the server does not answer."""
+    """Register with exponential backoff and jitter while the server does not answer; None if stopped."""
     first, longest = _BACKOFF_S
     try:
         for attempt in Retrying(

@@ -1,9 +1,9 @@
-"""Inputs on this machine: artifacts under `<results>/.inputs/`, fetched once and shared by all jobs.
+"""Input cache of this machine: artifacts under `<results>/.inputs/`, fetched once and shared by all jobs.
 
-<digest>/            the files, renamed into place when all are there and verified
+<digest>/            the files, renamed into place when complete and verified
 <digest>.unpacked/   the same, unpacked, if the artifact is an archive
-<digest>.json        which path stands for the artifact; written last: without it there is no input
-<digest>.lock        held by whoever fetches
+<digest>.json        path of the artifact; written last: without it the input is incomplete
+<digest>.lock        held by the process that fetches it
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from tunefleet.trainer_control.files import make_private
 
 logger = logging.getLogger(__name__)
 
-# From a digest and a folder to the path of what was fetched: a file, or the folder.
+# (digest, folder) -> path of the fetched file or folder.
 Fetch = Callable[[str, Path], Path]
 
 
 class InputStore:
-    """The inputs of one results folder; several workers' processes may share it."""
+    """The inputs of one results folder; several worker processes may share it."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def materialise(self, ref: InputRef, fetch: Fetch) -> Path:
-        """Return the local path of an artifact, fetching it if it is not here."""
+        """Return the local path of an artifact, fetching it if it is not cached."""
         make_private(self._root)
+        # A file lock, not a thread lock: other worker processes may fetch into the same folder.
         with FileLock(self._root / f"{ref.digest}.lock"):
             known = self._known(ref.digest)
             if known is not None:
@@ -58,6 +59,7 @@ class InputStore:
     def _settle(self, digest: str, fetch: Fetch) -> Path:
         part, whole = self._root / f"{digest}.part", self._root / digest
         part.mkdir(exist_ok=True)
+        # A partial download of an earlier process stays in `.part`, so that the fetch can resume it.
         inner = fetch(digest, part).relative_to(part)
         shutil.rmtree(whole, ignore_errors=True)
         part.replace(whole)

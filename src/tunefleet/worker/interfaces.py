@@ -1,6 +1,6 @@
-"""What an attempt needs from others: the supervisor of job processes, the shipper, the server's file store.
+"""Protocols that an attempt depends on: job supervisor, journal shipper, the server's file store.
 
-`tunefleet.runtime` and `tunefleet.client.attempt` fit these by shape; tests bring their own.
+`tunefleet.runtime` and `tunefleet.client.attempt` implement them structurally; tests use fakes.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from tunefleet.schemas.worker_link import JournalBatch
 
 
 class Handle(Protocol):
-    """A job that was launched or found again."""
+    """A job that was launched or adopted."""
 
     @property
     def job(self) -> Job:
-        """What it runs."""
+        """The job that it runs."""
 
     @property
     def folder(self) -> JobFolder:
-        """Where it runs."""
+        """Its job folder."""
 
     def poll(self) -> End | None:
-        """Return how it ended, or `None` while it lives."""
+        """Return how it ended, or None while it runs."""
 
     def cancel(self, grace_s: float) -> None:
-        """Begin to end it: abort at a step's end, after the grace SIGTERM, then SIGKILL. Does not wait."""
+        """Start ending it: abort at the end of a step, SIGTERM after the grace period, then SIGKILL. Does not wait."""
 
     def kill(self) -> None:
-        """End it at once, without a word. Does not wait."""
+        """End it immediately with SIGKILL. Does not wait."""
 
     def status(self) -> JobStatus | None:
-        """Return what the trainer last wrote about itself."""
+        """Return the last status that the trainer wrote."""
 
     def command(self, name: str, data: dict[str, Any] | None = None, command_id: str | None = None) -> ControlReply:
-        """Send a control command to the live job."""
+        """Send a control command to the running job."""
 
     def command_state(self, command_id: str) -> CommandState:
-        """Return what became of a command."""
+        """Return the state of a command."""
 
     def acknowledge(self) -> None:
-        """Note that the end was read, so that nobody adopts the job any more."""
+        """Record that the end was read, so that the job is not adopted again."""
 
 
 class Jobs(Protocol):
@@ -58,37 +58,37 @@ class Jobs(Protocol):
         """Start a job."""
 
     def adopt(self) -> Sequence[Handle]:
-        """Find the jobs that still live, or whose end nobody has read."""
+        """Find the jobs that still run, or whose end was not read."""
 
     def close(self) -> None:
-        """Let go; jobs live on."""
+        """Detach; jobs keep running."""
 
 
 class Shipper(Protocol):
-    """Delivers journal and log of one job folder from where it was left."""
+    """Delivers journal and log of one job folder, resuming at the last cursor."""
 
     def start(self) -> None:
-        """Begin to deliver."""
+        """Start delivering."""
 
     def stop(self) -> None:
-        """Stop delivering; what is left stays for the next time."""
+        """Stop delivering; the remainder stays for the next start."""
 
     def flush(self, timeout_s: float) -> bool:
-        """Deliver what is there now; `False` if not all of it arrived in time."""
+        """Deliver everything written so far; False if not all of it arrived in time."""
 
     @property
     def cursors(self) -> Mapping[str, int]:
-        """For each launch the sequence number after its last delivered record."""
+        """Launch → sequence number after its last delivered record."""
 
 
 class Sink(Protocol):
-    """Where a shipper delivers to."""
+    """Receiver of a shipper."""
 
     def journal(self, launch: str, from_seq: int, lines: list[str]) -> int:
-        """Deliver records; returns the receiver's cursor."""
+        """Deliver records and return the receiver's cursor."""
 
     def log(self, offset: int, data: bytes) -> int:
-        """Deliver a piece of the log; returns the receiver's cursor."""
+        """Deliver a chunk of the log and return the receiver's cursor."""
 
 
 class Delivery(Protocol):
@@ -98,7 +98,7 @@ class Delivery(Protocol):
         """Deliver records of one launch."""
 
     def log(self, task_id: str, offset: int, data: bytes) -> int:
-        """Deliver a piece of the log."""
+        """Deliver a chunk of the log."""
 
     def push_artifact(
         self,
@@ -109,29 +109,29 @@ class Delivery(Protocol):
         metadata: Mapping[str, Any] | None = None,
         expected: Mapping[str, str] | None = None,
     ) -> object:
-        """Upload an output; of a folder only the expected files, if they have the digests that are given."""
+        """Upload an output; of a folder only the expected files, if their digests match."""
 
     def fetch_artifact(self, digest: str, dest: Path, *, on_progress: OnProgress = ignore_progress) -> Path:
         """Download an input."""
 
     def result_files(self, task_id: str) -> Sequence[ResultFile]:
-        """List the files of the task, or of one that it reads."""
+        """List the files of the task, or of a task that it reads."""
 
     def fetch_result_file(
         self, task_id: str, file: ResultFile, dest: Path, *, on_progress: OnProgress = ignore_progress
     ) -> None:
-        """Download one of them."""
+        """Download one of these files."""
 
     def chat_turns(self, task_id: str, poll: ChatPoll) -> ChatTurns:
-        """Ask for the turns of a chat."""
+        """Poll for the turns of a chat."""
 
     def chat_piece(self, task_id: str, turn_id: str, piece: ChatPiece) -> bool:
-        """Tell a piece of an answer; returns whether anybody still listens."""
+        """Send a chunk of an answer; returns whether the client is still connected."""
 
     def close(self) -> None:
         """Close the connections."""
 
 
 ShipperFactory = Callable[[JobFolder, Sink], Shipper]
+# The argument is the attempt's token.
 DeliveryFactory = Callable[[str], Delivery]
-"""From an attempt's token."""

@@ -1,4 +1,4 @@
-"""What other threads tell the thread of an attempt, and the waiting that hears it."""
+"""Messages from other threads to the thread of an attempt, and waits that react to them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _LOOK_S: Final = 0.2
 
 
 class Dropped(Exception):
-    """The server gave the attempt to nobody or to somebody else: end the job, deliver nothing."""
+    """The server revoked the attempt, or rescheduled it: end the job, deliver nothing."""
 
 
 class Stopped(Exception):
-    """The worker goes; what is on disk is enough for the next one."""
+    """The worker stops; the next one resumes from the state on disk."""
 
 
 class Cancelled(Exception):
-    """The server wants the end of an attempt whose job was not started, or which waits for another try to deliver."""
+    """A cancel of an attempt whose job was not started, or whose delivery waits for a retry."""
 
 
 def _never() -> bool:
@@ -35,17 +35,17 @@ def _never() -> bool:
 
 
 def _silently(error: BaseException, for_s: float) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 def _error_of(state: RetryCallState) -> BaseException:
     error = None if state.outcome is None else state.outcome.exception()
-    assert error is not None, "only errors are tried again"
+    assert error is not None, "only errors are retried"
     return error
 
 
 class Mailbox:
-    """Flags that only ever rise, and two queues. `drop` beats `stop` beats everything else."""
+    """Flags that are only ever set, the desired state, and a command queue. A drop wins over a stop."""
 
     def __init__(self) -> None:
         self._news = threading.Condition()
@@ -61,41 +61,41 @@ class Mailbox:
         self._commands: deque[Command] = deque()
 
     def tell_acked(self, point: str | None = None) -> None:
-        """The accept is stored: the job may start."""
+        """Note that the server has stored the accept: the job may start."""
         self._point = point
         self._tell("_acked")
 
     def tell_finished(self) -> None:
-        """The finish is stored: the attempt may be forgotten."""
+        """Note that the server has stored the finish: the attempt may be forgotten."""
         self._tell("_finished")
 
     def tell_behind(self) -> None:
-        """The server lacks journal records that the finish names."""
+        """Note that the server lacks journal records that the finish covers."""
         self._tell("_behind")
 
     def tell_dropped(self) -> None:
-        """The token is void."""
+        """Note that the token is void."""
         self._tell("_dropped")
 
     def tell_stop(self, *, suspend: bool) -> None:
-        """The worker goes."""
+        """Note that the worker stops, and whether it suspends its jobs."""
         with self._news:
             self._suspend = self._suspend or suspend
         self._tell("_stopped")
 
     def tell_way(self) -> None:
-        """The machine is taken away soon: save, and give the task back."""
+        """Note that the machine is being preempted: save, and release the task."""
         self._tell("_makes_way")
 
     def tell_desired(self, desired: Desired) -> None:
-        """The server wants the attempt in a certain state; the newest generation counts."""
+        """Set the desired state of the attempt; the newest generation wins."""
         with self._news:
             if self._desired is None or desired.generation > self._desired.generation:
                 self._desired = desired
                 self._news.notify_all()
 
     def tell_command(self, command: Command) -> None:
-        """The server has a command for the job."""
+        """Queue a command for the job."""
         with self._news:
             self._commands.append(command)
             self._news.notify_all()
@@ -107,54 +107,54 @@ class Mailbox:
 
     @property
     def stopped(self) -> bool:
-        """Whether the worker goes."""
+        """Whether the worker stops."""
         return self._stopped
 
     @property
     def suspend(self) -> bool:
-        """Whether the worker goes and the job is to be ended with it."""
+        """Whether the worker stops and suspends its jobs."""
         return self._stopped and self._suspend
 
     @property
     def makes_way(self) -> bool:
-        """Whether the machine is taken away soon."""
+        """Whether the machine is being preempted."""
         return self._makes_way
 
     @property
     def desired(self) -> Desired | None:
-        """The newest wish of the server."""
+        """The newest desired state."""
         return self._desired
 
     def wake(self) -> None:
-        """What a wait asks for by its `unwanted` may have changed."""
+        """Wake all waits, so that they evaluate their `unwanted` again."""
         with self._news:
             self._news.notify_all()
 
     def take_commands(self) -> list[Command]:
-        """Return the commands that came since the last call."""
+        """Return the commands received since the last call."""
         with self._news:
             taken = list(self._commands)
             self._commands.clear()
         return taken
 
     def take_behind(self) -> bool:
-        """Return whether the server said that it is behind, and forget it."""
+        """Return whether the server reported that it is behind, and reset that."""
         with self._news:
             behind, self._behind = self._behind, False
         return behind
 
     def await_ack(self) -> str | None:
-        """Wait until the accept is stored, and return where the gang meets. Raises `Dropped` or `Stopped`."""
+        """Wait until the accept is stored, and return the rendezvous endpoint. Raises `Dropped` or `Stopped`."""
         self._until(lambda: self._acked)
         return self._point
 
     def await_verdict(self) -> bool:
-        """Wait for the answer to a finish: `True` if it is stored, `False` if the server is behind."""
+        """Wait for the reply to a finish: True if it is stored, False if the server is behind."""
         self._until(lambda: self._finished or self._behind)
         return self._finished
 
     def pause(self, seconds: float) -> None:
-        """Wait unless something comes; raises `Dropped` or `Stopped`."""
+        """Wait until something changes, at most this long; raises `Dropped` or `Stopped`."""
         with self._news:
             self._check()
             self._news.wait(seconds)
@@ -168,16 +168,15 @@ class Mailbox:
         unwanted: Callable[[], bool] = _never,
         waits: Callable[[BaseException, float], None] = _silently,
     ) -> T:
-        """Do something that needs the server, again and again while it is away or the token is in doubt.
-
-        A refused token is not an end by itself: the next exchange says whether the attempt is void.
+        """Call a function that needs the server, with retries while the server is unreachable or rejects the token.
 
         Args:
-            waits: Told before each further try why it is needed, and for how many seconds it has failed; may raise.
+            waits: Called before each retry with the error and the seconds since the first try; may raise.
         """
-        fleeting = tuple(each for each in (UnreachableError, AuthError, ForbiddenError) if each not in but)
+        # A rejected token is retried too: the next exchange reports whether the attempt is void.
+        transient = tuple(each for each in (UnreachableError, AuthError, ForbiddenError) if each not in but)
         retrying = Retrying(
-            retry=retry_if_exception_type(fleeting),
+            retry=retry_if_exception_type(transient),
             wait=wait_exponential(multiplier=0.2, max=15.0) + wait_random(0, 0.2),
             sleep=lambda seconds: self.pause_whole(seconds, unwanted=unwanted),
             before=self._check_before,
@@ -187,13 +186,13 @@ class Mailbox:
         return retrying(act)
 
     def interruptibly(self, act: Callable[[Stop], T], check: Callable[[], None]) -> T:
-        """Do something that may sit in a socket or a lock for minutes, and leave it alone once it is not wanted.
+        """Call a function that may block in a socket or a lock for minutes, and abandon it once it is not needed.
 
         Args:
             check: Called several times a second; may raise.
 
         Raises:
-            Dropped, Stopped: While it is done; what `check` raises, as well.
+            Dropped, Stopped: During the call; also any error of `check`.
         """
 
         def look() -> None:
@@ -203,10 +202,10 @@ class Mailbox:
         try:
             return interruptibly(act, look, self.wake)
         finally:
-            self.wake()  # its pause between two tries
+            self.wake()  # ends its pause between two tries
 
     def pause_whole(self, seconds: float, *, unwanted: Callable[[], bool] = _never) -> None:
-        """Wait that long whatever comes, but for `Dropped` and `Stopped`; raises `Cancelled` once it is unwanted."""
+        """Wait the full time, unless `Dropped`, `Stopped` or, once it is unwanted, `Cancelled` is raised."""
         deadline = time.monotonic() + seconds
         with self._news:
             while True:
@@ -225,6 +224,7 @@ class Mailbox:
 
     def _until(self, predicate: Callable[[], bool]) -> None:
         with self._news:
+            # A predicate that holds wins over a stop: an acknowledgement that has arrived is not lost.
             self._news.wait_for(lambda: predicate() or self._dropped or self._stopped)
             if not predicate():
                 self._check()

@@ -1,7 +1,7 @@
 """Builds a worker from its settings and runs it until a signal ends it.
 
-Signals: SIGTERM leaves the running jobs alive, for the next worker on the folder to adopt. SIGINT suspends them: each
-saves a checkpoint if that is quick, ends, and is launched again from its newest checkpoint by the next worker.
+Signals: SIGTERM leaves running jobs alive; the next worker on the folder adopts them. SIGINT suspends them: each saves
+a checkpoint if that is quick, ends, and is relaunched from its newest checkpoint by the next worker.
 """
 
 from __future__ import annotations
@@ -60,23 +60,23 @@ logger = logging.getLogger(__name__)
 def run(
     settings: WorkerSettings, *, drain: bool = False, once: Once | None = None, executors: Registry | None = None
 ) -> bool:
-    """Run a worker until a signal ends it; call it from the main thread.
+    """Run a worker until a signal stops it; call it from the main thread.
 
     Returns:
-        Whether it has made way, and would go on if there were nodes again.
+        Whether it was preempted, and its task is to continue on another node.
 
     Raises:
-        TunefleetError: If it cannot work: no key or a bad one, a folder that cannot be written or is in use.
+        TunefleetError: If it cannot run: no key or an invalid one, a folder that is not writable or in use.
     """
     trust.use(settings.ca_file)
-    for sentence in unsupported("worker"):
-        logger.warning(sentence)
+    for message in unsupported("worker"):
+        logger.warning(message)
     _require_key(settings)
     results_dir = settings.results_dir.expanduser().absolute()
     state = StateFolder(results_dir)
     try:
         with _signals(once) as stopper, ExitStack() as closing:
-            # From here on a signal is heeded; the folder's owner.json tells others so, if there is room for it.
+            # Signal handlers come before owner.json is written: others signal the process that the file names.
             opened = _opened(settings, state, stopper.pause)
             if opened is None:
                 return stopper.makes_way
@@ -95,13 +95,14 @@ def run(
             worker.run()
     except AuthError as error:
         raise AuthError(
-            f"{settings.server_url} does not take this worker's key: {error.message}",
-            hint="Set TUNEFLEET_WORKER_KEY to a good one; `tunefleet keys create NAME --role worker` makes it.",
+            f"{settings.server_url} rejected this worker's key: {error.message}",
+            hint="Set TUNEFLEET_WORKER_KEY to a valid key; create one with `tunefleet keys create NAME --role worker`.",
         ) from error
     except OSError as error:
-        raise MachineError(f"The worker cannot go on: {error}.", detail=repr(error)) from error
+        raise MachineError(f"The worker cannot continue: {error}.", detail=repr(error)) from error
     finally:
         state.close()
+    # After the folder's lock is released: the new process takes it again.
     if verbs.restart_wanted:
         exec_self()
     if once is not None and worker.left:
@@ -110,7 +111,7 @@ def run(
 
 
 def _opened(settings: WorkerSettings, state: StateFolder, pause: Callable[[float], bool]) -> WorkerSettings | None:
-    """Take the folder, and return the settings that hold from now on; None if the worker is stopped meanwhile."""
+    """Lock the folder, and return the effective settings; None if the worker is stopped meanwhile."""
     if not state.open(pause=pause):
         return None
     changed = changes.applied(settings, state)
@@ -118,12 +119,12 @@ def _opened(settings: WorkerSettings, state: StateFolder, pause: Callable[[float
 
 
 def _with_address(settings: WorkerSettings, pause: Callable[[float], bool]) -> WorkerSettings | None:
-    """Return settings that name the server by HTTP: files, journals and logs go there, whatever carries the messages.
+    """Return settings with the server's HTTP address, which is looked up in Redis if it is not set.
 
     Returns:
-        The settings, with the address that the server says in Redis where nobody has named one; None if the worker is
-        stopped while nobody says it.
+        The settings; None if the worker is stopped before the address is known.
     """
+    # Files, journals and logs always use HTTP, whichever transport carries the messages.
     redis_address = address_of(settings)
     if redis_address is None:
         return settings
@@ -132,14 +133,14 @@ def _with_address(settings: WorkerSettings, pause: Callable[[float], bool]) -> W
     keys, silent = Keys(settings.topic, settings.redis_prefix), 0
     while True:
         try:
-            found, why = server_url(redis_address, keys), "No server has said there where it is."
+            url, why = server_url(redis_address, keys), "No server has published its address in Redis."
         except UnreachableError as error:
-            found, why = None, str(error)
-        if found is not None:
-            logger.info("The server is at %s, as it says in Redis.", found)
-            return settings.model_copy(update={"server_url": found})
+            url, why = None, str(error)
+        if url is not None:
+            logger.info("Using server address %s from Redis.", url)
+            return settings.model_copy(update={"server_url": url})
         if silent % _SAY_EVERY == 0:
-            logger.warning("Waiting for the server's address. %s ORCHESTRATOR_BASE_URL names it.", why)
+            logger.warning("Waiting for the server's address. %s Or set ORCHESTRATOR_BASE_URL.", why)
         silent += 1
         if not pause(_ASK_S):
             return None
@@ -149,16 +150,16 @@ def _require_key(settings: WorkerSettings) -> None:
     if settings.key is None and settings.redis_url is None:
         raise AuthError(
             "The worker has no key.",
-            hint="Join a server with `tunefleet join URL TOKEN`; `tunefleet workers invite` there makes the command. "
+            hint="Join a server with `tunefleet join URL TOKEN`; `tunefleet workers invite` there prints the command. "
             "Or set TUNEFLEET_WORKER_KEY to a key with the role worker. "
-            "A worker that meets its server in a Redis (REDIS_URL) needs none.",
+            "A worker that connects through Redis (REDIS_URL) needs no key.",
         )
 
 
 _JOB_DEFAULTS: Final = BRIEF_SPIN
 _ASK_S: Final = 1.0
+# One of this many lookups of the server's address is logged.
 _SAY_EVERY: Final = 30
-"""Of so many looks for the server's address one is logged."""
 
 
 def _build(
@@ -170,7 +171,7 @@ def _build(
     sentry = _sentry(settings)
     secrets = Secrets(secret_variables(), settings.secrets_dir, settings.secrets_limits)
     for name in secrets.unknown():
-        logger.warning("TUNEFLEET_SECRETS_LIMITS limits %s, but this machine has no secret of that name.", name)
+        logger.warning("TUNEFLEET_SECRETS_LIMITS names %s, but this machine has no secret of that name.", name)
     moving, reach = transfers.of(settings, results_dir), StoreReach()
     environment = {**_JOB_DEFAULTS, **inherited_environment(), **settings.handed_on, **secrets.environment}
     jobs = Supervisor(
@@ -207,18 +208,18 @@ def _build(
     within_reach = _reach(settings)
 
     def offered() -> tuple[ExecutorOffer, ...]:
-        found = executors.offers(allow_code=settings.allow_code, environment=environment)
+        offers = executors.offers(allow_code=settings.allow_code, environment=environment)
         why = within_reach()
         if why is None:
-            return found
-        jobs = {each.kind: each.model_copy(update={"available": False, "reason": why}) for each in found}
-        return tuple(jobs[each.kind] if each.slot_class == "job" and each.available else each for each in found)
+            return offers
+        jobs = {each.kind: each.model_copy(update={"available": False, "reason": why}) for each in offers}
+        return tuple(jobs[each.kind] if each.slot_class == "job" and each.available else each for each in offers)
 
     def describe() -> Capabilities:
         names = secrets.announced()
         return probe.capabilities(settings, offered(), results_dir=results_dir, in_use=_in_use(sentry), secrets=names)
 
-    # The worker is not there yet, and verbs come from it: `stop` finds it when it is wanted.
+    # `worker` is assigned below: the two refer to each other, and the lambda is only called later.
     verbs = Verbs(state, site.outbox, describe=describe, recent=recent, stop=lambda: worker.stop(suspend=False))
     worker = Worker(
         worker_id,
@@ -242,18 +243,16 @@ def _build(
 
 
 def _reach(settings: WorkerSettings) -> Callable[[], str | None]:
-    """Return what tells why no job can run here, since the server of its files is not reached; None if it is.
-
-    Who exchanges messages by HTTP reaches it, or hears of no task.
-    """
+    """Return a check that the file server is reachable: it returns why no job can run here, or None."""
+    # With the HTTP transport no check is needed: without the server, no task arrives either.
     if address_of(settings) is None:
         return lambda: None
 
     def look() -> str | None:
         if answers(settings.server_url):
             return None
-        where = f"the server does not answer at {settings.server_url}, where the files of tasks are"
-        return f"{where}; set ORCHESTRATOR_BASE_URL on the worker"
+        why = f"the server does not answer at {settings.server_url}, from where files of tasks are fetched"
+        return f"{why}; set ORCHESTRATOR_BASE_URL on the worker"
 
     return look
 
@@ -275,7 +274,7 @@ def _link(settings: WorkerSettings, state: StateFolder) -> WorkerLink:
 
 
 def _threads(settings: WorkerSettings) -> dict[str, str]:
-    """Share the cores among the jobs that may run at once, unless somebody has said how many threads each gets."""
+    """Divide the cores among concurrent jobs, unless the settings define the threads per job."""
     if settings.torch_threads:
         return {"OMP_NUM_THREADS": str(settings.torch_threads)}
     if settings.job_slots > 1:
@@ -309,7 +308,7 @@ def _visible_gpus(settings: WorkerSettings) -> tuple[GpuFigures, ...]:
 
 
 class _Stopper:
-    """Hands signals to the worker; those that come before there is one are kept for it."""
+    """Forwards signals to the worker; those that arrive before it exists are stored."""
 
     def __init__(self, once: Once | None) -> None:
         self._asked: list[int] = []
@@ -320,23 +319,25 @@ class _Stopper:
         """Handle a signal."""
         self._asked.append(number)
         if self._worker is not None:
-            # A handler may interrupt code that holds a lock, so the stopping itself happens in a thread.
+            # A handler may interrupt code that holds a lock, so the worker is stopped from a thread.
             threading.Thread(target=self._heed, args=(self._worker, number), name="stop", daemon=True).start()
 
     @property
     def makes_way(self) -> bool:
-        """Whether what was asked for is to make way, and not to end."""
+        """Whether the signals request a preemption rather than a stop."""
+        # A second Ctrl-C means that the user wants it to end, not to save and release its task first.
         return self._once is not None and self._asked.count(signal.SIGINT) < 2
 
     def pause(self, seconds: float) -> bool:
-        """Let time pass; returns whether no signal has asked for a stop."""
+        """Sleep; returns whether no signal has requested a stop."""
+        # In short steps rather than on an event: a signal handler must take no lock that the main thread may hold.
         until = time.monotonic() + seconds
         while not self._asked and (left := until - time.monotonic()) > 0:
             time.sleep(min(0.1, left))
         return not self._asked
 
     def attach(self, worker: Worker) -> None:
-        """Stop this worker from now on, and at once if that was asked for before."""
+        """Forward signals to this worker, including those received before."""
         self._worker = worker
         for number in self._asked:
             self._heed(worker, number)
@@ -350,7 +351,8 @@ class _Stopper:
 
 @contextmanager
 def _signals(once: Once | None) -> Iterator[_Stopper]:
-    """Let signals ask for a stop while the body runs: SIGTERM and SIGINT; where a cluster sends it, SIGUSR1 too."""
+    """Handle SIGTERM and SIGINT while the body runs, and SIGUSR1 on cluster nodes."""
+    # Cluster schedulers send SIGUSR1 some time before the end of an allocation.
     stopper = _Stopper(once)
     heeded = (signal.SIGTERM, signal.SIGINT, *((signal.SIGUSR1,) if once is not None else ()))
     before = {number: signal.signal(number, stopper.ask) for number in heeded}
@@ -363,7 +365,7 @@ def _signals(once: Once | None) -> Iterator[_Stopper]:
 
 @contextmanager
 def kept(settings: WorkerSettings, results_dir: Path) -> Iterator[None]:
-    """Write the log to a file too while the body runs.
+    """Also write the log to a file while the body runs.
 
     Raises:
         MachineError: If the file cannot be written.
@@ -375,7 +377,7 @@ def kept(settings: WorkerSettings, results_dir: Path) -> Iterator[None]:
         )
     except OSError as error:
         raise MachineError(
-            f"The log {path} cannot be written: {error.strerror or error}.", hint="Mend LOG_FILE or its folder."
+            f"Cannot write the log {path}: {error.strerror or error}.", hint="Fix LOG_FILE or its folder."
         ) from error
     handler.setFormatter(formatter(settings.log_format))
     root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""What the worker has to say: accepts, finishes, outcomes, repeated until the server has taken them."""
+"""Outgoing messages of the worker: accepts, finishes, outcomes, repeated until the server has stored them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tunefleet.schemas.worker_link import (
 
 logger = logging.getLogger(__name__)
 
-# How much the finishes of one exchange may be: half of what a server takes in one body unless it is told otherwise.
+# Size limit for the finishes of one exchange: half of the server's default body limit.
 MAX_SAID_BYTES: Final = 4 << 20
 _MAX_WORDS: Final = 64 << 10
+# Maximum characters of a status message.
 _MAX_NOTE: Final = 1000
-"""Characters of what is said of a delivery."""
 _FETCHING_EVERY_S: Final = 1.0
 
 
 @dataclass(slots=True)
 class _Said:
-    """What one request carried, to strike out once it was answered."""
+    """What one request contained, to be removed once it was answered."""
 
     outcomes: tuple[CommandOutcome, ...] = ()
     reached: tuple[Reached, ...] = ()
@@ -41,7 +41,7 @@ class _Said:
 
 @dataclass(slots=True)
 class Draft:
-    """A request, and the version of the outbox that it speaks for."""
+    """A request, and the version of the outbox that it was built from."""
 
     request: ExchangeRequest
     version: int
@@ -49,7 +49,7 @@ class Draft:
 
 
 class Outbox:
-    """Thread-safe. `version` grows with each thing that is worth an exchange of its own."""
+    """Thread-safe. `version` grows with each change that requires a new exchange."""
 
     def __init__(self, worker_id: str, session: str) -> None:
         self._worker_id = worker_id
@@ -71,29 +71,29 @@ class Outbox:
 
     @property
     def changed(self) -> threading.Condition:
-        """Notified, under its lock, at each change; threads that exchange wait on it."""
+        """Notified, under its lock, at each change; the polling threads wait on it."""
         return self._changed
 
     @property
     def finishing(self) -> tuple[str, ...]:
-        """Tokens of the attempts whose end the server has not taken yet."""
+        """Tokens of the attempts whose end the server has not stored yet."""
         with self._lock:
             return tuple(self._finishes)
 
     @property
     def version(self) -> int:
-        """How many changes there were; read under the lock of `changed`."""
+        """Number of changes; read under the lock of `changed`."""
         return self._version
 
     def accept(self, token: str, point: str | None = None) -> None:
-        """Say that an offer is taken; it must be on disk by now unless it is light."""
+        """Report that an offer is accepted; it must be on disk before, unless it is light."""
         with self._changed:
             if token not in self._finishes:
                 self._accepts[token] = point
                 self._touch()
 
     def finish(self, finish: Finish) -> None:
-        """Say that an attempt has ended; implies its accept. What no exchange can carry is said in short."""
+        """Report the end of an attempt; implies its accept. A message too large for an exchange is shortened."""
         finish, size = _sayable(finish)
         with self._changed:
             self._accepts.pop(finish.token, None)
@@ -102,30 +102,30 @@ class Outbox:
             self._touch()
 
     def hold_back(self, token: str) -> None:
-        """Do not repeat a finish that the server cannot take yet."""
+        """Stop repeating a finish that the server cannot store yet."""
         with self._lock:
             self._finishes.pop(token, None)
 
     def outcome(self, outcome: CommandOutcome) -> None:
-        """Say what became of a command."""
+        """Report the outcome of a command."""
         with self._changed:
             self._outcomes.append(outcome)
             self._touch()
 
     def reach(self, reached: Reached) -> None:
-        """Say that an attempt is on its way to the desired state of a generation, even after a restart."""
+        """Report that the desired state of a generation is stored, so that it is applied even after a restart."""
         with self._changed:
             self._reached[reached.token] = reached
             self._touch()
 
     def discarded(self, task_id: str) -> None:
-        """Say that the folder of a removed task is gone."""
+        """Report that the folder of a removed task is deleted."""
         with self._changed:
             self._discarded.add(task_id)
             self._touch()
 
     def stalled(self, token: str, for_s: float | None) -> None:
-        """Say that a job has written nothing for so many seconds, or that it is not stalled any more."""
+        """Report for how many seconds a job has written nothing; None if it is no longer stalled."""
         with self._changed:
             if for_s is not None:
                 self._silent_from[token] = time.monotonic() - for_s
@@ -134,7 +134,7 @@ class Outbox:
             self._touch()
 
     def held_up(self, token: str, why: str | None) -> None:
-        """Say in a sentence, without secrets, why a delivery takes its time, or that nothing holds it up any more."""
+        """Report why a delivery is delayed, without secrets; None if it is no longer delayed."""
         with self._changed:
             before = self._held_up.pop(token, None)
             if why:
@@ -143,11 +143,11 @@ class Outbox:
                 self._touch()
 
     def fetching(self, token: str, what: str | None, *, is_news: bool = True) -> None:
-        """Say what an attempt fetches before its job begins, or that it fetches nothing any more.
+        """Report which input an attempt fetches before its job starts.
 
         Args:
-            what: In words; None if it fetches nothing any more.
-            is_news: Whether it is something else than before, and not only how far it is: that is said once a second.
+            what: As a message; None if it fetches nothing any more.
+            is_news: Whether it is a new download rather than progress, which is reported once a second.
         """
         now = time.monotonic()
         with self._changed:
@@ -155,29 +155,29 @@ class Outbox:
                 if self._fetching.pop(token, None) is not None:
                     self._touch()
                 return
-            said_at, _ = self._fetching.get(token, (-_FETCHING_EVERY_S, ""))
-            if is_news or now - said_at >= _FETCHING_EVERY_S:
-                # How far it is may be said at once after what it is.
+            reported_at, _ = self._fetching.get(token, (-_FETCHING_EVERY_S, ""))
+            if is_news or now - reported_at >= _FETCHING_EVERY_S:
+                # The first progress report may follow a new download immediately.
                 self._fetching[token] = -_FETCHING_EVERY_S if is_news else now, what[:_MAX_NOTE]
                 self._touch()
 
     def heard_within(self, seconds: float) -> bool:
-        """Whether the server has answered an exchange in this time."""
+        """Whether the server has answered an exchange within this time."""
         return time.monotonic() - self._heard_at < seconds
 
     def load(self, load: Load) -> None:
-        """Say how busy the worker is; newer figures take the place of those that were not said yet."""
+        """Report the load of the worker; replaces a reading that was not sent yet."""
         with self._changed:
             self._load = load
             self._touch()
 
     def poke(self) -> None:
-        """Something else changed, such as a free slot."""
+        """Trigger an exchange for any other change, such as a free slot."""
         with self._changed:
             self._touch()
 
     def forget(self, token: str) -> None:
-        """Say nothing more about an attempt."""
+        """Remove all messages about an attempt."""
         with self._lock:
             self._accepts.pop(token, None)
             self._finishes.pop(token, None)
@@ -195,7 +195,7 @@ class Outbox:
         delivering: tuple[str, ...] = (),
         draining: bool = False,
     ) -> Draft:
-        """Write down what there is to say, as much as one exchange carries. Call it under the lock of `changed`."""
+        """Build the next request, limited to the size of one exchange. Call it under the lock of `changed`."""
         finishes = self._first_finishes()
         said = _Said(
             tuple(self._outcomes),
@@ -224,7 +224,8 @@ class Outbox:
         return Draft(request, self._version, said)
 
     def answered(self, draft: Draft, reply: ExchangeReply) -> None:
-        """Strike out what the server has taken."""
+        """Remove what the server has stored."""
+        # Only what this draft contained: another exchange may be in flight, and newer messages may have been added.
         with self._lock:
             self._heard_at = time.monotonic()
             for token in (*reply.accepted, *reply.finished, *reply.drop):
@@ -260,7 +261,7 @@ class Outbox:
 
 
 def _sayable(finish: Finish) -> tuple[Finish, int]:
-    """Return a finish that an exchange can carry, and its size in bytes."""
+    """Return a finish that fits into an exchange, and its size in bytes."""
     size = _size(finish)
     if size <= MAX_SAID_BYTES:
         return finish, size
@@ -269,10 +270,8 @@ def _sayable(finish: Finish) -> tuple[Finish, int]:
         "detail": finish.detail and finish.detail[-_MAX_WORDS:],
     }
     if _size(finish.model_copy(update=changes)) > MAX_SAID_BYTES:
-        error = (
-            f"The result has {size:,} bytes; a result may have {MAX_SAID_BYTES:,}. Publish large data as an artifact."
-        )
-        logger.warning("An attempt fails: %s", error)
+        error = f"The result has {size:,} bytes (limit: {MAX_SAID_BYTES:,}). Publish large data as an artifact."
+        logger.warning("Failing an attempt: %s", error)
         changes |= {"outcome": "failed", "reason": TaskReason.BAD_INPUT.value, "error": error, "result": {}}
     short = finish.model_copy(update=changes)
     return short, _size(short)

@@ -1,8 +1,8 @@
-"""The worker's own folder, `<results>/.worker/`: who it is, and which attempts it holds.
+"""The worker's state folder, `<results>/.worker/`: its identity, and the attempts that it holds.
 
-lock            locked by the one worker of this results folder     owner.json   its pid
-worker_id       this worker's id, made once                          state_id     identity of this folder
-attempts/<attempt id>.json   an attempt that was taken and not yet forgotten, with its token (mode 0600)
+lock            locked by the only worker of this results folder    owner.json   its pid
+worker_id       the worker's id, generated once                      state_id     identity of this folder
+attempts/<attempt id>.json   a held attempt with its token (mode 0600)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AttemptRecord(Message):
     """An attempt that this worker holds.
 
     Args:
-        launch: Id of the newest launch that was prepared; `None` before the first.
+        launch: Id of the newest prepared launch; None before the first.
     """
 
     offer: Offer
@@ -63,27 +63,27 @@ class StateFolder:
         self._lock = FileLock(self.root / "lock")
 
     def open(self, *, pause: Callable[[float], bool] | None = None) -> bool:
-        """Make the folder and take it.
+        """Create and lock the folder.
 
-        A worker that was here before waits for room on a full disk: what it holds is not given up for that.
+        On a full disk, a worker with an existing state folder waits for space instead of losing its attempts.
 
         Args:
-            pause: Lets so many seconds pass, and returns whether to try again; nothing is waited for if `None`.
+            pause: Sleeps for some seconds, and returns whether to retry; without it, a full disk is an error.
 
         Returns:
-            Whether it is taken; if not, `pause` has said that nobody wants it any more.
+            Whether it is locked; False if `pause` has ended the retries.
 
         Raises:
-            MachineError: If it cannot be written, or another worker has it.
+            MachineError: If it is not writable, or another worker has locked it.
         """
         if self._taken(waits=pause is not None):
             return True
-        assert pause is not None, "only who waits is told that it is not taken"
+        assert pause is not None, "_taken returns False only if it may wait"
         logger.warning(
-            "The disk of %s is full: the worker waits until there is room, and leaves what runs alone.",
+            "The disk of %s is full: waiting for free space. Running jobs are not affected.",
             self.results_dir,
         )
-        # It names the worker before.
+        # It has the pid of the previous worker.
         self._owner.unlink(missing_ok=True)
         while pause(_FULL_PAUSE_S):
             if self._taken(waits=True):
@@ -91,9 +91,9 @@ class StateFolder:
         return False
 
     def _taken(self, *, waits: bool) -> bool:
-        """Take the folder; returns whether it is taken, or only its lock, for one that waits for room."""
+        """Lock and prepare the folder; False if the disk is full and the worker may wait (the lock is held then)."""
         try:
-            # Of parents `mkdir` would forget the mode. A results folder that is there keeps its own.
+            # One by one: `mkdir(parents=True)` ignores the mode for parents. An existing results folder keeps its mode.
             for folder in (self.results_dir, self.root, self._attempts):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not self._lock.is_locked:
@@ -103,77 +103,78 @@ class StateFolder:
             write_synced(self._owner, str(os.getpid()))
         except Timeout:
             raise MachineError(
-                f"Another worker{self._owner_text()} already works in {self.results_dir}.",
-                hint="Stop it, or give this one another folder with --results-dir.",
+                f"Another worker{self._owner_text()} already uses {self.results_dir}.",
+                hint="Stop it, or set a different folder with --results-dir.",
             ) from None
         except OSError as error:
             if waits and is_disk_full(error) and (self.root / "worker_id").exists():
                 return False
             raise MachineError(
                 f"The results folder {self.results_dir} cannot be written: {error.strerror or error}.",
-                hint="Mend its permissions or free space, or choose another folder with --results-dir.",
+                hint="Fix its permissions or free space, or set a different folder with --results-dir.",
             ) from error
         return True
 
     def close(self) -> None:
-        """Let the folder go."""
+        """Release the lock."""
         self._lock.release()
 
     @property
     def owner_pid(self) -> int | None:
-        """Process id of the worker that opened the folder last; it heeds signals from then on."""
+        """Process id of the worker that opened the folder last; it handles signals from then on."""
         try:
             return int(self._owner.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
 
     def heeded_by(self, pid: int | None) -> bool:
-        """Whether a worker that was started on this folder heeds signals; one that waits for room does, too."""
+        """Whether a worker started on this folder handles signals; one that waits for disk space does, too."""
         owner = self.owner_pid
         return owner == pid or (owner is None and (self.root / "worker_id").exists())
 
     def worker_id(self, wanted: str | None) -> str:
-        """Return the worker's id: the wanted one, else the one of the last time, else a new one.
+        """Return the worker's id: the given one, else the stored one, else a new one.
 
         Raises:
-            MachineError: If the wanted id has characters that an id may not have.
+            MachineError: If the given id has invalid characters.
         """
         if wanted is not None and not _ID.fullmatch(wanted):
             raise MachineError(
-                f"WORKER_ID={wanted!r} cannot be an id.", hint="Use letters, digits, '.', '_' and '-', at most 64."
+                f"WORKER_ID={wanted!r} is not a valid ID.", hint="Use at most 64 letters, digits, '.', '_' and '-'."
             )
         host = re.sub(r"[^A-Za-z0-9-]+", "-", socket.gethostname()).strip("-") or "worker"
         return self._once("worker_id", wanted or f"{host[:40]}-{secrets.token_hex(3)}", replace=wanted is not None)
 
     def state_id(self) -> str:
-        """Return the identity of this folder, made at its first use."""
+        """Return the identity of this folder, generated at its first use."""
         return self._once("state_id", secrets.token_hex(16))
 
     def keep(self, record: AttemptRecord) -> None:
-        """Write an attempt, synced: from here on the worker may say that it holds it."""
+        """Store an attempt."""
+        # Synced: after this the worker may report that it holds the attempt, even across a power failure.
         write_synced(self._file(record.attempt_id), record.model_dump_json())
 
     def forget(self, attempt_id: str) -> None:
-        """Remove an attempt that the server knows the end of."""
+        """Remove an attempt whose end the server has stored."""
         self._file(attempt_id).unlink(missing_ok=True)
 
     def attempts(self) -> list[AttemptRecord]:
-        """Read what an earlier process held; a record that cannot be read is named and set aside."""
-        found = []
+        """Read the attempts of an earlier process; an unreadable record is logged and renamed."""
+        records = []
         for file in sorted(self._attempts.glob("[!.]*.json")):
             try:
-                found.append(AttemptRecord.model_validate_json(file.read_bytes()))
+                records.append(AttemptRecord.model_validate_json(file.read_bytes()))
             except FileNotFoundError:
                 continue  # forgotten since the folder was listed
             except ValidationError as error:
                 aside = file.with_suffix(".unreadable")
-                logger.warning("The attempt in %s cannot be read; it is kept as %s: %s", file, aside.name, error)
+                logger.warning("Could not read the attempt in %s; keeping it as %s: %s", file, aside.name, error)
                 file.replace(aside)
-        return found
+        return records
 
     def _file(self, attempt_id: str) -> Path:
         if not _ID.fullmatch(attempt_id):
-            raise MachineError(f"The server sent an attempt id that cannot be one: {attempt_id!r}.")
+            raise MachineError(f"The server sent an invalid attempt id: {attempt_id!r}.")
         return self._attempts / f"{attempt_id}.json"
 
     def _once(self, name: str, value: str, *, replace: bool = False) -> str:

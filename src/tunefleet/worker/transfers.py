@@ -1,4 +1,4 @@
-"""How files come to this worker and leave it: where from, where to, how fast, packed how."""
+"""File transfers of this worker: allowed paths and URLs, bandwidth, archive format."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tunefleet.trainer_control.files import read_json
 
 _JOB: Final = JobFolder(Path()).job_json.name
 _FORBIDDEN: Final = (
-    "on a worker a document may only name what was uploaded with it, what lies in a folder of TUNEFLEET_SHARED_DIRS, "
-    "and what a task of the same project has left."
+    "on a worker a workflow may only use uploaded files, files in a folder of TUNEFLEET_SHARED_DIRS, "
+    "and files of tasks in the same project."
 )
-_HINT: Final = "Name a path beside the document, which is uploaded then, or have the folder shared by the worker."
+_HINT: Final = "Use a path next to the workflow file, which is uploaded then, or share the folder on the worker."
 
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """Limits and ways of one worker.
+    """Transfer settings of one worker.
 
     Args:
-        throttle: Holds all transfers together to a speed; null for none.
+        throttle: Bandwidth limit for all transfers together; None for no limit.
     """
 
     server_url: str = ""
@@ -40,73 +40,77 @@ class Transfers:
     cleanup: bool = False
 
     def writable(self, path: Path, project: str | None, what: str) -> Path:
-        """Return a path, links resolved, that a document may write to."""
-        with _in_words(what):
-            found = path.resolve()
-            self._check(found, project, must_be_owned=False)
-        return found
-
-    def readable(self, text: str, project: str | None, what: str, inner: str | None = None) -> Path | None:
-        """Return a path, links resolved, that a document may read; nothing else on this disk is for documents.
+        """Return a path, links resolved, that a workflow may write to.
 
         Raises:
-            InputError: If it lies neither in a shared folder nor in a task's folder of the same project, whether
-                something is there or not.
+            InputError: If it is not allowed.
+        """
+        with _in_words(what):
+            resolved = path.resolve()
+            self._check(resolved, project, must_be_owned=False)
+        return resolved
+
+    def readable(self, text: str, project: str | None, what: str, inner: str | None = None) -> Path | None:
+        """Return a path, links resolved, that a workflow may read; None if it does not exist.
+
+        Raises:
+            InputError: If it is neither in a shared folder nor in a task's folder of the same project, whether
+                it exists or not.
         """
         with _in_words(what):
             path = Path(text)
-            found = (path if path.is_absolute() or not self.folders else self.folders[0] / path).resolve()
-            for each in (found, *([] if inner is None else [(found / inner).resolve()])):
+            target = (path if path.is_absolute() or not self.folders else self.folders[0] / path).resolve()
+            for each in (target, *([] if inner is None else [(target / inner).resolve()])):
                 self._check(each, project, must_be_owned=self._within(each) == self._results)
                 if each.is_dir() and next(each.glob(f"*/{_JOB}"), None) is not None:
-                    raise _OutOfBounds  # tasks of anybody lie in it
-            return found if found.exists() else None
+                    raise _OutOfBounds  # it contains job folders of any project
+            return target if target.exists() else None
 
     @property
     def _results(self) -> Path | None:
         return self.folders[0].resolve() if self.folders else None
 
     def _within(self, path: Path) -> Path | None:
-        """Return the innermost of the folders that a path lies in: RESULTS_DIR may be part of what is shared."""
+        """Return the innermost of the folders that contain a path: RESULTS_DIR may be inside a shared folder."""
         around = [folder for each in self.folders if path.is_relative_to(folder := each.resolve())]
         return max(around, key=lambda folder: len(folder.parts), default=None)
 
     def _check(self, path: Path, project: str | None, *, must_be_owned: bool) -> None:
-        """Refuse what lies outside of the folders, is hidden, or lies in the folder of another project's task."""
+        """Reject a path that is outside of the folders, hidden, or in the folder of another project's task."""
         folder = self._within(path)
         names = () if folder is None else path.relative_to(folder).parts
-        # A worker keeps the uploads of all projects in `.inputs`, and its own state in others.
+        # Hidden folders hold the uploads of all projects (`.inputs`) and the worker's own state.
         if folder is None or any(name.startswith(".") for name in names):
             raise _OutOfBounds
         ways = [folder.joinpath(*names[:depth]) for depth in range(1, len(names) + 1)]
-        # What a destination has copied into a folder of RESULTS_DIR lies below the id of its task.
+        # Results that a destination copied into a folder of RESULTS_DIR are in a folder named by the task id.
         owners = [owner for way in ways for owner in (_owner(way), _owner(folder / way.name)) if owner is not None]
         if any(owner != (project,) for owner in owners) or (must_be_owned and not owners):
             raise _OutOfBounds
 
 
 class _OutOfBounds(Exception):
-    """A path that a document may not name."""
+    """A path that a workflow may not use."""
 
 
 @contextmanager
 def _in_words(what: str) -> Iterator[None]:
     try:
         yield
-    except (_OutOfBounds, OSError, ValueError, RuntimeError):  # or too long, with a null byte, links in a circle
+    except (_OutOfBounds, OSError, ValueError, RuntimeError):  # OSError and others: too long, a null byte, a link cycle
         raise InputError(f"{what}: {_FORBIDDEN}", hint=_HINT) from None
 
 
 def _owner(folder: Path) -> tuple[str | None] | None:
-    """Return the project of the task whose folder it is, null without projects; None if it is no task's."""
+    """Return the project of the task that owns a job folder, as a tuple; None if it is not a job folder."""
     if not (folder / _JOB).exists():
         return None
     job = read_json(folder / _JOB)
-    return ("\0",) if job is None else (job.get("project"),)  # a file that cannot be read makes it nobody else's
+    return ("\0",) if job is None else (job.get("project"),)  # unreadable: matches no project
 
 
 def of(settings: WorkerSettings, results_dir: Path) -> Transfers:
-    """Return what a worker's settings say."""
+    """Build the transfer settings from a worker's settings."""
     speed = settings.bandwidth_bytes_per_s
     shared = (Path(folder).expanduser().absolute() for folder in settings.shared_dirs)
     return Transfers(

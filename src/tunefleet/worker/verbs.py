@@ -1,7 +1,7 @@
-"""The fixed things that a worker can be told about itself. There is no free shell.
+"""Admin commands of a worker: a fixed set, with no remote shell.
 
-What became of a verb is written down before it is said, so that one that is delivered twice, or after the restart that
-it brought about, acts once.
+The outcome of a command is stored before it is reported, so that a command that is delivered twice, or again after the
+restart that it caused, is executed once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RESTARTING: Final = "restarting"
 
 
 class RecentLog(logging.Handler):
-    """Keeps the newest lines of the log in memory."""
+    """Keeps the last lines of the log in memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,12 +44,12 @@ class RecentLog(logging.Handler):
         self.lines: deque[str] = deque(maxlen=_LOG_LINES)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
+        """Store a line."""
         self.lines.append(self.format(record))
 
 
 class Verbs:
-    """Carries out verbs, one at a time, in a thread of its own."""
+    """Executes admin commands, one at a time, in its own thread."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Verbs:
         self._say_restarted()
 
     def take(self, command: Command) -> None:
-        """Begin a verb; one that was done before is only reported again."""
+        """Start a command; the outcome of one that was executed before is only reported again."""
         done = (read_json(self._file) or {}).get(command.command_id)
         if done is not None and done["state"] != _RESTARTING:
             self._outbox.outcome(CommandOutcome(command_id=command.command_id, **done))
@@ -85,17 +85,17 @@ class Verbs:
         self._pool.submit(self._carry_out, command)
 
     def close(self) -> None:
-        """Begin no more."""
+        """Start no more commands."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _carry_out(self, command: Command) -> None:
-        logger.info("The server asks for %s.", command.command)
+        logger.info("Executing admin command %s.", command.command)
         try:
             found = self._do(command)
         except (TunefleetError, OSError) as error:
             self._end(command, state="failed", message=str(error))
         except Exception as error:
-            logger.exception("The verb %s failed.", command.command)
+            logger.exception("Admin command %s failed.", command.command)
             self._end(command, state="failed", message=f"{type(error).__name__}: {error}")
         else:
             if found is None:
@@ -104,7 +104,7 @@ class Verbs:
                 self._end(command, state="applied", message="Collected.", result=found)
 
     def _do(self, command: Command) -> dict[str, Any] | None:
-        """Carry out a verb; None if the worker is to start anew for it."""
+        """Execute a command and return its result; None if the worker must restart for it."""
         match command.command:
             case AgentVerb.RESTART:
                 return None
@@ -119,7 +119,7 @@ class Verbs:
                 )
                 return None
             case _:
-                raise InputError(f"There is no verb {command.command!r}; there is {', '.join(AgentVerb)}.")
+                raise InputError(f"Unknown command {command.command!r}. Commands: {', '.join(AgentVerb)}.")
 
     def _diagnose(self) -> dict[str, Any]:
         return {
@@ -137,6 +137,7 @@ class Verbs:
         }
 
     def _restart(self, command: Command) -> None:
+        # Stored before the restart: the next process reports the outcome from it.
         self._remember(command.command_id, {"state": _RESTARTING})
         self.restart_wanted = True
         self._stop()
@@ -148,7 +149,7 @@ class Verbs:
     def _say_restarted(self) -> None:
         for command_id, done in (read_json(self._file) or {}).items():
             if done["state"] == _RESTARTING:
-                outcome = {"state": "applied", "message": f"Started anew as process {os.getpid()}."}
+                outcome = {"state": "applied", "message": f"Restarted as process {os.getpid()}."}
                 self._remember(command_id, outcome)
                 self._outbox.outcome(CommandOutcome.model_validate({"command_id": command_id, **outcome}))
 
@@ -158,7 +159,8 @@ class Verbs:
 
 
 def exec_self() -> NoReturn:
-    """Become a new process of this program, with the same command line, environment and pid."""
+    """Restart this program with the same command line, environment and pid."""
+    # exec, not a child process: a service manager keeps track of the pid.
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

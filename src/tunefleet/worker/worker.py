@@ -1,4 +1,4 @@
-"""The worker: registers, exchanges, takes offers, and owns the attempts that it holds."""
+"""The worker: registers, exchanges messages with the server, accepts offers, and owns its attempts."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from tunefleet.worker.state import AttemptRecord
 logger = logging.getLogger(__name__)
 
 _JOIN_S: Final = 60.0
+# Concurrent deliveries that occupy no slot; each has waiting threads, and its job folder on this disk.
 _DELIVERIES: Final = 64
-"""Deliveries at a time that take no slot; each has threads that wait, and its folder on this disk."""
 _LEAVE_TRIES: Final = 5
+# How long an idle worker that is stopped may take to sign off.
 _LEAVE_S: Final = 3.0
-"""How long a worker that is stopped while it has nothing to do takes to say so."""
 
 
 class Worker:
@@ -82,18 +82,18 @@ class Worker:
         self._attempts: dict[str, JobAttempt] = {}
         self._lock = threading.Lock()
         self.over = threading.Event()
-        """Set once it is to end."""
+        """Set once the worker is to end."""
         self.registered = False
-        """Whether the server has ever answered it."""
+        """Whether the worker has ever registered."""
         self._suspend = False
         self._fatal: Exception | None = None
         self._exchanger = Exchanger(link, site.outbox, self, on_fatal=self.give_up)
 
     def run(self) -> None:
-        """Work until `stop`, until drained, or until an error that no repetition mends.
+        """Run until `stop`, until drained, or until an error that a retry cannot fix.
 
         Raises:
-            TunefleetError: Such an error: a wrong or revoked key, a worker id that is taken.
+            TunefleetError: On such an error: an invalid or revoked key, a worker id that is in use.
         """
         self._resume_held()
         if self._drain and not self._attempts:
@@ -109,25 +109,25 @@ class Worker:
         if self._fatal is not None:
             raise self._fatal
         if self._drained:
-            logger.info("All that this worker had is delivered; it leaves.")
+            logger.info("Everything is delivered; the worker exits.")
             self._take_leave(_LEAVE_TRIES)
         elif reply is not None and self._holds_nothing():
-            # Said by a thread: whoever has pressed Ctrl-C does not wait for a server that hangs.
+            # In a thread, so that Ctrl-C does not wait for a server that hangs.
             leaving = threading.Thread(target=self._take_leave, args=(1,), name="leave", daemon=True)
             leaving.start()
             leaving.join(_LEAVE_S)
 
     def stop(self, *, suspend: bool = False) -> None:
-        """End `run`; may be called from a signal handler's thread, and again."""
+        """End `run`; may be called from any thread, and repeatedly."""
         self._suspend = self._suspend or suspend
         self.over.set()
         for attempt in self._held():
             attempt.mailbox.tell_stop(suspend=suspend)
 
     def make_way(self) -> None:
-        """Save and give back what runs, take nothing new, and end; may be called from a signal handler's thread.
+        """Save and release running tasks, accept nothing new, and end; may be called from any thread.
 
-        For a machine that is taken away soon: what was held goes on elsewhere from its newest checkpoint.
+        For a machine that is being preempted: its tasks resume elsewhere from their newest checkpoint.
         """
         self._makes_way = True
         for attempt in self._held():
@@ -142,28 +142,26 @@ class Worker:
 
     @property
     def idle(self) -> bool:
-        """Whether it has nothing to do, and nothing to deliver."""
+        """Whether it has no task to run or to deliver."""
         return self._holds_nothing()
 
     @property
     def left(self) -> bool:
-        """Whether it has ended with nothing left here that anybody needs.
-
-        A server that could not be told keeps its id for this results folder, until it gives the worker up.
-        """
+        """Whether it has ended with everything delivered, so that its folder can be deleted."""
+        # If the sign-off failed, the server reserves the id for this results folder until it declares the worker lost.
         return self._drained and not self._unheard
 
     @property
     def made_way(self) -> bool:
-        """Whether it has ended because the machine was to be taken away, and its task is wanted still."""
+        """Whether it has ended because the machine was preempted, and its task is still wanted."""
         return self._makes_way and not self._dismissed
 
     def register_anew(self) -> None:
-        """Say again what this machine is and has: something of it has changed."""
+        """Register again, since the capabilities of this machine have changed."""
         self._exchanger.register_anew()
 
     def close(self) -> None:
-        """Let everything go, after `run`; jobs that were not suspended live on."""
+        """Release everything after `run`; jobs that were not suspended keep running."""
         self._exchanger.stop()
         for attempt in self._held():
             attempt.mailbox.tell_stop(suspend=False)
@@ -175,12 +173,12 @@ class Worker:
         self._site.jobs.close()
         self._link.close()
 
-    # What the hands of the exchange ask of it (`exchange.Mind`).
+    # Callbacks of the exchange (`exchange.Mind`).
 
     def draft(self, wait_s: float) -> Draft:
-        """Write the next request; called under the outbox's lock."""
+        """Build the next request; called under the outbox's lock."""
         held = self._held()
-        # What delivers is read before what is free: a job that ends in between counts as running for this once.
+        # Read before the free slots: a job that ends in between counts as running in this request.
         delivering = tuple(token for attempt in held for token in attempt.delivering) + self._light.delivering
         return self._site.outbox.draft(
             holding=tuple(token for attempt in held for token in attempt.tokens) + self._light.holding,
@@ -191,10 +189,10 @@ class Worker:
         )
 
     def register(self) -> RegisterReply:
-        """Register, and act on what the server keeps and drops."""
+        """Register, and drop the attempts that the server has dropped."""
         held = {token: None for attempt in self._held() for token in attempt.tokens}
-        # A light task that has ended is held by the outbox alone; what was running before is asked first, so that one
-        # that ends between the two questions is named by one of them.
+        # A light task that has ended is held by the outbox only. Running tasks are read first, so that a task that
+        # ends between the two reads is in one of them.
         running = self._light.holding
         held |= dict.fromkeys((*running, *self._site.outbox.finishing))
         request = RegisterRequest(
@@ -208,8 +206,8 @@ class Worker:
         reply = self._link.register(request)
         if reply.clock_ahead_s is not None:
             logger.warning(
-                "The clock of this machine is %.0f s %s the server's; times of its logs and metrics are wrong by that. "
-                "Set it, as with NTP.",
+                "The clock of this machine is %.0f s %s the server's, so times of its logs and metrics are wrong. "
+                "Synchronize it, for example with NTP.",
                 abs(reply.clock_ahead_s),
                 "ahead of" if reply.clock_ahead_s > 0 else "behind",
             )
@@ -218,13 +216,13 @@ class Worker:
         return reply
 
     def handle(self, reply: ExchangeReply) -> None:
-        """Act on an answer."""
+        """Handle a reply of the server."""
         for token in reply.drop:
             self._drop(token)
         self._pass_on(reply)
         self._discarder.discard(reply.discard)
         if reply.drain is not None and reply.drain != self._told_to_leave:
-            logger.info("The server wants this worker to %s.", "finish and leave" if reply.drain else "stay after all")
+            logger.info("The server %s draining this worker.", "started" if reply.drain else "cancelled")
             self._told_to_leave = reply.drain
             self._site.outbox.poke()
         if not (self._drain or self._makes_way):
@@ -245,7 +243,7 @@ class Worker:
         return not holds and not self._light.busy and not self._site.outbox.finishing
 
     def _take_leave(self, tries: int) -> None:
-        """Tell the server that nothing more comes from here."""
+        """Sign off from the server."""
         self._exchanger.stop()
         last = ExchangeRequest(worker_id=self._worker_id, session=self._session, draining=self._drained, leaves=True)
         try:
@@ -257,10 +255,10 @@ class Worker:
                     self._link.exchange(last)
         except TunefleetError as error:
             self._unheard = self.registered and isinstance(error, UnreachableError)
-            logger.warning("The server could not be told, and will give this worker up: %s", error)
+            logger.warning("Could not sign off; the server will declare this worker lost: %s", error)
 
     def _pass_on(self, reply: ExchangeReply) -> None:
-        """Tell each attempt what the answer says of it; light ones hear only what is wanted of them."""
+        """Forward a reply to its attempts; light tasks only get their desired state."""
         boxes = {attempt.token: attempt.mailbox for attempt in self._held()}
         reply = self._tell_parts(reply)
         for token in boxes.keys() & set(reply.accepted):
@@ -284,7 +282,7 @@ class Worker:
                 self._light.heed(desired)
 
     def _tell_parts(self, reply: ExchangeReply) -> ExchangeReply:
-        """Tell those that run together with others what the answer says of them; returns the rest of it."""
+        """Forward a reply to the coalesced tasks, and return the rest of it."""
         parts = {token: attempt.parts for attempt in self._held() for token in attempt.parts.tokens}
         if not parts:
             return reply
@@ -295,7 +293,7 @@ class Worker:
                 parts[desired.token].heed(desired)
         for command in reply.commands:
             if command.token in parts:
-                message = "It runs together with another task, and takes no commands of its own."
+                message = "The task is coalesced with another task, and accepts no commands of its own."
                 outcome = CommandOutcome(command_id=command.command_id, state="failed", message=message)
                 self._site.outbox.outcome(outcome)
         return reply.model_copy(
@@ -308,7 +306,7 @@ class Worker:
     def _want(self) -> dict[SlotClass, int]:
         if self.over.is_set():
             return {}
-        # Who is drained wants nothing more, and is there all the same.
+        # Zeros, not an empty dict: a drained worker wants no tasks, but is still connected.
         leaves = self._drain or self._told_to_leave or self._makes_way
         return {"job": 0, "light": 0} if leaves else self._free()
 
@@ -344,10 +342,10 @@ class Worker:
             record = AttemptRecord(offer=offer, point=self._site.place.point() if first else None)
             self._site.state.keep(record)
         except (OSError, TunefleetError) as error:
-            # Not accepted: the server places the task anew, and backs off from this worker.
-            logger.warning("Task %s cannot be taken: %s", offer.task_id, error)
+            # Not accepted: the server reschedules the task, and backs off from this worker.
+            logger.warning("Could not accept task %s: %s", offer.task_id, error)
             return
-        logger.info("Took task %s (%s), attempt %d.", offer.task_id, offer.kind, offer.attempt)
+        logger.info("Accepted task %s (%s), attempt %d.", offer.task_id, offer.kind, offer.attempt)
         self._hold(executor, record, None)
 
     def _hold(self, executor: JobExecutor, record: AttemptRecord, found: Handle | None) -> None:
@@ -364,19 +362,21 @@ class Worker:
             )
             self._attempts[attempt.token] = attempt
         attempt.start()
+        # A stop or preemption that came in between has not seen the new attempt.
         if self._makes_way:
             attempt.mailbox.tell_way()
         if self.over.is_set():
             attempt.mailbox.tell_stop(suspend=self._suspend)
 
     def _resume_held(self) -> None:
-        """Take up what an earlier process on this folder held."""
+        """Resume the attempts of an earlier process on this folder."""
+        # Sorted by attempt, so that a later attempt of a task waits for the end of the earlier one.
         handles = {handle.job.task_id: handle for handle in self._site.jobs.adopt()}
         for record in sorted(self._site.state.attempts(), key=lambda r: (r.offer.task_id, r.offer.attempt)):
             executor = self._site.registry.find(record.offer.kind)
             if not isinstance(executor, JobExecutor):
                 logger.error(
-                    "Task %s is held, but no executor for %s is installed.", record.offer.task_id, record.offer.kind
+                    "Cannot resume task %s: no executor for %s is installed.", record.offer.task_id, record.offer.kind
                 )
                 continue
             handle = handles.get(record.offer.task_id)
@@ -385,7 +385,7 @@ class Worker:
         for handle in handles.values():
             if handle.poll() is None:
                 logger.warning(
-                    "Job %s lives, but this worker holds no attempt of it; it is left alone.", handle.job.job_id
+                    "Job %s is running, but this worker holds no attempt of it; ignoring it.", handle.job.job_id
                 )
 
     def _drop(self, token: str) -> None:
@@ -413,23 +413,23 @@ class Worker:
 
 
 def new_session() -> str:
-    """Return the id of a process of a worker."""
+    """Return a new id for a worker process."""
     return secrets.token_hex(8)
 
 
 def _not_for_me(offer: Offer, token: str) -> Finish:
-    """Return the end of an attempt that this worker cannot begin, because it is of another version than the server."""
+    """Return the end of an attempt that this worker cannot run, since its version differs from the server's."""
     error = f"This worker has no executor for {offer.kind!r}."
     if offer.unreadable:
-        error = f"This worker (version {__version__}) cannot read what the server offers: {offer.unreadable}."
+        error = f"This worker (version {__version__}) cannot read the server's offer: {offer.unreadable}."
     return Finish(token=token, outcome="failed", reason=TaskReason.BUG, error=error)
 
 
 def _say_once() -> Callable[[RetryCallState], None]:
-    """Return a reporter of failed tries that says only the first aloud."""
+    """Return a callback that logs only the first failed try."""
 
     def say(state: RetryCallState) -> None:
         if state.attempt_number == 1 and state.outcome is not None:
-            logger.warning("%s The worker keeps trying.", state.outcome.exception())
+            logger.warning("%s Retrying.", state.outcome.exception())
 
     return say

@@ -1,4 +1,4 @@
-"""What a shipper of the agent delivers to: the backend protocol, record by record and line by line."""
+"""A shipper's sink that reports to a backend, record by record and line by line."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from tunefleet.trainer_control.files import read_json, write_json
 
 logger = logging.getLogger(__name__)
 
+# Log lines and metric points per request.
 _LINES: Final = 100
 _POINTS: Final = 1000
+# How often a backend may fail on a record (about 15 s) before the record is deferred.
 _FAULTS: Final = 6
-"""So often a backend may fail at a record, about a quarter of a minute, before the next one is tried."""
-# What was put aside, in the job folder.
+# Deferred records, in the job folder.
 ASIDE: Final = "aside.jsonl"
 
 
@@ -31,11 +32,11 @@ _Numbered = tuple[int, Point]
 
 
 class _OneByOne(Exception):
-    """The backend does not take these lines together; it may take each but one."""
+    """The backend rejects these lines as a batch; only one of them may be the cause."""
 
 
 class _Stuck(Exception):
-    """What came before this record is reported; this one cannot be now."""
+    """All earlier records are reported; this one cannot be reported now."""
 
     def __init__(self, seq: int, error: UnreachableError) -> None:
         super().__init__(str(error))
@@ -44,7 +45,7 @@ class _Stuck(Exception):
 
 
 class BackendSink:
-    """A shipper's sink that speaks the backend protocol."""
+    """A shipper's sink for the backend protocol."""
 
     def __init__(self, job: AgentJob, client: JobClient, load: Any) -> None:
         self._job = job
@@ -62,7 +63,7 @@ class BackendSink:
         self._failing: set[str] = set()
 
     def journal(self, launch: str, from_seq: int, lines: list[str]) -> int:
-        """Report the points and predictions among records; returns the number of the next record."""
+        """Report the metric points and predictions among the records; returns the number of the next record."""
         points: list[_Numbered] = []
         try:
             for seq, line in enumerate(lines, from_seq):
@@ -83,7 +84,7 @@ class BackendSink:
         return from_seq + len(lines)
 
     def log(self, offset: int, data: bytes) -> int:
-        """Report whole lines; what is behind the last line break waits for the rest of its line."""
+        """Report complete lines; a partial last line is kept for the next call."""
         self._stand_at(offset)
         lines = (self._rest + data).split(b"\n")
         rest = lines.pop()
@@ -105,7 +106,7 @@ class BackendSink:
         return self._moved(offset, len(data), rest)
 
     def flush_tail(self) -> None:
-        """Report a last line that has no line break; the job has ended."""
+        """Report a last line without a line break, once the job has ended."""
         if self._rest:
             self._post([self._rest], self._base() + (self._log_at or 0) - len(self._rest))
             self._rest = b""
@@ -114,7 +115,7 @@ class BackendSink:
         try:
             record = orjson.loads(line)
         except orjson.JSONDecodeError:
-            logger.warning("job(%s): record %d of %s cannot be read.", self._job.job_id, seq, launch)
+            logger.warning("job(%s): could not parse record %d of %s.", self._job.job_id, seq, launch)
             return {}
         return record if isinstance(record, dict) else {}
 
@@ -127,11 +128,12 @@ class BackendSink:
         return point if point is None else point.model_copy(update={"epoch": self._epoch(point.epoch)})
 
     def _epoch(self, epoch: float) -> float:
-        """Return an epoch as a backend's table has it: a whole number, but for our own server's."""
+        """Return the epoch for the backend: an integer, except for a Tunefleet server."""
         return epoch if self._job.record.delivers else int(epoch)
 
     def _report(self, points: list[_Numbered]) -> None:
-        """Report points, at once where the backend takes them so: after an outage there are thousands."""
+        """Report points, as one batch if the backend supports it."""
+        # After an outage there may be thousands of points.
         if self._job.record.muted is not None or (len(points) > 1 and self._report_at_once(points)):
             return
         for seq, point in points:
@@ -142,17 +144,17 @@ class BackendSink:
         try:
             self._client.metrics_batch(self._job.job_id, [point for _, point in points])
         except BackendFault as error:
-            logger.debug("job(%s): %d points are reported one by one: %s", self._job.job_id, len(points), error)
-            return False  # it may fail at one of them alone
+            logger.debug("job(%s): reporting %d points one by one: %s", self._job.job_id, len(points), error)
+            return False  # only one of them may be the cause
         except (UnreachableError, AuthError) as error:
             first = points[0][0]
             if self._is_given_up("points at once", first, error):
-                return False  # it may be at one of them alone
+                return False  # only one of them may be the cause
             raise _Stuck(first, self._kept(error)) from error
         except TunefleetError as error:
-            # It knows no batches, or one of these points is not to its liking: each is reported alone.
+            # 404: no batch endpoint. Otherwise one of the points is rejected, so that each is reported alone.
             self._batches = not isinstance(error, NotFoundError)
-            logger.debug("job(%s): %d points are reported one by one: %s", self._job.job_id, len(points), error)
+            logger.debug("job(%s): reporting %d points one by one: %s", self._job.job_id, len(points), error)
             return False
         self._failing.discard("points at once")
         return True
@@ -206,17 +208,17 @@ class BackendSink:
         settle(what, body, cause)
 
     def _is_given_up(self, what: str, seq: int, error: TunefleetError) -> bool:
-        """Whether the backend has failed at a record again and again, so that the others need not wait for it."""
+        """Whether the backend keeps failing on a record, so that the next ones must not wait for it."""
         if not isinstance(error, BackendFault | BackendBusy | AuthError):
             return False
         self._faults[what, seq] = self._faults.get((what, seq), 0) + 1
-        # Of lines that it has failed at together each is tried once, and so is what comes behind what it failed at.
+        # One try each for the lines of a failed batch, and for records after one that has failed.
         alone = (what == "logs" and seq < self._alone_until) or what in self._failing
         if not alone and self._faults[what, seq] < _FAULTS:
             return False
         if not self._is_about_it(error):
             if isinstance(error, BackendBusy):
-                self._job.add_warning(f"The backend takes nothing at the moment; it is tried again: {error}")
+                self._job.add_warning(f"The backend is busy, retrying: {error}")
             return False
         self._failing.add(what)
         return True
@@ -230,7 +232,7 @@ class BackendSink:
         skip(self._job, what, error)
 
     def send_aside(self) -> None:
-        """Send once more what was put aside; the job has ended. What the backend fails at still is given up."""
+        """Send the deferred records again, once the job has ended; records that fail again are dropped."""
         file = self._job.folder.root / ASIDE
         lines = file.read_bytes().splitlines() if file.exists() else []
         for index, line in enumerate(lines):
@@ -258,7 +260,7 @@ class BackendSink:
         return UnreachableError(str(error))
 
     def _is_about_it(self, error: UnreachableError | AuthError) -> bool:
-        """Whether a refusal is about what was told: the backend is there, and takes the token with something else."""
+        """Whether an error is caused by the record itself: the backend is up, and accepts the token otherwise."""
         if isinstance(error, AuthError):
             return self._client.takes_token(self._job.job_id, self._line)
         if isinstance(error, BackendBusy):
@@ -266,7 +268,7 @@ class BackendSink:
         return isinstance(error, BackendFault)
 
     def _stand_at(self, offset: int) -> None:
-        """Find out which line an offset is in, and what of that line was taken before; after a restart only."""
+        """Restore the line number and the partial line of an offset; only after a restart."""
         if self._log_at == offset:
             return
         base = self._base()
@@ -287,7 +289,7 @@ class BackendSink:
         try:
             write_json(self._noted, note)
         except OSError as error:
-            logger.warning("job(%s): which line its log is at cannot be noted: %s", self._job.job_id, error)
+            logger.warning("job(%s): could not store the log position: %s", self._job.job_id, error)
         return self._log_at
 
     def _base(self) -> int:
@@ -297,23 +299,24 @@ class BackendSink:
 
     @property
     def _noted(self) -> Path:
-        """Which line was reported up to which byte: a log that was cut does not say how many lines came before."""
+        """File with the number of reported lines up to a byte offset."""
+        # Stored, since lines cannot be counted again once the log has been truncated.
         return self._job.folder.root / "reported.json"
 
 
 def skip(job: AgentJob, what: str, error: TunefleetError) -> None:
-    """Note that the backend will never take something, and go on."""
+    """Record that the backend rejects a report permanently, and continue."""
     refused = job.record.refused
     job.note(refused={**refused, what: refused.get(what, 0) + 1})
     if what not in refused:
-        job.add_warning(f"The backend does not take {what}: {error}")
+        job.add_warning(f"The backend rejects {what}: {error}")
 
 
 def put_aside(job: AgentJob, what: str, error: TunefleetError) -> None:
-    """Note that something is sent again at the end of the job, since the backend fails at it."""
+    """Record that a report is deferred to the end of the job, since the backend fails on it."""
     key = f"{what} put aside"
     job.note(refused={**job.record.refused, key: job.record.refused.get(key, 0) + 1})
-    job.add_warning(f"The backend fails at some {what}, which are sent again at the end: {error}")
+    job.add_warning(f"The backend fails on some {what}, which are sent again at the end: {error}")
 
 
 def _read_range(file: Path, start: int, length: int) -> bytes:

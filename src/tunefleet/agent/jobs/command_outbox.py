@@ -1,6 +1,6 @@
-"""Commands that come from the backend: each is carried out once, and what became of it is told until it is stored.
+"""Commands from the backend: each is executed once, and its outcome is reported until the backend has stored it.
 
-They are repeated until then, also to the next agent on this folder; `.agent/commands.json` remembers them.
+The backend repeats a command until then, also to the next agent on this folder, so `.agent/commands.json` stores them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SETTLED: Final = frozenset({"applied", "durable", "failed"})
 
 
 class Orders:
-    """Carries out commands. Safe to share between threads."""
+    """Executes commands. Safe to share between threads."""
 
     def __init__(self, book: JobBook, verb: Verb, folder: Path, on_outcome: Callable[[], None]) -> None:
         self._book = book
@@ -44,24 +44,24 @@ class Orders:
         self._read()
 
     def take(self, commands: Iterable[AgentCommand]) -> None:
-        """Carry out what is new."""
+        """Execute new commands."""
         for command in commands:
             with self._lock:
                 if command.command_id in self._told:
                     if command.command_id not in self._open:
                         self._untold.add(command.command_id)
                     continue
-                # Noted before it is done: a restart must not be done again by the agent that it has started.
+                # Stored before it is executed: the restarted agent must not execute the same restart again.
                 self._tell(AgentOutcome(command_id=command.command_id, state="acknowledged"))
             self._begin(command)
 
     def outcomes(self) -> tuple[AgentOutcome, ...]:
-        """Return what is to be told."""
+        """Return the outcomes to report."""
         with self._lock:
             return tuple(self._told[command_id] for command_id in sorted(self._untold))
 
     def stored(self, outcomes: Iterable[AgentOutcome], ids: Iterable[str]) -> None:
-        """Note that the backend has stored outcomes, as they were when they were sent."""
+        """Mark outcomes as stored by the backend, unless they have changed since they were sent."""
         taken = set(ids)
         with self._lock:
             for outcome in outcomes:
@@ -70,16 +70,16 @@ class Orders:
             self._write()
 
     def run(self, stopping: threading.Event) -> None:
-        """Follow what was begun until it is settled; the body of a thread."""
+        """Track open commands until they are settled; the body of a thread."""
         while not stopping.wait(_LOOK_S):
             for command in list(self._open.values()):
                 try:
                     self._follow(command)
                 except TunefleetError as error:
-                    logger.debug("What became of %s is not known yet: %s", command.command_id, error)
+                    logger.debug("State of command %s is not known yet: %s", command.command_id, error)
 
     def _begin(self, command: AgentCommand) -> None:
-        logger.info("The backend says %s%s.", command.command, f" to job {command.job_id}" if command.job_id else "")
+        logger.info("Executing command %s%s.", command.command, f" of job {command.job_id}" if command.job_id else "")
         try:
             outcome = self._do(command)
         except TunefleetError as error:
@@ -90,7 +90,7 @@ class Orders:
     def _do(self, command: AgentCommand) -> AgentOutcome | None:
         if command.job_id is None:
             if command.command not in set(AgentVerb):
-                raise NotFoundError(f"There is no verb {command.command}; the agent knows {', '.join(AgentVerb)}.")
+                raise NotFoundError(f"Unknown command {command.command}. Commands: {', '.join(AgentVerb)}.")
             return self._verb(command)
         job = self._book.find(command.job_id)
         match command.command:
@@ -109,15 +109,16 @@ class Orders:
         return None
 
     def _steer(self, job: AgentJob, command: AgentCommand) -> None:
-        """Hand a command to the trainer, which takes each id once; one that waits or loads is asked again later."""
+        """Send a command to the trainer, with retries while the job is queued or loading."""
         if job.record.state not in (JobState.PENDING, JobState.RUNNING):
             raise ConflictError(f"Job {job.job_id} is not running: it is {job.record.state}.")
         if job.handle is None:
             return
         try:
+            # Safe to repeat: the trainer executes each command id once.
             job.handle.command(command.command, command.data, command.command_id)
         except (ConflictError, UnreachableError) as error:
-            logger.debug("job(%s) takes no %s yet: %s", job.job_id, command.command, error)
+            logger.debug("job(%s) does not accept %s yet: %s", job.job_id, command.command, error)
 
     def _follow(self, command: AgentCommand) -> None:
         try:
@@ -142,26 +143,28 @@ class Orders:
         if command.command == ControlCommand.PAUSE:
             return self._pause_state(job, command)
         try:
-            found = job.handle.command_state(command.command_id) if job.handle is not None else None
+            current = job.handle.command_state(command.command_id) if job.handle is not None else None
         except NotFoundError:
-            found = None
-        if found is None:
+            current = None
+        if current is None:
             self._steer(job, command)
             return None
-        if found.state != "pending":
-            state = found.state
+        if current.state != "pending":
+            state = current.state
         elif record.state.final:
             state = "failed"
         else:
             return None
-        return AgentOutcome(**known, state=state, step=found.step, checkpoint=found.checkpoint, message=found.message)
+        return AgentOutcome(
+            **known, state=state, step=current.step, checkpoint=current.checkpoint, message=current.message
+        )
 
     def _pause_state(self, job: AgentJob, command: AgentCommand) -> AgentOutcome | None:
         record = job.record
         if record.state is JobState.PAUSED:
-            told: dict[str, Any] = job.describe_end()
+            end: dict[str, Any] = job.describe_end()
             return AgentOutcome(
-                command_id=command.command_id, state="durable", step=told.get("step"), checkpoint=told.get("checkpoint")
+                command_id=command.command_id, state="durable", step=end.get("step"), checkpoint=end.get("checkpoint")
             )
         if record.state is JobState.RUNNING and record.wish == "pause":
             return None
@@ -193,7 +196,7 @@ class Orders:
             told = [AgentOutcome.model_validate(entry) for entry in data.get("told", [])]
             commands = [AgentCommand.model_validate(entry) for entry in data.get("open", [])]
         except ValidationError as error:
-            logger.warning("%s cannot be read; commands may be carried out again: %s", self._file, error)
+            logger.warning("Could not read %s; commands may be executed again: %s", self._file, error)
             return
         self._told = {outcome.command_id: outcome for outcome in told}
         self._open = {command.command_id: command for command in commands}

@@ -1,4 +1,4 @@
-"""What every job of the agent works with."""
+"""Dependencies and limits that all jobs of the agent share."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tunefleet.runtime import Supervisor
 from tunefleet.runtime.monitor.preemption import GpuSentry
 from tunefleet.settings import AgentSettings
 
-# From an address, and what ends it early, to the local file that it was fetched to.
+# (URL, stop signal) -> path of the downloaded file.
 Fetch = Callable[[str, Stop], Path]
-# From a spec to the UUIDs of the GPUs that the job gets.
+# Spec -> UUIDs of the GPUs for the job.
 Claim = Callable[[Mapping[str, Any]], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Collaborators and limits, shared by all jobs.
+    """Dependencies and limits.
 
     Args:
-        env: Variables of every job, such as its share of the cores.
-        sentry: Knows who else uses the GPUs; None if nobody is heeded.
-        spans: Where the spans of traces go; None if nowhere.
+        env: Environment variables of every job, such as its number of threads.
+        sentry: Detects other users of the GPUs; None if contention is ignored.
+        spans: Destination of trace spans; None if tracing is off.
     """
 
     settings: AgentSettings

@@ -1,6 +1,6 @@
-"""What a job needs before its process starts: downloads, artifacts, the checkpoint that it goes on from.
+"""Inputs of a job before its process starts: downloads, artifacts, the checkpoint to resume from.
 
-Each piece is in the record once it is here, so that a restart fetches nothing twice.
+Each input is stored in the record once it is complete, so that a restart fetches nothing twice.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _LOOK_S: Final = 0.1
 
 
 def prepare(site: Site, job: AgentJob, heed: Callable[[], None]) -> None:
-    """Bring everything here.
+    """Fetch all inputs.
 
     Raises:
-        TunefleetError: If something cannot be had.
+        TunefleetError: If an input is not available.
     """
     _Preparation(site, job, heed).run()
 
@@ -37,7 +37,7 @@ class _Preparation:
         self._heed = heed
 
     def run(self) -> None:
-        """Do all of it; what is done already is not done again."""
+        """Fetch everything that the record does not list yet."""
         job = self._job
         for pointer, address in job.record.addresses.items():
             if pointer in job.record.inputs:
@@ -64,7 +64,7 @@ class _Preparation:
         time.sleep(_LOOK_S)
 
     def _bring(self, source: Path, name: str) -> None:
-        """Copy a checkpoint into the job folder, whole or not at all."""
+        """Copy a checkpoint into the job folder, atomically."""
         dest = self._job.folder.checkpoints_dir / name
         if not dest.exists():
             part = dest.with_name(f".{name}.partial")
@@ -73,30 +73,28 @@ class _Preparation:
             part.replace(dest)
 
     def _restore(self, resume: ResumeFrom) -> int | None:
-        """Make the checkpoint available that the server wants to go on from; return its step if it must be that one."""
+        """Make the checkpoint available that the server resumes from; return its step if exactly that is required."""
         step = resume.step
-        here = self._job.checkpoints()
-        if step is None or step in here or (not resume.exact and any(other > step for other in here)):
+        saved = self._job.checkpoints()
+        if step is None or step in saved or (not resume.exact and any(other > step for other in saved)):
             return step if resume.exact else None
         if resume.checkpoint is None:
             if resume.exact:
                 raise InputError(
-                    f"Nobody has the checkpoint of step {step} any more.",
+                    f"The checkpoint of step {step} is not available.",
                     hint="Resume from another step, or retry the job from the beginning.",
                 )
-            self._job.add_warning(f"The checkpoint of step {step} cannot be had; it begins with what is here.")
+            self._job.add_warning(f"The checkpoint of step {step} is not available; using a local one.")
             return None
         source = self._artifact({"digest": resume.checkpoint.digest, "name": resume.checkpoint.name})
-        whole = source if (source / "manifest.json").is_file() else next(source.glob("checkpoint-*"), source)
-        self._bring(whole, f"checkpoint-{step}")
+        checkpoint = source if (source / "manifest.json").is_file() else next(source.glob("checkpoint-*"), source)
+        self._bring(checkpoint, f"checkpoint-{step}")
         return step if resume.exact else None
 
     def _artifact(self, ref: dict[str, str]) -> Path:
         record = self._job.record
         if record.backend is None or record.token is None:
-            raise InputError(
-                f"{ref.get('name', 'An input')} cannot be fetched: no backend is known.", hint="Set BACKEND_URL."
-            )
+            raise InputError(f"Cannot fetch {ref.get('name', 'an input')}: no backend is set.", hint="Set BACKEND_URL.")
         return self._site.backend(record.backend, record.token).fetch_input(
             ref, self._site.settings.datasets_dir.expanduser().absolute() / ".inputs"
         )

@@ -1,4 +1,4 @@
-"""All jobs of the agent: the queue, the free places, and what was there before a restart."""
+"""All jobs of the agent: the queue, the free slots, and the jobs of an earlier process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class JobBook:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.version = 0
-        """Grows with each change of any job."""
+        """Incremented with each change of any job."""
         self._jobs: dict[str, AgentJob] = {}
         self._runs: dict[str, threading.Thread] = {}
         self._reporters: dict[str, Reporter] = {}
@@ -39,7 +39,7 @@ class JobBook:
         self._dispatcher = threading.Thread(target=self._dispatch, name="dispatch", daemon=True)
 
     def open(self) -> None:
-        """Find the jobs that were there before, go on with those that ran, and start what waits."""
+        """Load the jobs of an earlier process, resume running ones, and start queued ones."""
         for record in records.find(self.site.jobs.results_dir):
             self._add(record)
         for handle in self.site.jobs.adopt():
@@ -53,13 +53,14 @@ class JobBook:
         self._dispatcher.start()
 
     def close(self) -> None:
-        """Let go of the jobs; their processes go on."""
+        """Detach from the jobs; their processes keep running."""
         self._stopping.set()
         self._bump()
         for reporter in self._reporters.values():
             reporter.stop()
         for job in self._jobs.values():
             job.changed.set()
+        # One deadline for all: a service manager kills an agent that takes too long to stop.
         deadline = time.monotonic() + 5.0
         for thread in list(self._runs.values()):
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -67,18 +68,18 @@ class JobBook:
             reporter.join(max(0.0, deadline - time.monotonic()))
 
     def submit(self, record: AgentRecord) -> AgentJob:
-        """Take a job; it starts when a place is free.
+        """Queue a job; it starts when a slot is free.
 
         Raises:
-            ConflictError: If there is one with that id.
-            MachineError: If it cannot be written down; then it is not taken.
+            ConflictError: If a job with that id exists.
+            MachineError: If its record cannot be written; it is not queued then.
         """
         with self._lock:
             known = self._jobs.get(record.job_id)
             if known is not None:
                 raise ConflictError(
-                    f"There is a job {record.job_id} already: it is {known.record.state}.",
-                    hint="Send another execution_id.",
+                    f"Job {record.job_id} already exists: it is {known.record.state}.",
+                    hint="Use a different execution_id.",
                 )
             job = self._add(record)
             try:
@@ -86,16 +87,16 @@ class JobBook:
             except OSError as error:
                 del self._jobs[record.job_id]
                 raise MachineError(
-                    f"CHECKPOINTS_DIR cannot be written: {error.strerror or error}.",
-                    hint="Free space on the agent's disk, or mend the folder's permissions.",
+                    f"Cannot write to CHECKPOINTS_DIR: {error.strerror or error}.",
+                    hint="Free space on the agent's disk, or fix the folder's permissions.",
                 ) from error
-            logger.info("job(%s) %r is queued.", record.job_id, record.name)
+            logger.info("Queued job(%s) %r.", record.job_id, record.name)
         return job
 
     def renew(self, record: AgentRecord) -> AgentJob:
-        """Take a job again that the backend gives again: its folder, and so its checkpoints, are here.
+        """Queue a job again that was reassigned to this agent; it resumes from the checkpoints in its folder.
 
-        One that still runs goes on, with the new token.
+        A job that is still running continues with the new token.
         """
         job = self.find(record.job_id)
         fresh: dict[str, Any] = {
@@ -115,11 +116,11 @@ class JobBook:
         return job
 
     def drop(self, job_id: str) -> None:
-        """End a job that is another agent's by now; nothing more is told of it."""
+        """End a job that was reassigned to another agent, and stop its reports."""
         job = self.find(job_id)
         if job.record.muted is None:
-            logger.info("job(%s) is not this agent's any more; it ends.", job_id)
-            job.note(muted="The backend has given the job to another agent.")
+            logger.info("job(%s) was reassigned; ending it.", job_id)
+            job.note(muted="The backend reassigned the job to another agent.")
         if job.record.state is not JobState.PAUSED and not job.record.state.final and job.record.wish != "cancel":
             job.ask_cancel()
 
@@ -141,20 +142,20 @@ class JobBook:
         return sorted(self._jobs.values(), key=lambda job: job.record.order)
 
     def running(self) -> list[AgentJob]:
-        """Return the jobs that hold a place."""
+        """Return the jobs that occupy a slot."""
         return [job for job in self.jobs() if job.job_id in self._runs]
 
     def queue(self) -> list[AgentJob]:
-        """Return the jobs that wait, in their order."""
+        """Return the queued jobs, in order."""
         return [job for job in self.jobs() if job.record.state is JobState.PENDING and job.job_id not in self._runs]
 
     def free(self) -> int:
-        """Return how many more jobs could start at once."""
+        """Return how many more jobs could start immediately."""
         with self._lock:
             return max(0, self.site.settings.max_jobs - len(self._runs) - len(self.queue()))
 
     def wait(self, seen: int, timeout_s: float) -> int:
-        """Wait until something has changed since a version; return the version now."""
+        """Wait until something has changed since a version; return the current version."""
         with self._changed:
             self._changed.wait_for(lambda: self.version != seen or self._stopping.is_set(), timeout_s)
             return self.version
@@ -166,7 +167,8 @@ class JobBook:
         return job
 
     def _bump(self, _: AgentJob | None = None) -> None:
-        """Say that something has changed; takes no lock that a caller could wait for."""
+        """Notify waiting threads of a change."""
+        # A lock of its own: a caller may hold the lock of its job, and must not wait for `_lock` here.
         with self._changed:
             self.version += 1
             self._changed.notify_all()
@@ -181,7 +183,7 @@ class JobBook:
                     for job in self._jobs.values():
                         self._report(job)
             except Exception:
-                logger.exception("Waiting jobs could not be looked at; this is tried again.")
+                logger.exception("Dispatching queued jobs failed, retrying.")
                 self._stopping.wait(1.0)
 
     def _fill(self) -> None:

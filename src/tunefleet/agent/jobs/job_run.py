@@ -1,6 +1,6 @@
-"""From the head of the queue to the end of the process: prepare, launch or adopt, obey, note the end.
+"""Runs one job from the head of the queue to its end: prepare, launch or adopt, apply requests, store the end.
 
-Every step is on disk before its effect, so the agent may be killed anywhere and the next one goes on from the record.
+Every step is on disk before its effect, so that the next agent resumes from the record wherever this one was killed.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _STATES: Final = {
     "cancelled": JobState.CANCELLED,
     "failed": JobState.FAILED,
 }
+# Ends that are not the job's fault if the machine was rebooted meanwhile.
 _UNTOLD: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
-"""Ends that say nothing of the job if the machine was restarted meanwhile."""
 
 
 class Left(Exception):
-    """The agent goes; the job stays as it is."""
+    """The agent stops; the job is left as it is."""
 
 
 class Cancelled(Exception):
-    """The job is not wanted any more, before its process was started."""
+    """The job was cancelled before its process was started."""
 
 
 class JobRun:
@@ -65,13 +65,13 @@ class JobRun:
             self,
             sentry=site.sentry,
             makes_way=site.settings.yielding == "pause",
-            on_stall_change=lambda _, sentence: job.add_warning(sentence) if sentence else None,
+            on_stall_change=lambda _, message: job.add_warning(message) if message else None,
         )
         self._steering = Steering(job)
         self._trace = trace_of(site, job)
 
     def run(self) -> None:
-        """Run the job to its end, or until the agent goes."""
+        """Run the job to its end, or until the agent stops."""
         with context.about(job_id=self._job.job_id, trace_id=self._trace.trace_id):
             self._run()
 
@@ -87,40 +87,40 @@ class JobRun:
         except Cancelled:
             job.note(state=JobState.CANCELLED, completed_at=time.time(), wish=None)
         except (TunefleetError, OSError) as error:
-            logger.warning("job(%s) cannot run: %s", job.job_id, error)
+            logger.warning("job(%s) failed to start: %s", job.job_id, error)
             self._fail(str(error))
         except Exception as error:
-            logger.exception("job(%s) failed in the agent itself.", job.job_id)
-            self._fail(f"The agent failed: {type(error).__name__}: {error}")
+            logger.exception("job(%s) failed with an unexpected error in the agent.", job.job_id)
+            self._fail(f"Unexpected error in the agent: {type(error).__name__}: {error}")
         finally:
             job.phase = None
         tell_end(self._site, job)
 
     @property
     def watched(self) -> Watched:
-        """What the guard has written down."""
+        """The stored state of the monitor."""
         return self._job.record.watched
 
     def note_watched(self, watched: Watched) -> None:
-        """Write down what the guard must not forget."""
+        """Store the state of the monitor."""
         self._job.note(watched=watched)
 
     def _handle(self) -> JobHandle:
-        found = self._job.handle
-        if found is not None and found.job.launch == self._job.record.launch:
-            end = found.poll()
-            untold = end is not None and end.reason in _UNTOLD and self._guard.rebooted
-            if not untold or self._guard.interrupted(found) is not None:
-                logger.info("job(%s) is adopted.", self._job.job_id)
-                return found  # `_settled` knows what an end means that the agent brought about
-            logger.info("job(%s) goes on: the machine was restarted.", self._job.job_id)
+        handle = self._job.handle
+        if handle is not None and handle.job.launch == self._job.record.launch:
+            end = handle.poll()
+            by_reboot = end is not None and end.reason in _UNTOLD and self._guard.rebooted
+            if not by_reboot or self._guard.interrupted(handle) is not None:
+                logger.info("Adopted job(%s).", self._job.job_id)
+                return handle  # `_settled` interprets an end that the agent caused
+            logger.info("Relaunching job(%s) after a reboot of the machine.", self._job.job_id)
         self._job.handle = self._launch()
         return self._job.handle
 
     def _launch(self) -> JobHandle:
         job = self._job
         job.note(state=JobState.RUNNING, started_at=job.record.started_at or time.time(), completed_at=None)
-        # A pause before this one was another preparation.
+        # Keyed by time: after a pause, the same attempt is prepared again.
         with self._trace.timed("prepare", f"{job.record.attempt} {time.time()}"):
             prepare(self._site, job, self._heed_cancel)
         record = job.record
@@ -139,20 +139,20 @@ class JobRun:
         job.phase = "starting"
         handle = self._site.jobs.launch(work)
         job.phase = None
-        # It is for this launch alone; when the machine restarts, the newest checkpoint counts.
+        # Only for this launch: after a reboot, the job resumes from its newest checkpoint.
         job.note(from_step=None)
         job.say_warnings()
         return handle
 
     def _gpus(self) -> tuple[str, ...]:
-        """Return the job's GPUs, once they are free."""
+        """Allocate the job's GPUs, once they are free."""
         while True:
             self._heed_cancel()
             try:
                 return self._site.gpus(self._job.record.spec)
             except GpuBusyError as error:
                 if self._job.phase != "waiting for a GPU":
-                    logger.info("job(%s) waits: %s", self._job.job_id, error)
+                    logger.info("job(%s) is waiting for a GPU: %s", self._job.job_id, error)
                 self._job.phase = "waiting for a GPU"
             self._stopping.wait(_GPU_PAUSE_S)
 
@@ -166,7 +166,7 @@ class JobRun:
         }
 
     def _settled(self, handle: JobHandle, end: JobEnd) -> End | None:
-        """Return how the job has ended; None if another launch goes on, once the GPU is free."""
+        """Return the end of the job; None if it is relaunched."""
         wish = self._job.record.wish
         if end.outcome == "cancelled" and self._guard.overdue and wish != "cancel":
             limit_s = float(self._job.record.spec["limits"]["max_runtime_s"])
@@ -179,14 +179,14 @@ class JobRun:
         return None if self._second_try(handle, verdict) else verdict
 
     def _second_try(self, handle: JobHandle, end: End) -> bool:
-        """Tell whether the failed job is launched again, changed so that it may do better."""
+        """Return whether the failed job is relaunched with changed settings."""
         record = self._job.record
         if end.outcome != "failed" or record.wish is not None:
             return False
         try:
             change = retry.plan(handle.folder, record.spec, end.reason, handle.job.launch)
         except (OSError, TunefleetError) as error:
-            logger.warning("job(%s) gets no second try: %s", record.job_id, error)
+            logger.warning("job(%s) is not relaunched: %s", record.job_id, error)
             return False
         if change is not None:
             self._job.add_warning(change)
@@ -222,13 +222,14 @@ class JobRun:
             state = JobState.CANCELLED
         if state is JobState.COMPLETED:
             job.link_final()
-        for sentence in losses(job.folder):
-            job.add_warning(sentence)
+        for message in losses(job.folder):
+            job.add_warning(message)
         error = end.error if state is JobState.FAILED else None
         ended = time.time() if state.final else None
         watched = self._guard.ended()
         job.note(state=state, wish=None, completed_at=ended, error=error, detail=end.detail, watched=watched)
         if job.handle is not None:
+            # Only now: an end that is acknowledged but not stored would be lost.
             job.handle.acknowledge()
         logger.info("job(%s) is %s%s", job.job_id, state, f": {error}" if error else ".")
 
@@ -240,11 +241,11 @@ class JobRun:
         try:
             self._job.note(state=JobState.FAILED, wish=None, completed_at=time.time(), error=error)
         except OSError:
-            logger.exception("The end of job(%s) cannot be noted.", self._job.job_id)
+            logger.exception("Could not store the end of job(%s).", self._job.job_id)
 
 
 def placed(record: AgentRecord, asked_by: str | None, *, sends: bool) -> AgentRecord:
-    """Return the record of a job that was posted, with its place in a trace."""
+    """Return the record of a posted job with its trace context."""
     parent = traceparent.read(asked_by)
     if parent is None and not sends:
         return record
@@ -253,25 +254,26 @@ def placed(record: AgentRecord, asked_by: str | None, *, sends: bool) -> AgentRe
 
 
 def trace_of(site: Site, job: AgentJob) -> AttemptTrace:
-    """Return what a job's spans are told to."""
+    """Return the trace of a job's attempt."""
     return AttemptTrace(job.offer(), site.spans, site.name)
 
 
 def tell_end(site: Site, job: AgentJob) -> None:
-    """Tell the whole of a job that has ended; of a claimed one the server does."""
+    """Export the span of a whole job that has ended."""
+    # The server exports that of a claimed job.
     record = job.record
     if record.state.final and not record.polled:
         error = (record.error or record.state.value) if record.state is JobState.FAILED else None
         trace_of(site, job).whole("task", record.order, record.asked_by, error)
 
 
-# How long a job may take to end by itself.
+# Grace period before SIGTERM.
 GRACE_S: Final = 30.0
 _LOOK_S: Final = 0.5
 
 
 class Steering:
-    """Carries the wishes for one job to its process, each once."""
+    """Sends requested pauses and cancels of one job to its process, each once."""
 
     def __init__(self, job: AgentJob) -> None:
         self._job = job
@@ -279,31 +281,31 @@ class Steering:
         self._looked = 0.0
 
     def obey(self, handle: JobHandle) -> None:
-        """Do what is wished; called several times a second."""
+        """Apply the current request; called several times a second."""
         record = self._job.record
         if record.wish == "cancel" and self._asked != "cancel":
             handle.cancel(GRACE_S)
             self._asked = "cancel"
-            logger.info("job(%s) is cancelled.", record.job_id)
+            logger.info("Cancelling job(%s).", record.job_id)
         elif record.wish == "pause":
             self._pause(handle)
 
     def _pause(self, handle: JobHandle) -> None:
-        """Ask until the trainer takes it; while it still loads it takes nothing."""
+        """Send the pause until the trainer accepts it; while loading, it accepts nothing."""
         command_id = self._job.record.pause_id
         if self._asked != command_id:
             try:
                 handle.command(ControlCommand.PAUSE, {}, command_id)
             except (ConflictError, NotFoundError) as error:
-                logger.debug("job(%s) cannot be paused yet: %s", self._job.job_id, error)
+                logger.debug("job(%s) does not accept a pause yet: %s", self._job.job_id, error)
             except InputError as error:
                 self._job.note(wish=None)
-                self._job.add_warning(f"It could not be paused: {error}")
+                self._job.add_warning(f"The pause failed: {error}")
             except TunefleetError as error:
                 logger.debug("job(%s) does not answer: %s", self._job.job_id, error)
             else:
                 self._asked = command_id
-                logger.info("job(%s) is asked to pause.", self._job.job_id)
+                logger.info("Pausing job(%s).", self._job.job_id)
         elif time.monotonic() - self._looked > _LOOK_S:
             self._looked = time.monotonic()
             self._check_pause(handle, command_id)
@@ -312,8 +314,8 @@ class Steering:
         try:
             state = handle.command_state(command_id)
         except TunefleetError as error:
-            logger.debug("job(%s) does not say what became of the pause: %s", self._job.job_id, error)
+            logger.debug("job(%s) does not report the state of the pause: %s", self._job.job_id, error)
             return
         if state.state == "failed" and handle.poll() is None:
             self._job.note(wish=None)
-            self._job.add_warning(f"It could not be paused and goes on: {state.message or 'no checkpoint was saved'}")
+            self._job.add_warning(f"The pause failed, the job continues: {state.message or 'no checkpoint saved'}")

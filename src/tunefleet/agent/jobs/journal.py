@@ -1,7 +1,4 @@
-"""What a job's journal says, read as it grows: points of the series, checkpoints, progress, errors.
-
-One reader per job; a look costs what has been added since the last one. Points that a resume has superseded go.
-"""
+"""State of a job, read incrementally from its journal: metric points, checkpoints, progress, errors."""
 
 from __future__ import annotations
 
@@ -26,25 +23,25 @@ _NAMES: Final = {
     "grad_norm": "grad_norm",
     "train_samples_per_second": "samples_per_second",
 }
+# Text fields of a progress record; all others are numbers.
 _WORDS: Final = frozenset({"type", "phase"})
-"""What is text in a record of progress; all else are numbers."""
-# What a line raises that no journal of ours writes: one that is no JSON, or a record that lacks what it is to say.
+# Errors of lines that Tunefleet's trainers do not write: not JSON, or a record with missing fields.
 _UNREADABLE: Final = (ValueError, KeyError, TypeError, OverflowError, AttributeError)
-# What a training on pairs measures; the protocol has no names for it, so the journal's stay.
+# Metrics of preference training; the protocol does not define names for them, so the journal's names are used.
 _OF_PAIRS: Final = tuple(
     f"{prefix}rewards/{name}" for prefix in ("", "eval_") for name in ("chosen", "rejected", "accuracies", "margins")
 )
 
 
 class Point(TrainingMetrics):
-    """A point of the series, and of a training on pairs its rewards."""
+    """A metric point, including the rewards of preference training."""
 
     model_config = ConfigDict(extra="allow", frozen=True, populate_by_name=True)
 
 
 @dataclass(slots=True)
 class JournalState:
-    """What the journal has said so far."""
+    """State from the journal so far."""
 
     points: list[Point] = field(default_factory=list)
     checkpoints: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -63,7 +60,7 @@ class JournalState:
         return next((value for value in found if value is not None), None)
 
     def take(self, record: dict[str, Any]) -> Point | None:
-        """Take in a record; return the point if it is one."""
+        """Apply a record; return the point if it is one."""
         match record.get("type"):
             case "launch":
                 self._rewind(int(record.get("from_step") or 0))
@@ -81,17 +78,17 @@ class JournalState:
         return None
 
     def point_of(self, record: dict[str, Any], load: float | None = None) -> Point | None:
-        """Translate a metric record; None if it holds nothing that is reported."""
+        """Translate a metric record; None if it has no reported metric."""
         values = record.get("values") or {}
         known = {theirs: number(values.get(ours)) for ours, theirs in _NAMES.items()}
         if all(value is None for name, value in known.items() if name != "samples_per_second"):
-            # What a Trainer logs last is a summary of the run: as a point it would take the place of the last loss.
+            # The last log of a Trainer is a summary of the run: as a point it would replace the last loss.
             self.samples_per_second = known["samples_per_second"] or self.samples_per_second
             return None
         progress = self.progress
         reserved, allocated = progress.get("gpu_bytes"), progress.get("gpu_allocated_bytes")
         losses = (known["train_loss"], known["eval_loss"]) if self.of_tokens else (None, None)
-        train, held_out = map(_perplexity, losses)
+        train, evaluated = map(_perplexity, losses)
         rewards = {name: number(values.get(name)) for name in _OF_PAIRS}
         return Point(
             step=int(record["step"]),
@@ -102,19 +99,20 @@ class JournalState:
             gpu_memory_allocated_gb=round(allocated / GIB, 2) if allocated else None,
             gpu_utilization_percent=load if reserved else None,
             train_perplexity=train,
-            eval_perplexity=held_out,
-            perplexity=held_out,
+            eval_perplexity=evaluated,
+            perplexity=evaluated,
             total_steps=progress.get("max_steps") or None,
             **{name: value for name, value in {**known, **rewards}.items() if value is not None},
         )
 
     def _rewind(self, from_step: int) -> None:
+        # A resume repeats the steps after its checkpoint.
         self.points = [point for point in self.points if point.step <= from_step]
         self.checkpoints = {step: found for step, found in self.checkpoints.items() if step <= from_step}
 
 
 def number(value: Any) -> float | None:
-    """Return a finite number, or None: what is not one is not reported as one."""
+    """Return a finite number, or None for anything else."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
@@ -136,7 +134,7 @@ class JournalReader:
         self._lock = threading.Lock()
 
     def look(self) -> JournalState:
-        """Read what has been added, and return a copy of what is known."""
+        """Read new records, and return a copy of the state."""
         with self._lock:
             for file in self._files():
                 self._follow(file)
@@ -146,21 +144,22 @@ class JournalReader:
             )
 
     def _files(self) -> list[Path]:
-        found = list(self._folder.journal_dir.glob("*.jsonl"))
-        # A launch that has ended is not written to any more.
-        return sorted(found, key=lambda file: file.stat().st_mtime)
+        files = list(self._folder.journal_dir.glob("*.jsonl"))
+        # In the order of launches: the file of an ended launch is not written any more.
+        return sorted(files, key=lambda file: file.stat().st_mtime)
 
     def _follow(self, file: Path) -> None:
         offset = self._offsets.get(file, 0)
         with file.open("rb") as stream:
             stream.seek(offset)
             data = stream.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offsets[file] = offset + len(whole)
-        for line in whole.splitlines():
+        # The trainer may be in the middle of a line, which the next call reads.
+        complete = data[: data.rfind(b"\n") + 1]
+        self._offsets[file] = offset + len(complete)
+        for line in complete.splitlines():
             try:
                 record = orjson.loads(line)
                 if isinstance(record, dict):
                     self._state.take(record)
             except _UNREADABLE:
-                continue  # the shipper hands it on raw, and the job's log has it
+                continue  # the shipper delivers the raw line anyway

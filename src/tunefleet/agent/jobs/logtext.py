@@ -1,4 +1,4 @@
-"""A job's log as the protocol has it: lines `[YYYY-MM-DD HH:MM:SS] text` in UTC."""
+"""A job's log in the format of the protocol: lines `[YYYY-MM-DD HH:MM:SS] text` in UTC."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PIECE_BYTES: Final = 1 << 20
 
 
 class LogTimes:
-    """When the bytes of a growing log were written, to a second: `SIZE TIME` lines beside it. One process notes."""
+    """Write times of a growing log, to the second, as `SIZE TIME` lines in a file next to it. One process writes."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -28,7 +28,7 @@ class LogTimes:
         self._read = 0
 
     def note(self, *, now: float) -> None:
-        """Note how large the log is by now, if that was not done within the last second."""
+        """Record the current size of the log, at most once a second."""
         if now - self._noted_at < 1.0 or not self._log.exists():
             return
         self._noted_at = now
@@ -39,12 +39,12 @@ class LogTimes:
 
     @property
     def size(self) -> int:
-        """How large the log was when it was noted last, in bytes."""
+        """Last recorded size of the log, in bytes."""
         self._look()
         return self._sizes[-1] if self._sizes else 0
 
     def at(self, offset: int) -> float | None:
-        """Return by when a byte was written, in seconds since the epoch; None if it is not noted yet."""
+        """Return when a byte was written, in seconds since the epoch; None if not recorded yet."""
         if offset >= self.size:
             return None
         return self._times[bisect_right(self._sizes, offset)]
@@ -57,19 +57,19 @@ class LogTimes:
             return
         with self._file.open("rb") as file:
             file.seek(self._read)
-            whole = file.read().rpartition(b"\n")[0]
-        for line in whole.splitlines():
+            complete = file.read().rpartition(b"\n")[0]
+        for line in complete.splitlines():
             size, _, at = line.partition(b" ")
             self._sizes.append(int(size))
             self._times.append(float(at))
-        self._read += len(whole) + (1 if whole else 0)
+        self._read += len(complete) + (1 if complete else 0)
 
 
 class Stamper:
-    """Puts the time in front of lines: their own where they begin with one, else when it was written, else that before.
+    """Prefixes lines with a timestamp: the line's own one, else its write time, else that of the previous line.
 
     Args:
-        at: When the first line was written, in seconds since the epoch, unless it says so itself.
+        at: Fallback for the first line, in seconds since the epoch.
     """
 
     def __init__(self, at: float, times: LogTimes) -> None:
@@ -83,26 +83,27 @@ class Stamper:
             self._now = datetime.fromtimestamp(written, UTC)
         match = _STAMP.match(raw)
         if match is not None:
-            # Trainers write their machine's local time, which is ours.
+            # Trainers run on this machine and log its local time.
             local = datetime.fromisoformat(match[1].decode().replace("T", " "))
             self._now, raw = local.astimezone(UTC), raw[match.end() :]
-        # A progress bar draws over itself; what it showed last is what a terminal would show.
+        # A progress bar overwrites itself with carriage returns; only its last state is kept, as on a terminal.
         text = raw.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
         return f"[{self._now:%Y-%m-%d %H:%M:%S}] {text}"
 
 
 def stamped(lines: Iterable[tuple[int, bytes]], at: float, times: LogTimes) -> list[str]:
-    """Put the time in front of each line, which comes with where it begins; see `Stamper`."""
+    """Prefix each line, given with its offset, with a timestamp; see `Stamper`."""
     stamper = Stamper(at, times)
     return [stamper.line(line, offset) for offset, line in lines]
 
 
 class LogPages:
-    """Counts and reads the lines of a growing log; a look costs what has been added. Safe to share between threads.
+    """Counts and reads the lines of a growing log, incrementally. Safe to share between threads.
 
-    A log that was cut keeps the numbers of its lines: those that are dropped are passed over.
+    Line numbers do not change when the middle of the log is dropped; dropped lines are skipped.
     """
 
+    # Lines per index entry: a page is found without reading the log from its start.
     _EVERY: Final = 1000
 
     def __init__(self, file: Path) -> None:
@@ -114,7 +115,7 @@ class LogPages:
         self._lock = threading.Lock()
 
     def total(self) -> int:
-        """Return how many whole lines there are, with those that are dropped."""
+        """Return the number of complete lines, including dropped ones."""
         with self._lock:
             return self._count()
 
@@ -134,15 +135,15 @@ class LogPages:
         return self._lines + self._dropped_lines
 
     def page(self, offset: int, limit: int) -> tuple[list[tuple[int, bytes]], int, int]:
-        """Return lines, each with where it begins, the number of the first one, and how many there are."""
+        """Return lines with their offsets, the number of the first one, and the total."""
         total = self.total()
         first = max(0, total + offset) if offset < 0 else min(offset, total)
-        # Of those that are in the file; a line behind the dropped ones has a greater number than its place.
+        # Position among the lines in the file; after the dropped lines, numbers are larger than positions.
         place = first if first <= self._kept else max(first - self._dropped_lines, self._kept + 1)
         first = place if place <= self._kept else place + self._dropped_lines
         last = min(self._lines, place + limit)
         if place <= self._kept < last and self._dropped_lines:
-            last = self._kept + 1  # the numbers of a page are without a gap
+            last = self._kept + 1  # no gap in the line numbers of a page
         if place >= last:
             return [], first, total
         with self._file.open("rb") as log:

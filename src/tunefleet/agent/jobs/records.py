@@ -1,4 +1,4 @@
-"""What the agent remembers of a job: `agent.json` in its folder, mode 0600, written before what it announces."""
+"""The agent's record of a job: `agent.json` in its folder, mode 0600, written before each state is reported."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class AgentRecord(Message):
     """One job of this agent.
 
     Args:
-        order: Place in the queue: seconds since the epoch.
-        from_step: The checkpoint to resume from; the newest whole one if None.
-        refused: What the backend will never take: call and status → how often.
+        order: Position in the queue: seconds since the epoch.
+        from_step: The checkpoint to resume from; the newest complete one if None.
+        refused: Reports that the backend rejects permanently: kind → count.
     """
 
     job_id: str
@@ -65,17 +65,17 @@ class AgentRecord(Message):
 
     @property
     def loss_is_of_tokens(self) -> bool:
-        """Whether its loss is the mean over tokens, and not that of preferences."""
+        """Whether its loss is a mean over tokens rather than a preference loss."""
         return self.kind in {"sft", "lora_sft"}
 
     @property
     def pause_id(self) -> str:
-        """Id of the control command that carries the pause."""
+        """Id of the control command for the pause."""
         return f"pause-{self.launch}-{self.wishes}"
 
 
 def keep(folder: JobFolder, record: AgentRecord) -> None:
-    """Write a record, durably.
+    """Write a record to disk, with fsync.
 
     Raises:
         OSError: If the folder cannot be written.
@@ -85,9 +85,9 @@ def keep(folder: JobFolder, record: AgentRecord) -> None:
 
 
 def find(jobs_dir: Path) -> Iterator[AgentRecord]:
-    """Yield the records of a folder of job folders; one that cannot be read is named in the log and left alone."""
+    """Yield the records of all job folders; an unreadable one is logged and skipped."""
     for path in sorted(jobs_dir.glob(f"*/{_NAME}")):
         try:
             yield AgentRecord.model_validate(read_json(path) or {})
         except ValidationError as error:
-            logger.warning("The job in %s is left alone, its %s cannot be read: %s", path.parent, _NAME, error)
+            logger.warning("Skipping the job in %s, its %s cannot be read: %s", path.parent, _NAME, error)

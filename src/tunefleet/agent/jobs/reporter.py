@@ -1,7 +1,7 @@
-"""Tells the backend of one job: its status, and through the shipper its points, predictions and log, in order.
+"""Reports one job to the backend: its status, and through the shipper its metrics, predictions and log, in order.
 
-Where it stands is on disk (`shipped.json` and the record), so nothing is lost while the backend, or the agent, is
-away. What the backend will never take is noted and skipped; a token that is not good ends the reports of the job.
+Its position is on disk (`shipped.json` and the record), so that nothing is lost while the backend or the agent is down.
+Reports that the backend rejects permanently are counted and skipped; an invalid token ends the reports of the job.
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.2
 _BACKOFF_S: Final = (0.2, 5.0)
+# Failed tries in a row before a warning appears in the job's status.
 _COMPLAIN_AT: Final = 6
+# Pause before a failed status report is repeated while the job runs.
 _ASIDE_S: Final = 180.0
-"""Pause before a status that the backend fails at is told again while the job runs."""
-# After so long in vain it is looked again whether the backend is waited for still.
+# After this time without success, a round ends and checks again whether the report is still needed.
 _ROUND_S: Final = 600.0
 _GIVEN_UP_S: Final = 7 * 24 * 3600.0
 _RESTING: Final = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.PAUSED})
 
 
 class _FailsAtIt(stop_base):
-    """Stops once the backend has answered many times in a row that it fails at what it is told."""
+    """Stops once the backend has responded with an error many times in a row."""
 
     def __init__(self) -> None:
         self._faults = 0
@@ -63,7 +64,7 @@ class _FailsAtIt(stop_base):
 
 
 class Reporter:
-    """Reports one job in a thread of its own, until its end is told."""
+    """Reports one job in its own thread, until its end is reported."""
 
     def __init__(self, job: AgentJob, client: JobClient, *, load: Any = None, before_end: Any = None) -> None:
         self._job = job
@@ -77,15 +78,15 @@ class Reporter:
 
     @property
     def alive(self) -> bool:
-        """Whether its thread works."""
+        """Whether its thread is running."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin to report."""
+        """Start reporting."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop after the call that is on its way."""
+        """Stop after the current request."""
         self._stopping.set()
 
     def join(self, timeout_s: float) -> None:
@@ -97,11 +98,11 @@ class Reporter:
             while not self._stopping.is_set() and self._once_more():
                 self._stopping.wait(_LOOK_S)
         except AuthError as error:
-            self._mute(f"The backend does not take the job's token, so it is told no more: {error}")
+            self._mute(f"The backend rejected the job's token; reports stopped: {error}")
         except TunefleetError as error:
-            logger.debug("The reports of job(%s) were cut: %s", self._job.job_id, error)
+            logger.debug("Reports of job(%s) were interrupted: %s", self._job.job_id, error)
         except Exception:
-            logger.exception("The reports of job(%s) ended.", self._job.job_id)
+            logger.exception("Reports of job(%s) failed.", self._job.job_id)
         finally:
             self._client.close()
 
@@ -109,10 +110,10 @@ class Reporter:
         try:
             return self._round()
         except UnreachableError:
-            return not self._stopping.is_set()  # a round looks whether the backend is waited for still
+            return not self._stopping.is_set()  # the next round checks whether the report is still needed
 
     def _round(self) -> bool:
-        """Tell what is new; False once there will be nothing more."""
+        """Report changes; False once everything is reported."""
         record = self._job.record
         if record.muted is not None:
             return False
@@ -123,7 +124,7 @@ class Reporter:
             return True
         if record.state in _RESTING and record.told is not record.state:
             if record.completed_at and time.time() - record.completed_at > _GIVEN_UP_S:
-                self._mute("The backend did not take the job's end for a week; it is told no more.")
+                self._mute("The backend did not accept the job's end for a week; reports stopped.")
                 return False
             if self._launched():
                 self._once(self._flush)
@@ -134,14 +135,15 @@ class Reporter:
         return not self._job.record.state.final
 
     def _once(self, act: Callable[[], None], what: str = "flush") -> None:
-        """Do something once for the job's end, however often the end itself is told in vain."""
+        """Run a step of the job's end once, even if the report of the end itself is repeated."""
         done = (self._job.record.attempt, self._job.record.state, what)
         if done not in self._past:
             act()
             self._past.add(done)
 
     def _launched(self) -> bool:
-        """Tell whether the folder is this attempt's: before its launch it is another's, or nobody's."""
+        """Whether this attempt has been launched."""
+        # Until then the folder belongs to an earlier attempt, or does not exist.
         job = read_json(self._job.folder.job_json) or {}
         return job.get("attempt") == self._job.record.attempt
 
@@ -165,9 +167,9 @@ class Reporter:
             if sink.refused is not None:
                 raise sink.refused
             if time.monotonic() - began > _ROUND_S:
-                raise UnreachableError("The backend does not take what is left.")
+                raise UnreachableError("The backend does not accept the remaining reports.")
             if self._stopping.wait(0.5):
-                raise UnreachableError("The agent goes.")
+                raise UnreachableError("The agent is stopping.")
         self._patiently(sink.flush_tail)
         self._patiently(sink.send_aside)
 
@@ -182,8 +184,8 @@ class Reporter:
             away = isinstance(error, BackendBusy) and not self._client.is_there(self._job.job_id, 0)
             if state is not JobState.RUNNING or away:
                 raise
-            # Points and log need not wait for it, nor does the end; it is tried again now and then.
-            self._job.add_warning(f"The backend fails at {what}, which it is told again later: {error}")
+            # Metrics and log are not blocked by it; it is retried from time to time.
+            self._job.add_warning(f"The backend fails on {what}, which is sent again later: {error}")
             self._aside_until = time.monotonic() + _ASIDE_S
             return
         self._job.note(told=state)
@@ -207,18 +209,18 @@ class Reporter:
                     skip(self._job, what or "the rest", error)
 
     def _complain(self, what: str | None, state: RetryCallState) -> None:
-        """Say in the job's status what keeps it from being told, once that is no hiccup."""
+        """Add a warning to the job's status after several failed tries."""
         if state.attempt_number == _COMPLAIN_AT and state.outcome is not None:
             error = state.outcome.exception()
-            self._job.add_warning(f"The backend does not take {what or 'the rest'} yet; it is tried again: {error}")
+            self._job.add_warning(f"The backend does not accept {what or 'the rest'}, retrying: {error}")
 
-    def _mute(self, sentence: str) -> None:
-        logger.error("job(%s) %s", self._job.job_id, sentence)
-        self._job.note(muted=sentence)
+    def _mute(self, reason: str) -> None:
+        logger.error("job(%s) %s", self._job.job_id, reason)
+        self._job.note(muted=reason)
 
 
 def reporter_for(site: Site, job: AgentJob) -> Reporter | None:
-    """Make what tells a job's backend of it; None if nobody is to be told, or all is told."""
+    """Build the reporter of a job; None if it has no backend, or everything is reported."""
     record = job.record
     if record.backend is None or record.token is None or job.told_all:
         return None
@@ -235,14 +237,14 @@ def _load_of(site: Site, job: AgentJob) -> Callable[[], float | None]:
 
 
 def _deliverer(site: Site, job: AgentJob) -> Callable[[], None] | None:
-    """Return what uploads the job's outputs, for a job that our own server gave; others take no files."""
+    """Return a function that uploads the job's outputs; None unless the backend is a Tunefleet server."""
     record = job.record
     executor = site.registry.find(record.kind)
     if not record.delivers or not isinstance(executor, JobExecutor):
         return None
 
     def deliver() -> None:
-        # Once it is through: what is tried again is one delivery.
+        # From the end of the job, not from this try: the span covers all tries of the delivery.
         began = job.record.completed_at or time.time()
         outputs = [(output.name, output.kind, output.path) for output in executor.outputs(job.folder)]
         client = site.backend(record.backend or "", record.token or "")

@@ -1,6 +1,6 @@
-"""From the document's `TrainingConfig` to a task's spec, in both of its spellings.
+"""Translates the protocol's `TrainingConfig`, in both of its spellings, to a task spec.
 
-Every key is used, warned about, or refused by name; none is dropped in silence. Pure: touches no disk and no network.
+Every key is used, warned about, or rejected; none is dropped silently. Pure: no disk or network access.
 """
 
 from __future__ import annotations

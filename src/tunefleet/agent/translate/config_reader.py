@@ -1,4 +1,4 @@
-"""A config that is read key by key: what was used, what contradicts, what is left over."""
+"""Reads a config key by key, and tracks used, contradicting and unused keys."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Reading:
         self._origin: dict[str, str] = {}
 
     def look(self, path: str) -> Any:
-        """Return a value without using it; None if it is not given."""
+        """Return a value without marking its key as used; None if it is not set."""
         value: Any = self._config
         for part in path.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
 
     def take(self, *paths: str) -> Any:
-        """Use a key that has several spellings; return its value, or None if it is not given."""
+        """Use a key that has several spellings; return its value, or None if it is not set."""
         return self.taken(*paths)[0]
 
     def taken(self, *paths: str) -> tuple[Any, str]:
-        """Use a key; return its value and the spelling that was given."""
+        """Use a key; return its value and the spelling in the config."""
         self._used.update(paths)
         given = [(path, value) for path in paths if (value := self.look(path)) is not None]
         if not given:
@@ -40,7 +40,7 @@ class Reading:
         first, value = given[0]
         for path, other in given[1:]:
             if other != value:
-                self.fault(path, f"contradicts {first} ({other!r} and {value!r})", "leave one of them out")
+                self.fault(path, f"contradicts {first} ({other!r} and {value!r})", "remove one of them")
         return value, first
 
     def move(self, to: str, *paths: str, default: Any = None) -> Any:
@@ -62,27 +62,27 @@ class Reading:
             self._origin[to] = origin
 
     def fault(self, path: str, message: str, hint: str | None = None) -> None:
-        """Note that a key cannot be used."""
+        """Record an error of a key."""
         self.faults.append(Fault(f"config.{path}", message, hint=hint))
 
     def warn(self, path: str, why: str) -> None:
-        """Note that a key is used otherwise than it says, or not."""
+        """Record a warning for a key that has no effect or a different one."""
         self._used.add(path)
         self.warnings.append(f"config.{path} {why}.")
 
     def ignore(self, *paths: str, why: str = "has no effect here") -> None:
-        """Use keys that change nothing; warn of those that are given."""
+        """Use keys without effect; warn about those that are set."""
         for path in paths:
             value = self.look(path)
             if value is not None and value != [] and path not in self._used:
                 self.warn(path, why)
 
     def left(self) -> list[str]:
-        """Return the keys that nobody has used."""
+        """Return the unused keys."""
         return list(_leaves(self._config, "", self._used))
 
     def renamed(self, fault: Fault) -> Fault:
-        """Return a fault of the spec as one of the config."""
+        """Map an error of the spec to the key of the config."""
         path = fault.path.removeprefix("spec.")
         while path and path not in self._origin:
             path = path.rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""`config.model`, `config.tokenizer`, `config.lora` and quantization, in all their forms, to the spec's blocks."""
+"""Translates `config.model`, `config.tokenizer`, `config.lora` and quantization, in all their forms."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ _LORA: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 )
 _LORA_BLOCKS: Final = ("lora", "training.lora_config", "training.lora")
 _WIDTHS: Final = {"8bit": 8, "int8": 8, "8": 8, "true": 8, "4bit": 4, "int4": 4, "4": 4, "nf4": 4, "fp4": 4}
+_NEEDS_LORA: Final = "needs LoRA: quantized weights cannot be fully fine-tuned"
 _OFF: Final = frozenset({"none", "false", "off", "no", ""})
 _FOUR: Final = (
     ("quant_type", ("bnb_4bit_quant_type", "quant_type")),
@@ -32,22 +33,20 @@ def model(read: Reading, defaults: Defaults) -> None:
     """Translate model and tokenizer."""
     name = read.take("model.name", "model.model_name", "model.identifier")
     if not isinstance(name, str) or not name.strip():
-        read.fault("model.name", "is required", "write a hub id, or a folder in MODELS_DIR")
+        read.fault("model.name", "is required", "use a hub id, or a folder in MODELS_DIR")
         return
     read.put("model.source.identifier", name, "model.name")
     read.move("model.source.revision", "model.revision")
     tokenizer = read.take("tokenizer.name")
     if tokenizer not in (None, name):
-        read.fault(
-            "tokenizer.name", f"is {tokenizer!r}, and a model is trained with its own tokenizer", f"write {name}"
-        )
+        read.fault("tokenizer.name", f"is {tokenizer!r}, but a model is trained with its own tokenizer", f"use {name}")
     _code(read, defaults)
     read.move("model.transformers.dtype", "model.torch_dtype", "model.dtype")
     read.move("model.transformers.attn_implementation", "model.attn_implementation")
     device_map = read.take("model.device_map")
     if device_map not in (None, "auto"):
         read.warnings.append(f"config.model.device_map {device_map!r} has no effect: the agent chooses the device.")
-    read.ignore("tokenizer.padding_side", why="has no effect: rows are padded as the training needs it")
+    read.ignore("tokenizer.padding_side", why="has no effect: the trainer chooses the padding side")
     if read.take("tokenizer.add_eos_token") is False:
         read.warnings.append("config.tokenizer.add_eos_token has no effect: the end token is part of each row.")
 
@@ -64,7 +63,7 @@ def _code(read: Reading, defaults: Defaults) -> None:
 
 
 def wants_lora(read: Reading) -> bool:
-    """Return whether an adapter is trained: as `use_lora` says, else if there is a block for it."""
+    """Return whether an adapter is trained: the value of `use_lora`, otherwise whether there is a LoRA block."""
     said = read.take("training.use_lora", "model.use_lora")
     given = [block for block in _LORA_BLOCKS if read.look(block)]
     if said is None:
@@ -75,14 +74,14 @@ def wants_lora(read: Reading) -> bool:
 
 
 def lora(read: Reading) -> None:
-    """Translate the adapter's block, wherever it lies."""
-    read.spec["lora"] = {}  # an adapter is trained also where nothing is said of it
+    """Translate the LoRA block, in any of its positions."""
+    read.spec["lora"] = {}  # use_lora alone trains an adapter with the default settings
     for name, spellings in _LORA:
         paths = [f"{block}.{spelling}" for block in _LORA_BLOCKS for spelling in spellings]
         value, path = read.taken(*paths)
         if name == "task_type":
             if value not in (None, "CAUSAL_LM"):
-                read.fault(path, f"is {value!r}", "write CAUSAL_LM")
+                read.fault(path, f"is {value!r}", "use CAUSAL_LM")
         elif value is not None:
             read.put(f"lora.{name}", value, path)
     if read.look("training.target_modules") is not None:
@@ -90,7 +89,7 @@ def lora(read: Reading) -> None:
 
 
 def quantization(read: Reading, *, with_lora: bool) -> bool:
-    """Translate 4 and 8 bits in every form; return whether the base model is quantised."""
+    """Translate 4-bit and 8-bit settings in every form; return whether the base model is quantized."""
     for path in ("model.quantization", "training.quantization", "quantization"):
         given = read.look(path)
         if given is None:
@@ -99,7 +98,7 @@ def quantization(read: Reading, *, with_lora: bool) -> bool:
         if width is None:
             continue
         if not with_lora:
-            read.fault(path, "quantised weights cannot be trained whole", "set training.use_lora to true")
+            read.fault(path, _NEEDS_LORA, "set training.use_lora to true")
             return True
         _bits(read, path, width)
         return True
@@ -108,7 +107,7 @@ def quantization(read: Reading, *, with_lora: bool) -> bool:
             path = f"{block}.load_in_{width}bit"
             if read.take(path):
                 if not with_lora:
-                    read.fault(path, "quantised weights cannot be trained whole", "set training.use_lora to true")
+                    read.fault(path, _NEEDS_LORA, "set training.use_lora to true")
                 else:
                     _bits(read, path, width)
                 return True
@@ -118,7 +117,7 @@ def quantization(read: Reading, *, with_lora: bool) -> bool:
 def _bits(read: Reading, path: str, width: int) -> None:
     block = read.spec.setdefault("quantization", {})
     if any(block.get(f"load_in_{other}bit") for other in (4, 8) if other != width):
-        read.fault(path, "asks for another width than before", "leave one of them out")
+        read.fault(path, "contradicts another quantization setting", "remove one of them")
     read.put(f"quantization.load_in_{width}bit", True, path)
     if width == 4:
         for name, spellings in _FOUR:
@@ -133,14 +132,14 @@ def _width(read: Reading, path: str, given: Any) -> int | None:
             return None
         width = _WIDTHS.get(word)
         if width is None:
-            read.fault(path, f"is {given!r}", "write 4bit or 8bit")
+            read.fault(path, f"is {given!r}", "use 4bit or 8bit")
         return width
     four, eight = read.take(f"{path}.load_in_4bit"), read.take(f"{path}.load_in_8bit")
     bits = read.take(f"{path}.bits")
     if read.take(f"{path}.enabled") is False:
         return None
     if four and eight:
-        read.fault(f"{path}.load_in_8bit", "cannot be set together with load_in_4bit", "leave one of them out")
+        read.fault(f"{path}.load_in_8bit", "cannot be set together with load_in_4bit", "remove one of them")
     if four or bits == 4:
         return 4
     return 8 if eight or bits == 8 else None

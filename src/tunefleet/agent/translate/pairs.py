@@ -1,4 +1,4 @@
-"""What `dpo` and `orpo` have of their own: how strongly they prefer, and the columns of prompt and both answers."""
+"""Settings specific to `dpo` and `orpo`: beta and other parameters, and the columns of prompt and answers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Any, Final
 
 from tunefleet.agent.translate.config_reader import Reading
 
-# Names of the one layout of pairs: the columns `prompt`, `chosen` and `rejected`.
+# Names of the preference format: the columns `prompt`, `chosen` and `rejected`.
 FORMATS: Final = frozenset({"dpo", "orpo", "preference", "preferences", "pairs", "chosen_rejected"})
 OF_DPO: Final = ("training.loss_type", "training.label_smoothing", "training.precompute_ref_log_probs")
 OF_PAIRS: Final = ("training.beta", "training.max_prompt_length")
 _COLUMNS: Final = ("prompt", "chosen", "rejected")
 CHOSEN: Final = ("data.chosen_column", "data.chosen_field", "data.rejected_column", "data.rejected_field")
 _OF_OTHERS: Final = ("data.text_field", "data.text_column", "data.response_column", "data.messages_field")
+# Key -> the value that has no effect, and so needs no warning.
 _SUPERVISED_ONLY: Final[tuple[tuple[str, Any], ...]] = (
     ("training.packing", False),
     ("training.neftune_noise_alpha", False),
@@ -20,11 +21,10 @@ _SUPERVISED_ONLY: Final[tuple[tuple[str, Any], ...]] = (
     ("training.completion_only_loss", True),
     ("training.early_stopping_patience", False),
 )
-"""Key → the value that asks for nothing that is not done."""
 
 
 def training(read: Reading, method: str) -> None:
-    """Translate the keys of the method, and say which of a supervised training have no effect."""
+    """Translate the keys of the method, and warn about those that only apply to supervised training."""
     for path in (*OF_PAIRS, *(OF_DPO if method == "dpo" else ())):
         read.move(path, path)
     for path, harmless in _SUPERVISED_ONLY:
@@ -40,7 +40,7 @@ def columns(read: Reading, method: str, form: Any, file_formats: frozenset[str])
     read.move("data.separator", "data.separator")
     if form is not None and str(form).lower() not in FORMATS | file_formats:
         read.warnings.append(
-            f"config.data.dataset_format {form!r} is no format of pairs: {method} reads the columns prompt, chosen and "
-            "rejected, or those that data.prompt_column, chosen_column and rejected_column name."
+            f"config.data.dataset_format {form!r} is not a preference format: {method} reads the columns prompt, "
+            "chosen and rejected, or those set in data.prompt_column, chosen_column and rejected_column."
         )
     read.ignore(*_OF_OTHERS, why="belongs to another training method and has no effect")

@@ -1,4 +1,4 @@
-"""The whole config to a validated spec, with what had no effect and what cannot be."""
+"""Translates a complete config to a validated spec, with warnings and errors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tunefleet.spec.value_preview import nearest
 
 __all__ = ["Defaults", "Translation", "translate"]
 
-# Names of the way in which this agent trains by itself.
+# Names of the built-in trainer.
 _OURS: Final = frozenset({OURS, "transformers", "huggingface", "hf", "trl", "pytorch"})
 _STRATEGIES: Final = frozenset({"fsdp", "deepspeed"})
 
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """What a config means."""
+    """A translated config."""
 
     kind: str
     spec: dict[str, Any]
@@ -45,12 +45,12 @@ def translate(
     """Translate a config.
 
     Args:
-        source: The `data` keys that name the rows, such as `{"path": "rows.jsonl"}`.
-        model: What to put in place of the model's name, such as a folder of `MODELS_DIR`.
-        splits: The splits that the dataset has, if that is known; the second one is held out.
+        source: The `data` keys of the rows, such as `{"path": "rows.jsonl"}`.
+        model: Replacement for the model's name, such as a folder of `MODELS_DIR`.
+        splits: The splits of the dataset, if known; one that is not for training is the eval set.
 
     Raises:
-        SpecError: If the config cannot be honoured; each fault names its key.
+        SpecError: If the config is invalid; each error names its key.
     """
     read = Reading(config)
     method = method_of(read)
@@ -86,7 +86,7 @@ def _held_out(read: Reading, splits: tuple[str, ...]) -> None:
     elif part > 0:
         read.put("data.eval.fraction", part, "data.eval_split")
     elif evaluates:
-        read.fault("data.eval_split", "is 0, and evaluations need rows that are held out", "write for example 0.1")
+        read.fault("data.eval_split", "is 0, but evaluations need an eval set", "use for example 0.1")
 
 
 def _extras(read: Reading) -> None:
@@ -97,28 +97,28 @@ def _extras(read: Reading) -> None:
     read.ignore("tools")
     if read.look("tensorboard") is not None:
         enabled = read.take("tensorboard.enabled")
-        read.ignore("tensorboard.log_dir", why="has no effect: the events lie in the job folder")
+        read.ignore("tensorboard.log_dir", why="has no effect: the event files are in the job folder")
         if enabled is not False:
             read.put("training.report_to", ["tensorboard"], "tensorboard.enabled")
 
 
 def _framework(read: Reading) -> None:
-    """Train with the trainer that the config names, or refuse it: another one would be another training."""
+    """Set the trainer of the config; an unknown one is an error, since another trainer would give other results."""
     named, path = read.taken("framework", "training.framework", "trainer")
     known = str(named).lower()
     if named is None or known in _OURS:
         return
     if known not in NAMES:
-        guess = nearest(known, [*NAMES, *_OURS])
-        hint = f"write one of {', '.join(NAMES)}, or leave it out"
-        read.fault(path, f"{named!r:.40} is no trainer here", f"did you mean {guess}? {hint}" if guess else hint)
+        near = nearest(known, [*NAMES, *_OURS])
+        hint = f"use one of {', '.join(NAMES)}, or remove it"
+        read.fault(path, f"{named!r:.40} is not a trainer", f"did you mean {near}? {hint}" if near else hint)
         return
     read.put("trainer", known, path)
 
 
 def _predictions(read: Reading, method: str) -> None:
     enabled = read.take("predictions.enabled")
-    wishes = {
+    options = {
         name: read.taken(f"predictions.{name}") for name in ("sample_count", "sample_frequency", "max_new_tokens")
     }
     if not enabled:
@@ -127,10 +127,10 @@ def _predictions(read: Reading, method: str) -> None:
         read.warnings.append(f"config.predictions has no effect with the method {method}.")
         return
     if read.spec["training"].get("eval_strategy") == "no":
-        read.warnings.append("config.predictions has no effect: they are made at evaluations, and there are none.")
+        read.warnings.append("config.predictions has no effect: predictions need evaluations, and there are none.")
         return
     read.put("predictions.enabled", True, "predictions.enabled")
-    for name, (value, path) in wishes.items():
+    for name, (value, path) in options.items():
         if value is not None:
             read.put(f"predictions.{name}", value, path)
 
@@ -163,7 +163,7 @@ def _checkpoint(read: Reading) -> str | None:
         return str(path) if path and enabled is not False else None
     value = read.take("training.checkpoint_resume", "training.resume_from_checkpoint")
     if isinstance(value, bool) or value is None:
-        return None  # a new job has none of its own yet
+        return None  # a new job has no checkpoint of its own yet
     return str(value)
 
 
@@ -180,7 +180,7 @@ def _validated(read: Reading) -> dict[str, Any]:
     return spec
 
 
-# The document's split of a single set: 80 % are trained on, drawn by seed 42.
+# The protocol's split of a single dataset: 80 % for training, sampled with seed 42.
 HELD_OUT: Final = 0.2
 _FORMATS: Final[dict[str, dict[str, str]]] = {
     "chatml": {"messages_field": "messages"},
@@ -199,7 +199,7 @@ _COLUMNS: Final = ("prompt_column", "response_column", "messages_field", "separa
 
 
 def data(read: Reading, method: str) -> None:
-    """Translate the block."""
+    """Translate the data block."""
     read.move("data.max_samples", "data.max_samples")
     form = read.take("data.dataset_format", "data.format")
     if method in PAIRS:
@@ -232,7 +232,7 @@ def _columns(read: Reading) -> bool:
 
 
 def held_out(read: Reading) -> float:
-    """Return the part of a single set that is held out; 0 for none."""
+    """Return the fraction of a single dataset for the eval set; 0 for none."""
     held, path = read.taken("data.eval_split", "eval_split", "data.validation_split")
     train = read.take("data.train_split")
     trained = _part(train)
@@ -242,18 +242,18 @@ def held_out(read: Reading) -> float:
         return HELD_OUT
     part = _part(held)
     if part is None and isinstance(held, str):
-        read.warnings.append(f"config.{path} {held!r} is a name; a split of that kind is found by itself.")
+        read.warnings.append(f"config.{path} {held!r} is a name: an eval split is found automatically.")
         return HELD_OUT
     if part is None or not 0 <= part < 1:
-        read.fault(path, f"is {held!r:.40}, not a part of one", "write for example 0.1")
+        read.fault(path, f"is {held!r:.40}, not a fraction", "use for example 0.1")
         return HELD_OUT
     if trained is not None and part + trained > 1 + 1e-9:
-        read.fault(path, "and data.train_split are more than everything", "leave one of them out")
+        read.fault(path, "and data.train_split add up to more than 1", "remove one of them")
     return part
 
 
 def _part(value: Any) -> float | None:
-    """Read a part of one, also in percent; None for what is no number."""
+    """Parse a fraction, also given in percent; None if it is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

@@ -1,4 +1,4 @@
-"""`config.training` to `spec.training`: how long, how fast, with which optimizer and in which precision."""
+"""Translates `config.training` to `spec.training`: duration, learning rate, optimizer, precision."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _WITHOUT_EFFECT: Final = (
 
 
 def training(read: Reading, defaults: Defaults, *, method: str, lora: bool, quantized: bool) -> None:
-    """Translate the block."""
+    """Translate the training block."""
     for name, spellings in _STRAIGHT:
         read.move(f"training.{name}", *spellings)
     if method in PAIRS:
@@ -58,7 +58,7 @@ def training(read: Reading, defaults: Defaults, *, method: str, lora: bool, quan
     read.move("training.num_train_epochs", *epochs, default=3)
     batch = ("training.per_device_train_batch_size", "training.batch_size")
     read.move("training.batch_size", *batch, default=4)
-    rate = None if method in PAIRS else 2e-4 if lora else 2e-5  # those of pairs are far lower: the spec's
+    rate = None if method in PAIRS else 2e-4 if lora else 2e-5  # pairs: the spec's far lower default
     read.move("training.learning_rate", "training.learning_rate", default=rate)
     length = ("data.max_seq_length", "training.max_length", "training.max_seq_length", "training.max_seq_len")
     read.move("training.max_seq_length", *length, default=512)
@@ -82,7 +82,7 @@ def _supervised(read: Reading) -> None:
 def _warmup(read: Reading) -> None:
     ratio, steps = read.look("training.warmup_ratio"), read.look("training.warmup_steps")
     if ratio and steps == 0:
-        # Builders write both; the one that is nothing gives way.
+        # Some clients send both; the one that is 0 is ignored.
         read.take("training.warmup_steps")
     elif steps is not None and ratio == 0:
         read.take("training.warmup_ratio")
@@ -107,18 +107,18 @@ def _evaluation(read: Reading, measured: tuple[str, ...]) -> None:
     if steps and strategy == "steps":
         read.put("training.eval_steps", steps, "training.eval_steps")
     elif steps and strategy == "epoch":
-        read.warnings.append("config.training.eval_steps has no effect: evaluations are at the ends of epochs.")
+        read.warnings.append("config.training.eval_steps has no effect: evaluations run at the end of each epoch.")
     if strategy == "no" and read.spec.get("training", {}).get("load_best_model_at_end"):
         read.spec["training"].pop("load_best_model_at_end")
         read.warn("training.load_best_model_at_end", "has no effect without evaluations")
     metrics = read.take("evaluation.metrics")
     names = metrics if isinstance(metrics, list) else [metrics] if metrics else []
     if {str(name).removeprefix("eval_") for name in names} - set(measured):
-        said = f"{', '.join(measured[:-1])} and {measured[-1]}"
-        read.warnings.append(f"config.evaluation.metrics: {said} are measured, nothing else.")
+        supported = f"{', '.join(measured[:-1])} and {measured[-1]}"
+        read.warnings.append(f"config.evaluation.metrics: only {supported} are supported.")
     best = read.take("training.metric_for_best_model")
     if best not in (None, "loss", "eval_loss"):
-        read.fault("training.metric_for_best_model", f"is {best!r}, and only eval_loss is measured", "write eval_loss")
+        read.fault("training.metric_for_best_model", f"is {best!r}, but only eval_loss is supported", "use eval_loss")
     read.ignore("training.greater_is_better", why="has no effect: the lowest eval_loss is the best")
 
 
@@ -138,7 +138,7 @@ def _optimizer(read: Reading, defaults: Defaults) -> None:
         return
     name = _OPTIMIZERS.get(str(name), name)
     if str(name) in _NEED_CUDA and not defaults.gpu:
-        read.warn(path, f"{name!r} needs an NVIDIA GPU, and this machine has none: adamw_torch is used")
+        read.warn(path, f"{name!r} needs an NVIDIA GPU, which this machine does not have: adamw_torch is used")
         name = "adamw_torch"
     read.put("training.optim", name, path)
 
@@ -151,7 +151,7 @@ def _precision(read: Reading, defaults: Defaults, *, quantized: bool) -> None:
         if not quantized:
             read.put("model.transformers.dtype", "float32")
     elif wishes["bf16"] and wishes["fp16"]:
-        read.fault("training.fp16", "cannot be set together with training.bf16", "leave one of them out")
+        read.fault("training.fp16", "cannot be set together with training.bf16", "remove one of them")
     elif not defaults.gpu:
         _say_unused(read, wishes, "has no effect without a GPU: float32 is used")
         wishes = {}
@@ -163,9 +163,9 @@ def _precision(read: Reading, defaults: Defaults, *, quantized: bool) -> None:
 
 
 def _half(read: Reading, wishes: dict[str, Any]) -> dict[str, Any]:
-    """Return the wishes on a GPU without bfloat16."""
+    """Return the precision settings for a GPU without bfloat16."""
     if wishes["bf16"]:
-        read.warn("training.bf16", "is not what this GPU has: fp16 is used")
+        read.warn("training.bf16", "is not supported by this GPU: fp16 is used")
     if wishes["fp16"] is None and wishes["bf16"] is not False:
         return {"bf16": None, "fp16": True}
     return {"bf16": None, "fp16": wishes["fp16"]}

@@ -1,7 +1,7 @@
-"""Finds live jobs and steers them: over a control port, or by files where a job has no port.
+"""Finds running jobs and controls them: over a control port, or through files if a job has no port.
 
-Talks only to the process that wrote the endpoint. A recycled pid, another boot, another machine that shares the home
-folder: then no token is sent anywhere.
+Only connects to the process that wrote the endpoint: with a recycled pid, after a reboot, or on another machine that
+shares the home folder, no token is sent.
 """
 
 from tunefleet.runtime.control.discovery import (

@@ -1,4 +1,4 @@
-"""What dead jobs left in the endpoint folder, and its removal; never beyond that folder, never through a link."""
+"""Finds and removes endpoint folders of dead jobs; never outside of that folder, never through a link."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _FRESH_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A folder that nobody needs any more.
+    """An endpoint folder that is no longer needed.
 
     Args:
-        started_at: When it began, or if only its end is known, ended; seconds since the epoch.
+        started_at: When the job started, or ended if only that is known; seconds since the epoch.
     """
 
     folder: Path
@@ -34,7 +34,7 @@ class Leftover:
 
 
 def find_leftovers(endpoints_dir: Path) -> list[Leftover]:
-    """Return the folders of surely dead jobs of this machine, and those that hold no endpoint any more."""
+    """Return the folders of jobs of this machine that are certainly dead, and folders without an endpoint."""
     dead = [_leftover(job) for job in list_jobs(endpoints_dir) if job.endpoint is not None and _is_dead(job)]
     if not endpoints_dir.is_dir():
         return []
@@ -43,7 +43,7 @@ def find_leftovers(endpoints_dir: Path) -> list[Leftover]:
 
 
 def remove_leftover(item: Leftover) -> bool:
-    """Remove a folder; False if it came to life, or somebody keeps other files there."""
+    """Remove a folder; False if its job has been started again, or it contains other files."""
     folder = item.folder
     if folder.is_symlink() or not _is_still(item):
         return False
@@ -52,9 +52,9 @@ def remove_leftover(item: Leftover) -> bool:
         shutil.rmtree(control)
     for name in ("endpoint.json", *_OURS):
         path = folder / name
-        if path.is_symlink() or path.is_file():  # of a link, the link
+        if path.is_symlink() or path.is_file():  # of a link, only the link itself
             path.unlink(missing_ok=True)
-    for part in (*folder.glob(".*.json.*"), folder / _LOCK):  # what a killed process was about to rename
+    for part in (*folder.glob(".*.json.*"), folder / _LOCK):  # temporary files of a killed process
         part.unlink(missing_ok=True)
     try:
         folder.rmdir()
@@ -70,7 +70,7 @@ def _leftover(job: FoundJob) -> Leftover:
 
 
 def _ended(folder: Path) -> Leftover:
-    """Describe what a job left that ended properly: its last status, or nothing."""
+    """Return the leftover of a job that ended properly, from its last status if there is one."""
     status = read_status(JobFolder(folder))
     return Leftover(folder) if status is None else Leftover(folder, folder.name, status.pid, status.at)
 
@@ -80,7 +80,7 @@ def _is_dead(job: FoundJob) -> bool:
 
 
 def _is_still(item: Leftover) -> bool:
-    # Between question and answer the job may have been started again.
+    # The job may have been started again since the folder was listed.
     if not (item.folder / "endpoint.json").exists():
         return _is_free(item.folder)
     written = read_json(item.folder / "endpoint.json") or {}
@@ -89,7 +89,7 @@ def _is_still(item: Leftover) -> bool:
 
 
 def _fresh_s(folder: Path) -> float:
-    # A job that is just being made has no status yet; one that has a final one is made no more.
+    # A job that is just being created has no status yet; one with a final status has ended.
     status = read_status(JobFolder(folder))
     return 0.0 if status is not None and status.state in FINAL_STATES else _FRESH_S
 
@@ -99,7 +99,7 @@ def _is_free(folder: Path) -> bool:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Tell whether a folder holds no endpoint, and only what ours are made of; one that is being made is young."""
+    """Whether a folder has no endpoint, contains only known files, and is not just being created."""
     if (
         (folder / "endpoint.json").exists()
         or not _is_free(folder)

@@ -1,4 +1,4 @@
-"""The jobs of this machine's user: which live, which are dead, which are another machine's."""
+"""Finds the jobs of this user: running, dead, or on another machine that shares the home folder."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tunefleet.schemas.job_folder import JobFolder, JobStatus
 from tunefleet.trainer_control import process_identity
 from tunefleet.trainer_control.files import read_json
 
-# Where `tunefleet run` puts its job folders, below the folder that it was started in.
+# Job folders of `tunefleet run`, relative to its working directory.
 RUNS_DIR = Path("tunefleet-runs")
 
 
 @dataclass(frozen=True, slots=True)
 class FoundJob:
-    """A job that has, or had, an endpoint folder, or a job folder of its own.
+    """A job with an endpoint folder or a job folder.
 
     Args:
         folder: Its endpoint folder; None if only its job folder is left.
-        endpoint: What it says about itself; None if it says nothing any more.
-        live: Whether its process lives; None if that cannot be told from here.
+        endpoint: Its endpoint; None if it has been removed.
+        live: Whether its process is running; None if unknown on this machine.
     """
 
     job_id: str
@@ -39,11 +39,11 @@ class FoundJob:
 
     @property
     def here(self) -> bool:
-        """Whether it is, or was, a job of this machine."""
+        """Whether it is a job of this machine."""
         return self.endpoint is None or self.endpoint.hostname in (None, process_identity.hostname())
 
     def last_status(self) -> JobStatus | None:
-        """Return what the job last wrote about itself; None if that is gone."""
+        """Return the last status that the job wrote; None if there is none."""
         for folder in (self.job_folder, self.folder):
             status = read_status(JobFolder(folder)) if folder is not None else None
             if status is not None:
@@ -52,13 +52,14 @@ class FoundJob:
 
 
 def find_endpoint(endpoints_dir: Path, job_id: str) -> Endpoint | None:
-    """Return the endpoint of a live job on this machine, or None if there is none that can be trusted."""
+    """Return the verified endpoint of a running job on this machine, or None."""
     endpoint = _endpoint(endpoints_dir / job_id)
     return endpoint if endpoint is not None and is_surely_alive(endpoint) else None
 
 
 def withdraw_endpoint(endpoints_dir: Path, job_id: str, job_folder: Path) -> None:
-    """Remove what a killed trainer left in the endpoint folder; a live one, or one of another folder, is left alone."""
+    """Remove the endpoint of a killed trainer."""
+    # Only if it belongs to this job folder, and its process is gone: another run may have the same job id.
     folder = endpoints_dir / job_id
     data = read_json(folder / "endpoint.json")
     ours = data is not None and data.get("job_folder") == str(job_folder.resolve())
@@ -66,18 +67,18 @@ def withdraw_endpoint(endpoints_dir: Path, job_id: str, job_folder: Path) -> Non
         return
     for name in ("endpoint.json", "status.json", "job"):
         (folder / name).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # somebody keeps files of their own there
+    with contextlib.suppress(OSError):  # contains other files
         folder.rmdir()
 
 
 def list_jobs(endpoints_dir: Path) -> list[FoundJob]:
-    """Return the jobs that made themselves findable: live ones first, newest first."""
+    """Return the jobs with an endpoint: running ones first, newest first."""
     found = [job for folder in _folders(endpoints_dir) if (job := _found(folder)) is not None]
     return sorted(found, key=lambda job: (job.live is not True, -(job.endpoint.started_at if job.endpoint else 0)))
 
 
 def paused_jobs(endpoints_dir: Path, *, runs_dir: Path = RUNS_DIR) -> list[FoundJob]:
-    """Return the jobs that were paused and not started again since."""
+    """Return the jobs that are paused."""
     ended = {job.job_id: job for job in (*_ended_here(endpoints_dir), *_ended_runs(runs_dir))}
     known = {job.job_id for job in list_jobs(endpoints_dir)}
     rest = [job for name, job in ended.items() if name not in known]
@@ -85,7 +86,12 @@ def paused_jobs(endpoints_dir: Path, *, runs_dir: Path = RUNS_DIR) -> list[Found
 
 
 def find_job(endpoints_dir: Path, wanted: str, *, runs_dir: Path = RUNS_DIR) -> FoundJob:
-    """Return a job by its id, by the unique start of it, or by its job folder."""
+    """Return a job by its id, a unique prefix of it, or its job folder.
+
+    Raises:
+        InputError: If a prefix matches several jobs.
+        NotFoundError: If no job matches.
+    """
     jobs = {job.job_id: job for job in (*_ended_here(endpoints_dir), *_ended_runs(runs_dir))}
     jobs |= {job.job_id: job for job in list_jobs(endpoints_dir)}
     if wanted in jobs:
@@ -94,22 +100,21 @@ def find_job(endpoints_dir: Path, wanted: str, *, runs_dir: Path = RUNS_DIR) -> 
     if "/" in wanted and (folder / "status.json").is_file():
         return _of_folder(folder)
     matching = [job for name, job in jobs.items() if wanted and name.startswith(wanted)]
-    # Of several that begin so, the one that lives is meant.
+    # A running job wins over ended ones with the same prefix.
     chosen = [job for job in matching if job.live] or matching
     if len(chosen) > 1:
-        raise InputError(
-            f"{wanted} is the start of {len(chosen)} jobs: {_names(chosen)}.", hint="Type more of the one you mean."
-        )
+        raise InputError(f"{wanted} matches {len(chosen)} jobs: {_names(chosen)}.", hint="Use a longer prefix.")
     if not chosen:
         raise NotFoundError(
-            f"There is no job {wanted}.",
-            hint="See the jobs with `tunefleet control list`; one that still loads is not there yet.",
+            f"Job {wanted} not found.",
+            hint="List jobs with `tunefleet control list`; a job that is still loading is not listed yet.",
         )
     return chosen[0]
 
 
 def is_surely_alive(endpoint: Endpoint) -> bool:
-    """Tell whether the process that wrote an endpoint lives, beyond doubt: only then it is given a token."""
+    """Whether the process that wrote an endpoint is certainly running: only then a token is sent to it."""
+    # Boot id and start time: after a reboot or a reused pid, the port may belong to any other process.
     same_machine = (
         endpoint.ended_at is None
         and endpoint.hostname == process_identity.hostname()
@@ -120,7 +125,7 @@ def is_surely_alive(endpoint: Endpoint) -> bool:
 
 
 def is_surely_dead(endpoint: Endpoint) -> bool:
-    """Tell whether the process that wrote an endpoint is gone, beyond doubt: only then its files are removed."""
+    """Whether the process that wrote an endpoint is certainly gone: only then its files are removed."""
     if endpoint.hostname != process_identity.hostname():
         return False
     if endpoint.ended_at is not None:
@@ -135,14 +140,14 @@ def is_surely_dead(endpoint: Endpoint) -> bool:
 
 
 def _pid_is_taken(pid: int) -> bool:
-    """Tell whether any process has this number, ours or not."""
+    """Whether any process of any user has this pid."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
         return True
-    # A zombie has ended; /proc told that before, and without /proc it counts as alive.
+    # A zombie has ended: with /proc the caller has ruled that out; without /proc it counts as running.
     return not Path(f"/proc/{os.getpid()}").exists()
 
 
@@ -161,7 +166,7 @@ def _endpoint(folder: Path) -> Endpoint | None:
         endpoint = Endpoint.model_validate(data) if data is not None else None
     except ValidationError:
         return None
-    # What the file says about its own name must be where it lies: it is joined to a path later.
+    # The job id in the file must match its folder, since it is joined to a path later.
     return endpoint if endpoint is not None and endpoint.job_id == folder.name else None
 
 
@@ -170,7 +175,7 @@ def _ended_runs(runs_dir: Path) -> Iterable[FoundJob]:
 
 
 def _ended_here(endpoints_dir: Path) -> Iterable[FoundJob]:
-    # A job that made itself findable leaves its last status there when it ends.
+    # A job leaves its last status in the endpoint folder when it ends.
     left = [folder for folder in _folders(endpoints_dir) if not (folder / "endpoint.json").exists()]
     return [FoundJob(path.name, path, None, False, None) for path in left if (path / "status.json").is_file()]
 

@@ -1,4 +1,4 @@
-"""The client of a trainer's control port, here or on another host. Standard library only."""
+"""Client of a trainer's control port, on this or another host. Standard library only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class RemoteHost:
-    """A control port that no endpoint file of this machine speaks of."""
+    """A control port that is not listed in an endpoint file of this machine."""
 
     host: str
     port: int
@@ -32,20 +32,20 @@ class RemoteHost:
 
     @classmethod
     def parse(cls, text: str, token: str | None = None) -> RemoteHost:
-        """Read `HOST:PORT`."""
+        """Parse `HOST:PORT`."""
         host, colon, port = text.strip().removeprefix("http://").rstrip("/").rpartition(":")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-            raise InputError(f"{text!r} is no HOST:PORT.", hint="Write it like gpu-box:41235 or [::1]:41235.")
+            raise InputError(f"{text!r} is not HOST:PORT.", hint="Use for example gpu-box:41235 or [::1]:41235.")
         return cls(host.strip("[]"), int(port), token)
 
     def jobs(self) -> list[dict[str, Any]]:
-        """Return the endpoints that the other machine knows, as it says, with `alive` as it judges."""
+        """Return the endpoints of the other machine, with `alive` as determined there."""
         found = _call(self, "GET", "/jobs").get("jobs")
         return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
 class ControlClient:
-    """Speaks to one job."""
+    """Controls one job."""
 
     def __init__(self, endpoint: Endpoint | RemoteHost, job_id: str | None = None) -> None:
         if isinstance(endpoint, Endpoint):
@@ -56,26 +56,26 @@ class ControlClient:
             self.host = endpoint
 
     def send(self, command: str, data: dict[str, Any] | None = None, command_id: str | None = None) -> ControlReply:
-        """Ask for something; the reply says that it was taken, `state` what became of it.
+        """Send a command; the reply confirms that it was accepted, `state` returns its outcome.
 
         Raises:
-            ConflictError: If the training takes no commands any more.
+            ConflictError: If the job no longer accepts commands.
             UnreachableError: If the job does not answer.
         """
         body = ControlRequest(command=command, data=data or {}, command_id=command_id)
         return ControlReply.model_validate(self._call("POST", "control", body.model_dump()))
 
     def state(self, command_id: str) -> CommandState:
-        """Return what became of a command.
+        """Return the state of a command.
 
         Raises:
-            NotFoundError: If the job does not know it.
+            NotFoundError: If the job has no such command.
             UnreachableError: If the job does not answer.
         """
         return CommandState.model_validate(self._call("GET", f"commands/{command_id}"))
 
     def status(self) -> dict[str, Any]:
-        """Return the job's status, with what its `status.json` does not hold yet."""
+        """Return the job's current status, which may be newer than its `status.json`."""
         return self._call("GET", "status")
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -85,6 +85,7 @@ class ControlClient:
 def _call(
     host: RemoteHost, method: str, path: str, body: dict[str, Any] | None = None, *, who: str = "The control port"
 ) -> dict[str, Any]:
+    # The port rejects foreign Host headers as a protection against DNS rebinding.
     headers = {"Content-Type": "application/json", "Host": "localhost"}
     if host.token:
         headers["Authorization"] = f"Bearer {host.token}"
@@ -97,7 +98,7 @@ def _call(
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise UnreachableError(
             f"{who} does not answer on {host.host}:{host.port}.",
-            hint="See the live jobs with `tunefleet control list`.",
+            hint="List running jobs with `tunefleet control list`.",
             detail=str(error),
         ) from error
     finally:
@@ -111,5 +112,5 @@ def _checked(status: int, answer: Any) -> dict[str, Any]:
     message = answer.get("error") if isinstance(answer, dict) else None
     kind = _KINDS.get(status, UnreachableError)
     text = str(message or f"status {status}").rstrip(".")
-    hint = "Give the token of the job's endpoint.json with --token." if kind is AuthError else None
-    raise kind(f"The job refused: {text}.", hint=hint)
+    hint = "Pass the token of the job's endpoint.json with --token." if kind is AuthError else None
+    raise kind(f"The job rejected the request: {text}.", hint=hint)

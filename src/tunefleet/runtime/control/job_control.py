@@ -1,4 +1,4 @@
-"""One job, however it can be reached: by its port here, by files, by a port elsewhere, or only by what it left."""
+"""Controls one job over its local port, through files, over a remote port, or reads its files after its end."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class _Client(Protocol):
 
 
 class JobSteering:
-    """Status, commands and outcomes of one job, alive or not.
+    """Status, commands and outcomes of one job, running or not.
 
     Args:
-        client: Its line; None if there is no process that could answer.
-        found: What is known of it on this machine; None for a job elsewhere.
+        client: Connection to its process; None if the process is gone.
+        found: The job on this machine; None for a remote job.
     """
 
     def __init__(self, job_id: str, client: _Client | None, found: FoundJob | None) -> None:
@@ -46,38 +46,39 @@ class JobSteering:
 
     @classmethod
     def here(cls, endpoints_dir: Path, wanted: str) -> JobSteering:
-        """Find a job of this machine by what the user typed.
+        """Find a job of this machine by an id, a prefix or a job folder.
 
         Raises:
-            InputError: If the start of an id fits several.
+            InputError: If a prefix matches several jobs.
         """
         return cls.of(find_job(endpoints_dir, wanted))
 
     @classmethod
     def of(cls, job: FoundJob) -> JobSteering:
-        """Take a job that was found, alive or not."""
+        """Control a job, running or not."""
         if job.endpoint is None or not job.live:
             return cls(job.job_id, None, job)
         return cls(job.job_id, ControlClient(job.endpoint) if job.endpoint.port else FileControlClient(job), job)
 
     @classmethod
     def elsewhere(cls, host: RemoteHost, wanted: str) -> JobSteering:
-        """Find a job by a control port of another machine; the port may be another job's, which knows the way.
+        """Find a job through any control port of another machine.
 
         Raises:
-            NotFoundError: If nobody there knows it.
-            UnreachableError: If nothing answers.
+            NotFoundError: If the machine has no such job.
+            UnreachableError: If the port does not answer.
         """
         client = ControlClient(host, wanted)
         try:
             client.status()
         except NotFoundError:
+            # The port of another job, which lists the ports of all jobs on its machine.
             known = [item for item in host.jobs() if str(item.get("job_id", "")).startswith(wanted) and wanted]
             exact = [item for item in known if item.get("job_id") == wanted] or known
             if len(exact) != 1:
                 raise NotFoundError(
-                    f"There is no job {wanted} at {host.host}:{host.port}.",
-                    hint=f"See its jobs with `tunefleet control list --remote {host.host}:{host.port}`.",
+                    f"Job {wanted} not found at {host.host}:{host.port}.",
+                    hint=f"List its jobs with `tunefleet control list --remote {host.host}:{host.port}`.",
                 ) from None
             return cls._other_port(host, exact[0])
         return cls(wanted, client, None)
@@ -96,15 +97,15 @@ class JobSteering:
 
     @property
     def live(self) -> bool:
-        """Whether there is a process to speak to."""
+        """Whether its process is running."""
         return self._client is not None
 
     def status(self) -> dict[str, Any]:
-        """Return where the job stands: from its process, or from what it left.
+        """Return the status of the job, from its process or from its files.
 
         Raises:
-            NotFoundError: If it left nothing.
-            UnreachableError: If a job elsewhere does not answer.
+            NotFoundError: If it left no status.
+            UnreachableError: If a remote job does not answer.
         """
         if self._client is not None:
             try:
@@ -118,40 +119,40 @@ class JobSteering:
         alive = self.found is not None and self.found.live is None
         found = {**status_view(self.job_id, left.model_dump(mode="json")), "live": alive, "eta_s": None}
         if not alive and left.state in ("starting", "running"):
-            found["status"] = "killed"  # it did not live to write how it ended
+            found["status"] = "killed"  # it was ended before it could write its end
         return found
 
     def send(self, command: str, data: dict[str, Any] | None = None) -> ControlReply:
-        """Ask for something.
+        """Send a command.
 
         Raises:
-            ConflictError: If the job takes no commands: it has ended, or it is another machine's.
+            ConflictError: If the job accepts no commands: it has ended, or runs on another machine.
         """
         if self._client is None:
-            raise ConflictError(self._why_not(), hint="See the live jobs with `tunefleet control list`.")
+            raise ConflictError(self._why_not(), hint="List running jobs with `tunefleet control list`.")
         return self._client.send(command, data, f"cmd-{uuid.uuid4().hex[:12]}")
 
     def outcome(self, command_id: str) -> CommandState:
-        """Return what became of a command; also when the process is gone since.
+        """Return the state of a command, even if the process has ended since.
 
         Raises:
-            NotFoundError: If nobody knows it.
-            UnreachableError: If a job elsewhere does not answer any more.
+            NotFoundError: If the command is unknown.
+            UnreachableError: If a remote job no longer answers.
         """
-        # Asked before its answer: a process that ends in between has written down what it did.
+        # Checked before the request: a process that ends in between has written its outcomes.
         gone = self._gone()
-        asked, silence = self._ask(command_id)
-        state = asked if asked is not None and not gone else self._written(command_id) or asked
+        reported, error = self._ask(command_id)
+        state = reported if reported is not None and not gone else self._written(command_id) or reported
         if state is None:
-            raise silence or NotFoundError(f"Job {self.job_id} knows no command {command_id}.")
+            raise error or NotFoundError(f"Job {self.job_id} has no command {command_id}.")
         if gone and not is_settled(state):
-            return state.model_copy(update={"state": "failed", "message": "the process ended before it was done"})
+            return state.model_copy(update={"state": "failed", "message": "the process ended before executing it"})
         return state
 
     def await_end(self, timeout_s: float) -> bool:
-        """Wait until the process of a job of this machine is gone, and with it what it held; False if it is not.
+        """Wait until the process of a local job is gone; False on a timeout.
 
-        Of a job elsewhere nothing is known: True.
+        Returns True for a remote job, whose process cannot be checked.
         """
         deadline = time.monotonic() + timeout_s
         while self.found is not None and not self._gone():
@@ -180,36 +181,42 @@ class JobSteering:
                 try:
                     return CommandState.model_validate(item)
                 except ValidationError as error:
-                    logger.debug("An outcome cannot be read: %s", error)
+                    logger.debug("Could not read an outcome: %s", error)
         return None
 
     def _why_not(self) -> str:
         found = self.found
         if found is not None and found.endpoint is not None and not found.here:
-            return f"Job {self.job_id} runs on {found.endpoint.hostname}, and is steered from there."
+            return f"Job {self.job_id} runs on {found.endpoint.hostname}; control it from there."
         left = found.last_status() if found is not None else None
         if left is None:
-            return f"Job {self.job_id} has ended; it takes no commands."
+            return f"Job {self.job_id} has ended and accepts no commands."
         if left.state not in FINAL_STATES:
-            return f"Job {self.job_id} was killed at step {left.step}; it takes no commands."
-        return f"Job {self.job_id} is {left.state} at step {left.step}; it takes no commands."
+            return f"Job {self.job_id} was killed at step {left.step} and accepts no commands."
+        return f"Job {self.job_id} is {left.state} at step {left.step} and accepts no commands."
 
 
-# Those that are done when their checkpoint is durable; the others when they are applied.
+# Commands that are settled once their checkpoint is durable; all others once they are applied.
 SAVING = frozenset({ControlCommand.SAVE_CHECKPOINT, ControlCommand.SAVE_AND_STOP, ControlCommand.PAUSE})
 
 _EVERY_S = (0.02, 0.25)
 
 
 def is_settled(state: CommandState) -> bool:
-    """Tell whether nothing more will become of a command."""
+    """Return whether the state of a command is final."""
     return state.state in ("durable", "failed") or (state.state == "applied" and state.command not in SAVING)
 
 
 def wait_for(
     ask: Callable[[], CommandState], timeout_s: float | None, on_look: Callable[[CommandState], None] | None = None
 ) -> CommandState:
-    """Ask again and again until a command is settled, or the time is over; return its last state."""
+    """Poll until a command is settled, or the time is over; return its last state.
+
+    Args:
+        ask: Returns the current state.
+        timeout_s: None for no limit.
+        on_look: Called with each state.
+    """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     pause_s, longest_s = _EVERY_S
     while True:

@@ -1,10 +1,10 @@
-"""Virtual environments that some task kinds run in, because their libraries do not go with ours.
+"""Virtual environments for task kinds whose libraries conflict with Tunefleet's own.
 
-A *layer* has a few pinned packages of its own in front of the environment that Tunefleet runs in: seconds, megabytes.
-An *isolated* environment has everything of its own, by a full lock, and only the package `tunefleet` linked in.
+A *layer* has a few pinned packages on top of Tunefleet's environment: seconds, megabytes. An *isolated* environment has
+all its packages from a complete lock, with only the package `tunefleet` linked in.
 
-Executors ask `reason(name)` before they offer a kind and `at(name).python` when they build a job; `tunefleet env`
-makes and checks them.
+Executors call `reason(name)` before they offer a kind and `at(name).python` when they build a job; `tunefleet env`
+creates and checks them.
 """
 
 from tunefleet.runtime.envs.catalog import FAMILIES, Family, family

@@ -1,4 +1,4 @@
-"""Makes an environment: the interpreter, torch, everything else by its lock, then what it takes from ours."""
+"""Creates an environment: the interpreter, torch, the locked packages, then the link to Tunefleet."""
 
 from __future__ import annotations
 
@@ -38,13 +38,16 @@ def create(
     torch_index: str | None = None,
     say: Callable[[str], None],
 ) -> Environment:
-    """Make an environment, unless it is there; nothing of a failed try is taken for one.
+    """Create an environment, unless it is ready; a failed try is never taken for a ready one.
 
     Args:
-        torch_index: An index to take torch from, such as PyTorch's for CPU-only or ROCm builds.
+        where: Build for a CPU or a GPU machine; None detects it.
+        again: Recreate a ready environment.
+        torch_index: Package index for torch, such as PyTorch's for CPU-only or ROCm builds.
+        say: Called with progress messages.
 
     Raises:
-        ConflictError: If somebody is just making it, or a process runs in it.
+        ConflictError: If another process is creating it, or a process runs in it.
         MachineError: If it cannot run on this machine, or pip fails.
     """
     found = at(name, where)
@@ -58,12 +61,12 @@ def create(
             _refuse_if_used(found)
             _make(found, torch_index, say)
     except Timeout:
-        raise ConflictError(f"Somebody is making the environment {name!r} already.", hint="Wait for that.") from None
+        raise ConflictError(f"Another process is creating the environment {name!r}.", hint="Wait for it.") from None
     return at(name, where)
 
 
 def remove(name: str) -> bool:
-    """Remove an environment; tells whether there was one.
+    """Remove an environment; returns whether it existed.
 
     Raises:
         ConflictError: If a process runs in it.
@@ -72,7 +75,7 @@ def remove(name: str) -> bool:
     if not found.root.exists():
         return False
     _refuse_if_used(found)
-    (found.root / STAMP).unlink(missing_ok=True)  # from here on nobody takes it for one
+    (found.root / STAMP).unlink(missing_ok=True)  # first, so that a partly removed environment is not used
     shutil.rmtree(found.root)
     return True
 
@@ -80,13 +83,13 @@ def remove(name: str) -> bool:
 def _check_machine(found: Environment) -> None:
     if found.family.lock_file(found.machine) is None:
         raise MachineError(
-            f"The environment {found.name!r} needs a GPU, and this machine shows none.",
-            hint="Make it on a machine with one.",
+            f"The environment {found.name!r} needs a GPU, but this machine has none.",
+            hint="Create it on a machine with a GPU.",
         )
     lacking = [module for module in found.family.needs if find_spec(module) is None]
     if lacking:
         raise MachineError(
-            f"The environment {found.name!r} lies over the training libraries, and {', '.join(lacking)} is missing.",
+            f"The environment {found.name!r} needs the training libraries, but {', '.join(lacking)} is missing.",
             hint=f"Install it: {extras.install('train')}",
         )
 
@@ -97,28 +100,27 @@ def _refuse_if_used(found: Environment) -> None:
         if command[0].startswith(f"{found.bin_dir}/"):
             raise ConflictError(
                 f"Process {process.pid} runs in the environment {found.name!r}.",
-                hint="Wait for its end, or cancel the task.",
+                hint="Wait until it ends, or cancel the task.",
             )
 
 
 def _make(found: Environment, torch_index: str | None, say: Callable[[str], None]) -> None:
     lock = found.lock_file
     assert lock is not None, "checked before"
-    say("making the interpreter's folder")
+    say("creating the virtual environment")
     shutil.rmtree(found.root, ignore_errors=True)
-    # Our own pip serves it, if we have one.
+    # Tunefleet's own pip installs into it, if there is one.
     venv.EnvBuilder(symlinks=sys.platform != "win32", with_pip=find_spec("pip") is None).create(found.root)
     pip = _Pip(found)
     if "torch" in pins(lock):
         torch = f"torch=={pins(lock)['torch']}"
         say(f"installing {torch}, the largest part")
-        # With its dependencies: a build for GPUs pins libraries of its own, which differ by build. What else it needs
-        # is held to the lock.
+        # With its dependencies: GPU builds pin libraries that differ by build. The lock constrains everything else.
         index = ("--index-url", torch_index) if torch_index else ()
         pip.run("install", *index, "--constraint", str(lock), torch)
-    say(f"installing {len(pins(lock))} package{'s' if len(pins(lock)) != 1 else ''} by the lock")
+    say(f"installing {len(pins(lock))} package{'s' if len(pins(lock)) != 1 else ''} from the lock")
     pip.run("install", "--no-deps", "--requirement", str(lock))
-    say("linking Tunefleet in")
+    say("linking Tunefleet")
     _link(found)
     stamp = Stamp(
         family=found.name,
@@ -128,11 +130,12 @@ def _make(found: Environment, torch_index: str | None, say: Callable[[str], None
         base=sys.prefix if found.family.layer else None,
         made_at=time.time(),
     )
+    # Last and synced: without the stamp the environment counts as unfinished.
     write_json(found.root / STAMP, stamp.model_dump(mode="json"), sync=True)
 
 
 class _Pip:
-    """pip in an environment; what it says goes to a log there."""
+    """pip in an environment; writes its output to a log there."""
 
     def __init__(self, found: Environment) -> None:
         self._found = found
@@ -145,23 +148,23 @@ class _Pip:
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=inherited_environment(), check=False
             )
         if done.returncode:
-            said = [line for line in self._log.read_text(encoding="utf-8", errors="replace").splitlines() if line]
-            errors = [line for line in said if line.startswith("ERROR")] or said[-_TAIL_LINES:]
+            output = [line for line in self._log.read_text(encoding="utf-8", errors="replace").splitlines() if line]
+            errors = [line for line in output if line.startswith("ERROR")] or output[-_TAIL_LINES:]
             raise MachineError(
-                f"pip could not make the environment {self._found.name!r}: {' '.join(errors)}",
-                hint=f"All that it said: {self._log}. Run the same command again once that is mended.",
+                f"pip could not create the environment {self._found.name!r}: {' '.join(errors)}",
+                hint=f"The complete output is in {self._log}. Fix the error and run the command again.",
             )
 
 
 def _link(found: Environment) -> None:
-    """Let the environment see the package `tunefleet`; a layer all that lies below it, behind its own."""
+    """Make the package `tunefleet` importable, and for a layer also the packages of Tunefleet's environment."""
     package = Path(tunefleet.__file__).parent
     if found.family.layer:
-        # `addsitedir` also heeds the .pth files there: an editable install is one.
+        # `addsitedir` also processes .pth files there, such as those of an editable install.
         lines = [f"import site; site.addsitedir({folder!r})" for folder in _site_folders()]
         (purelib(found) / "zz-tunefleet-base.pth").write_text("\n".join([*lines, str(package.parent)]) + "\n", "utf-8")
         return
-    # A folder with nothing else in it: what lies beside the package must not come along.
+    # A folder with nothing else: packages next to `tunefleet` must not become importable.
     link = found.root / "linked"
     link.mkdir()
     (link / package.name).symlink_to(package, target_is_directory=True)
@@ -169,7 +172,7 @@ def _link(found: Environment) -> None:
 
 
 def purelib(found: Environment) -> Path:
-    """Return where an environment's packages lie."""
+    """Return the folder of an environment's packages."""
     return Path(sysconfig.get_path("purelib", "venv", {"base": str(found.root), "platbase": str(found.root)}))
 
 

@@ -1,4 +1,4 @@
-"""Which environments there are, and what belongs into each."""
+"""The available environments, and their locks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Family:
     left_out: tuple[str, ...] = ()
 
     def lock_file(self, machine: Machine) -> Path | None:
-        """Return the lock for such a machine; `None` if the family does not run there."""
+        """Return the lock for a kind of machine; None if the family does not support it."""
         name = self.locks.get(machine)
         return None if name is None else _LOCKS / name
 
@@ -45,7 +45,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     for each in (
         Family(
             "ppo",
-            "PPO: the last TRL that has it",
+            "PPO: the last TRL version with it",
             layer=True,
             locks=_both("ppo.txt"),
             modules=("trl.experimental.ppo", "trl", "tunefleet.workloads.entrypoint"),
@@ -53,7 +53,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         ),
         Family(
             "lm-eval",
-            "benchmarks of EleutherAI's harness",
+            "benchmarks of EleutherAI's lm-evaluation-harness",
             layer=True,
             locks=_both("lm-eval.txt"),
             modules=("lm_eval", "lm_eval.models.huggingface", "tunefleet.workloads.entrypoint"),
@@ -61,7 +61,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         ),
         Family(
             "vllm",
-            "fast inference; its CPU build where there is no GPU",
+            "fast inference; CPU build on machines without a GPU",
             layer=False,
             locks={"cpu": "vllm-cpu.txt", "gpu": "vllm-gpu.txt"},
             modules=("vllm", "vllm.entrypoints.openai.api_server", "tunefleet.workloads.entrypoint"),
@@ -69,28 +69,28 @@ FAMILIES: Final[Mapping[str, Family]] = {
         ),
         Family(
             "mergekit",
-            "merging of whole models",
+            "merging of full models",
             layer=False,
             locks=_both("mergekit.txt"),
             modules=("mergekit", "tunefleet.workloads.entrypoint"),
         ),
         Family(
             "axolotl",
-            "trainings with Axolotl; needs a GPU",
+            "training with Axolotl; needs a GPU",
             layer=False,
             locks={"gpu": "axolotl.txt"},
             modules=("axolotl", "axolotl.cli.main", "tunefleet.workloads.entrypoint"),
         ),
         Family(
             "unsloth",
-            "trainings with Unsloth; needs a GPU",
+            "training with Unsloth; needs a GPU",
             layer=False,
             locks={"gpu": "unsloth.txt"},
             modules=("unsloth", "tunefleet.workloads.entrypoint"),
         ),
         Family(
             "llamafactory",
-            "trainings with LLaMA-Factory",
+            "training with LLaMA-Factory",
             layer=False,
             locks={"cpu": "llamafactory-cpu.txt", "gpu": "llamafactory-gpu.txt"},
             modules=("llamafactory", "llamafactory.train.tuner", "tunefleet.workloads.entrypoint"),
@@ -103,12 +103,12 @@ def family(name: str) -> Family:
     """Return a family by its name."""
     found = FAMILIES.get(name)
     if found is None:
-        raise NotFoundError(f"There is no environment {name!r}.", hint=f"Choose one of: {', '.join(FAMILIES)}.")
+        raise NotFoundError(f"Environment {name!r} not found.", hint=f"Environments: {', '.join(FAMILIES)}.")
     return found
 
 
 def pins(file: Path) -> dict[str, str]:
-    """Return what a lock holds: package → version, in its order; names as PyPI compares them."""
+    """Return the pins of a lock: normalized package name → version, in its order."""
     found: dict[str, str] = {}
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         text = line.partition("#")[0].strip()
@@ -116,17 +116,17 @@ def pins(file: Path) -> dict[str, str]:
             continue
         match = _PIN.match(text)
         if match is None:
-            raise ValueError(f"{file.name}, line {number}: {text!r} is no exact pin")
+            raise ValueError(f"{file.name}, line {number}: {text!r} is not an exact pin")
         found[normal(match[1])] = match[2]
     return found
 
 
 def digest(file: Path) -> str:
-    """Return what tells one lock from another: the SHA-256 of its pins, whatever its comments say."""
+    """Return the SHA-256 of a lock's pins, independent of order and comments."""
     text = "\n".join(f"{name}=={version}" for name, version in sorted(pins(file).items()))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def normal(name: str) -> str:
-    """Return a package's name as PyPI compares it."""
+    """Return a normalized package name (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,4 +1,4 @@
-"""Where environments lie, and how each of them stands; reads a stamp, runs nothing."""
+"""Paths and states of the environments; reads their stamps, runs nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STAMP: Final = "tunefleet-env.json"
 
 
 class Stamp(Message):
-    """What was made, written when it was whole."""
+    """Description of a complete environment, written last."""
 
     family: str
     machine: Machine
@@ -36,7 +36,7 @@ class Stamp(Message):
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """One environment of this machine, made or not."""
+    """One environment of this machine, created or not."""
 
     family: Family
     root: Path
@@ -51,7 +51,7 @@ class Environment:
 
     @property
     def bin_dir(self) -> Path:
-        """Where its programs lie."""
+        """Folder of its programs."""
         return self.root / ("Scripts" if os.name == "nt" else "bin")
 
     @property
@@ -66,7 +66,7 @@ class Environment:
 
     @property
     def lock_file(self) -> Path | None:
-        """What its packages are held against; `None` if the family does not run on such a machine."""
+        """Lock of its packages; None if the family does not support this machine."""
         return self.family.lock_file(self.machine)
 
 
@@ -76,12 +76,12 @@ def envs_dir() -> Path:
 
 
 def machine() -> Machine:
-    """Say whether this machine has a GPU that the driver shows."""
+    """Return whether this machine is a GPU or a CPU machine, according to the driver."""
     return "gpu" if read_gpus() else "cpu"
 
 
 def at(name: str, where: Machine | None = None) -> Environment:
-    """Return how an environment stands."""
+    """Return an environment and its state."""
     found = family(name)
     root = envs_dir() / name
     stamp = _stamp(root)
@@ -89,17 +89,19 @@ def at(name: str, where: Machine | None = None) -> Environment:
     if stamp is None:
         return Environment(found, root, target, "unfinished" if root.is_dir() else "missing")
     why = _outdated(found, target, stamp)
-    made = Environment(found, root, target, "stale" if why else "ready", why)
-    return made if Path(made.python).exists() else Environment(found, root, target, "stale", "its interpreter is gone")
+    created = Environment(found, root, target, "stale" if why else "ready", why)
+    if not Path(created.python).exists():
+        return Environment(found, root, target, "stale", "its interpreter is missing")
+    return created
 
 
 def reason(name: str) -> str | None:
-    """Return why jobs cannot run in an environment, as a sentence with the way out; `None` if they can."""
+    """Return why jobs cannot run in an environment, with the command to fix it; None if they can."""
     found = at(name)
     if found.ready:
         return None
     if found.family.lock_file(found.machine) is None:
-        return f"The environment {name!r} needs a GPU, and this machine shows none."
+        return f"The environment {name!r} needs a GPU, but this machine has none."
     if found.state == "stale":
         return f"The environment {name!r} is out of date ({found.why}): tunefleet env create {name}."
     state = "missing" if found.state == "missing" else "not finished"
@@ -107,15 +109,16 @@ def reason(name: str) -> str | None:
 
 
 def ready() -> tuple[str, ...]:
-    """Return the environments in which jobs can run here; vLLM may be installed beside Tunefleet instead."""
-    beside = ("vllm",) if find_spec("vllm") is not None else ()
-    # What has no stamp is not asked further: that looks at the GPUs, and this is asked again and again.
-    made = {name for name in FAMILIES if (envs_dir() / name / STAMP).exists()}
-    return tuple(name for name in FAMILIES if name in beside or (name in made and at(name).ready))
+    """Return the environments in which jobs can run on this machine."""
+    # vLLM may also be installed in Tunefleet's own environment.
+    installed = ("vllm",) if find_spec("vllm") is not None else ()
+    # Only those with a stamp are checked further: `at` may read the GPUs, and this is called with every heartbeat.
+    created = {name for name in FAMILIES if (envs_dir() / name / STAMP).exists()}
+    return tuple(name for name in FAMILIES if name in installed or (name in created and at(name).ready))
 
 
 def pip_of(python: str) -> list[str]:
-    """Return the command that is pip for an interpreter: ours, told to serve it; its own where we have none."""
+    """Return the pip command for an interpreter: Tunefleet's own pip with `--python`, else that interpreter's pip."""
     ours = ["--python", python] if find_spec("pip") is not None else []
     return [sys.executable if ours else python, "-m", "pip", "--disable-pip-version-check", *ours]
 
@@ -132,7 +135,7 @@ def _outdated(found: Family, where: Machine, stamp: Stamp) -> str | None:
     if lock is None or stamp.machine != where or stamp.lock != digest(lock):
         return "its lock has changed"
     if stamp.python != platform.python_version():
-        return f"it was made with Python {stamp.python}, this is {platform.python_version()}"
+        return f"it was created with Python {stamp.python}, this is {platform.python_version()}"
     if found.layer and stamp.base != sys.prefix:
-        return f"it was made over {stamp.base}, this is {sys.prefix}"
+        return f"it was created for {stamp.base}, this is {sys.prefix}"
     return None

@@ -1,4 +1,4 @@
-"""Verifies an environment by running it: interpreter, versions against the lock, imports, pip's own check."""
+"""Checks an environment by running it: interpreter, versions against the lock, imports, `pip check`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print("\\n" + json.dumps({"python": sys.version.split()[0], "versions": found, "
 
 
 class EnvironmentFinding(Message):
-    """One thing that was checked."""
+    """Result of one check."""
 
     name: str
     good: bool
@@ -44,21 +44,22 @@ class EnvironmentFinding(Message):
 
 
 def check(name: str) -> list[EnvironmentFinding]:
-    """Check an environment; the imports take seconds, of vLLM half a minute."""
+    """Check an environment; imports take seconds, half a minute for vLLM."""
     env = at(name)
     mend = f"tunefleet env create {name}" + (" --again" if env.ready else "")
-    stands = {"ready": "whole, as its lock says", "stale": str(env.why), "unfinished": "not made to the end"}
+    states = {"ready": "complete, matches its lock", "stale": str(env.why), "unfinished": "not completely created"}
     state = EnvironmentFinding(
-        name="State", good=env.ready, found=stands.get(env.state, "missing"), mend=None if env.ready else mend
+        name="State", good=env.ready, found=states.get(env.state, "missing"), mend=None if env.ready else mend
     )
     if env.state in {"missing", "unfinished"}:
         return [state]
     try:
-        told = _ask(env)
+        answer = _ask(env)
     except MachineError as error:
         return [state, EnvironmentFinding(name="Interpreter", good=False, found=str(error), mend=mend)]
-    interpreter = EnvironmentFinding(name="Interpreter", good=True, found=f"Python {told['python']} at {env.python}")
-    return [state, interpreter, _versions(env, told["versions"], mend), _imports(told["failed"], env, mend), _pip(env)]
+    interpreter = EnvironmentFinding(name="Interpreter", good=True, found=f"Python {answer['python']} at {env.python}")
+    versions, imports = _versions(env, answer["versions"], mend), _imports(answer["failed"], env, mend)
+    return [state, interpreter, versions, imports, _pip(env)]
 
 
 def _wanted(env: Environment) -> Mapping[str, str]:
@@ -66,7 +67,7 @@ def _wanted(env: Environment) -> Mapping[str, str]:
 
 
 def _ask(env: Environment) -> dict[str, Any]:
-    """Run the interpreter, and let it say what it has.
+    """Return versions and failed imports, as reported by the environment's interpreter.
 
     Raises:
         MachineError: If it does not run.
@@ -75,13 +76,13 @@ def _ask(env: Environment) -> dict[str, Any]:
     try:
         done = _run([env.python, "-P", "-c", _ASK, question])
     except subprocess.TimeoutExpired:
-        raise MachineError(f"It took more than {_IMPORT_S:g} s to import.") from None
+        raise MachineError(f"Importing took more than {_IMPORT_S:g} s.") from None
     except OSError as error:
         raise MachineError(f"It does not run: {error}.") from error
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
-        said = done.stderr.strip().splitlines() or ["without a word"]
-        raise MachineError(f"It ended with code {done.returncode}: {said[-1]}.")
+        errors = done.stderr.strip().splitlines() or ["no output"]
+        raise MachineError(f"It ended with code {done.returncode}: {errors[-1]}.")
     answer: dict[str, Any] = json.loads(lines[-1])
     return answer
 
@@ -101,18 +102,18 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 def _versions(env: Environment, found: Mapping[str, str | None], mend: str) -> EnvironmentFinding:
     wanted = _wanted(env)
     wrong = [
-        f"{name} is {found.get(name) or 'missing'}, the lock says {version}"
+        f"{name} is {found.get(name) or 'missing'}, the lock has {version}"
         for name, version in wanted.items()
         if not _same(found.get(name), version)
     ]
     if wrong:
         return EnvironmentFinding(name="Versions", good=False, found="; ".join(wrong), mend=mend)
     count = f"{len(wanted)} package{'s' if len(wanted) != 1 else ''}"
-    return EnvironmentFinding(name="Versions", good=True, found=f"{count} as the lock says")
+    return EnvironmentFinding(name="Versions", good=True, found=f"{count}, all match the lock")
 
 
 def _same(found: str | None, wanted: str) -> bool:
-    """Compare as pip does: a pin without a local part takes every build of the version (`2.13.0+cpu`)."""
+    """Compare versions as pip does: a pin without a local part matches every build of the version (`2.13.0+cpu`)."""
     return found is not None and (found if "+" in wanted else found.partition("+")[0]) == wanted
 
 
@@ -124,14 +125,15 @@ def _imports(failed: Mapping[str, str], env: Environment, mend: str) -> Environm
 
 
 def _pip(env: Environment) -> EnvironmentFinding:
-    """Say what pip finds wrong that is not wrong below, nor left out on purpose."""
+    """Run `pip check`."""
+    # Without complaints about the base environment of a layer, and about packages that are excluded on purpose.
     below = _complaints(sys.executable) if env.family.layer else set()
     found = sorted(line for line in _complaints(env.python) - below if not _is_left_out(env, line))
     if found:
         return EnvironmentFinding(name="pip check", good=False, found="; ".join(found))
     gone = [name for name in env.family.left_out if name not in _wanted(env)]
-    left_out = f"; left out on purpose: {', '.join(gone)}" if gone else ""
-    return EnvironmentFinding(name="pip check", good=True, found=f"nothing lacks what it needs{left_out}")
+    left_out = f"; excluded on purpose: {', '.join(gone)}" if gone else ""
+    return EnvironmentFinding(name="pip check", good=True, found=f"no broken requirements{left_out}")
 
 
 def _complaints(python: str) -> set[str]:
@@ -142,7 +144,7 @@ def _complaints(python: str) -> set[str]:
 
 
 def _is_left_out(env: Environment, line: str) -> bool:
-    """Tell whether a complaint is about a package that the family leaves out: "a 1 requires b, which is not …"."""
+    """Whether a complaint is about an excluded package of the family: "a 1 requires b, which is not …"."""
     _, _, wanted = line.partition(" requires ")
     words = wanted.replace(",", " ").split()
     return bool(words) and normal(words[0]) in env.family.left_out

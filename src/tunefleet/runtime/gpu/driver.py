@@ -1,4 +1,4 @@
-"""The driver of this machine's NVIDIA GPUs, and the newest CUDA that it runs: NVML, else `nvidia-smi`, else nothing."""
+"""Version of the NVIDIA driver and of its newest supported CUDA, from NVML or `nvidia-smi`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIMEOUT_S: Final = 20.0
 
 
 class Driver(NamedTuple):
-    """Versions; None where there is no driver, or it does not say."""
+    """Versions; None if there is no driver, or it does not report them."""
 
     version: str | None = None
     cuda: str | None = None
@@ -29,12 +29,12 @@ def read_driver() -> Driver:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        logger.debug("NVML cannot be asked: %s", error)
+        logger.debug("NVML is not available: %s", error)
         return _by_smi()
     try:
         return Driver(_text(nvml.nvmlSystemGetDriverVersion()), _cuda(int(nvml.nvmlSystemGetCudaDriverVersion_v2())))
     except nvml.NVMLError as error:
-        logger.debug("NVML does not tell its versions: %s", error)
+        logger.debug("NVML does not report its versions: %s", error)
         return _by_smi()
     finally:
         nvml.nvmlShutdown()
@@ -45,12 +45,12 @@ def _by_smi() -> Driver:
     if program is None:
         return Driver()
     try:
-        asked = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
-        said = subprocess.run(asked, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True).stdout
+        command = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
+        output = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        logger.debug("nvidia-smi does not tell the driver's version: %s", error)
+        logger.debug("nvidia-smi does not report the driver's version: %s", error)
         return Driver()
-    return Driver(said.partition("\n")[0].strip() or None)
+    return Driver(output.partition("\n")[0].strip() or None)
 
 
 def _text(value: Any) -> str:

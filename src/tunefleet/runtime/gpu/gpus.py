@@ -1,9 +1,8 @@
-"""The ledger of GPUs: one locked file per UUID, so that two supervisors on a machine cannot share a device.
+"""GPU ledger: one lock file per UUID, so that two supervisors on a machine cannot share a device.
 
-The processes of a job hold the locks, not the supervisor: a GPU is free when nothing of the job lives any more, however
-it ended; what a holder wrote into the file says nothing once nobody holds it. Each user of a machine has a ledger of
-their own in their home folder; the job of another user is seen as what it is here, a process of somebody else
-(`yielding`).
+The processes of a job hold the locks, not the supervisor: a GPU is free once all processes of the job are gone, however
+they ended. Each user has a ledger in their home folder; a job of another user is detected as a third-party process
+(`monitor.preemption`).
 """
 
 from __future__ import annotations
@@ -20,24 +19,27 @@ _PATIENCE_S = 1.0
 
 
 class GpuBusyError(MachineError):
-    """A GPU that is wanted is in use; it will be free again."""
+    """A requested GPU is in use; a retry may succeed."""
 
 
 def ledger_dir(endpoints_dir: Path) -> Path:
-    """Return where a user's GPU locks lie, given where his live jobs are found."""
+    """Return the folder of a user's GPU locks, which is next to the endpoint folder."""
     return endpoints_dir.parent / "gpus"
 
 
 def claim(folder: Path, uuids: Sequence[str], owner: str) -> list[int]:
-    """Claim GPUs for this process and its children; all of them or none.
+    """Claim GPUs for this process and its children, all of them or none.
+
+    Returns:
+        The locked descriptors; the claim lasts until all copies of them are closed.
 
     Raises:
-        GpuBusyError: If one is taken; the message names it and its holder.
+        GpuBusyError: If one is in use; the message names it and its holder.
     """
     held: list[int] = []
     if uuids:
         folder.mkdir(parents=True, exist_ok=True)
-    # In one order for everybody, so that two who want the same pair do not both end with one.
+    # Always in the same order, so that two processes that claim the same pair do not get one GPU each.
     for uuid in sorted(set(uuids)):
         fd = locks.take(_file(folder, uuid), patience_s=_PATIENCE_S)
         if fd is None:
@@ -45,8 +47,9 @@ def claim(folder: Path, uuids: Sequence[str], owner: str) -> list[int]:
                 os.close(other)
             raise GpuBusyError(
                 f"GPU {uuid} is in use by {holder(folder, uuid) or 'another process'}.",
-                hint="Wait until it ends, or give the worker another device by CUDA_VISIBLE_DEVICES.",
+                hint="Wait until it ends, or set CUDA_VISIBLE_DEVICES of the worker to another device.",
             )
+        # For messages only: once the lock is released, the text means nothing.
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"job {owner} (pid {os.getpid()})".encode(), 0)
         held.append(fd)
@@ -54,13 +57,13 @@ def claim(folder: Path, uuids: Sequence[str], owner: str) -> list[int]:
 
 
 def holder(folder: Path, uuid: str) -> str | None:
-    """Return who holds a GPU, or None if nobody does."""
+    """Return the holder of a GPU, or None if it is free."""
     file = _file(folder, uuid)
     return (file.read_text(encoding="utf-8") or "another process") if locks.is_held(file) else None
 
 
 def lock_file(folder: Path, uuid: str) -> Path:
-    """Return the file whose lock claims a GPU."""
+    """Return the lock file of a GPU."""
     return _file(folder, uuid)
 
 

@@ -1,7 +1,7 @@
-"""What the GPUs of this machine do now, as the driver says it: NVML, else `nvidia-smi`, else nothing.
+"""Current figures of this machine's GPUs, from NVML or `nvidia-smi`.
 
-What the driver does not tell is `None`, never a guess: a MIG instance has no utilisation of its own, a passively
-cooled card may not tell its power, a chip that shares the machine's memory tells no memory of its own.
+Figures that the driver does not report are None: a MIG instance has no utilization of its own, a passively cooled card
+may not report its power, and a chip with unified memory reports no memory of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class GpuProcess(NamedTuple):
     """A process that has opened a GPU.
 
     Args:
-        memory_bytes: What it holds there; None if the driver does not say.
+        memory_bytes: Its GPU memory; None if the driver does not report it.
     """
 
     pid: int
@@ -41,10 +41,10 @@ class GpuProcess(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GpuFigures:
-    """One device that a job may be given: a GPU, or in its place each of its MIG instances.
+    """One device that can be allocated to a job: a GPU, or with MIG each of its instances.
 
     Args:
-        processes: Who has opened it; None if the driver does not tell.
+        processes: Processes that have opened it; None if the driver does not report them.
     """
 
     index: int
@@ -59,7 +59,7 @@ class GpuFigures:
 
     @property
     def memory_free_bytes(self) -> int | None:
-        """What is left; None if the driver does not say."""
+        """Free memory; None if the driver does not report it."""
         if self.memory_total_bytes is None or self.memory_used_bytes is None:
             return None
         return self.memory_total_bytes - self.memory_used_bytes
@@ -75,10 +75,10 @@ def read_gpus() -> tuple[GpuFigures, ...]:
 
 
 def visible(found: Sequence[GpuFigures], variable: str | None) -> tuple[GpuFigures, ...]:
-    """Apply `CUDA_VISIBLE_DEVICES`: indices or UUID prefixes, in its order, up to the first that does not exist.
+    """Apply `CUDA_VISIBLE_DEVICES` as CUDA does: indices or UUID prefixes in order, up to the first invalid one.
 
     Args:
-        variable: The variable's value; `None` if it is not set.
+        variable: The variable's value; None if it is not set.
     """
     if variable is None:
         return tuple(found)
@@ -94,7 +94,7 @@ def visible(found: Sequence[GpuFigures], variable: str | None) -> tuple[GpuFigur
 
 
 def _by_nvml() -> tuple[GpuFigures, ...] | None:
-    """Return what NVML says; None if it cannot be asked."""
+    """Read the devices from NVML; None if it is not available."""
     try:
         nvml = importlib.import_module("pynvml")  # comes with tunefleet[train]
     except ImportError:
@@ -102,12 +102,12 @@ def _by_nvml() -> tuple[GpuFigures, ...] | None:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        logger.debug("NVML cannot be asked: %s", error)
+        logger.debug("NVML is not available: %s", error)
         return None
     try:
         found = [figures for index in range(nvml.nvmlDeviceGetCount()) for figures in _Nvml(nvml, index).devices()]
     except nvml.NVMLError as error:
-        logger.warning("The GPUs of this machine cannot be read: %s", error)
+        logger.warning("Could not read the GPUs of this machine: %s", error)
         return None
     finally:
         with suppress(nvml.NVMLError):
@@ -124,7 +124,7 @@ class _Nvml:
         self._gpu = nvml.nvmlDeviceGetHandleByIndex(index)
 
     def devices(self) -> list[GpuFigures]:
-        """Return the GPU, or its MIG instances: with MIG on, CUDA can use those only."""
+        """Return the GPU, or its MIG instances: with MIG enabled, CUDA can only use those."""
         if self._ask(lambda: self._nvml.nvmlDeviceGetMigMode(self._gpu)[0]) != 1:
             return [self._read(self._gpu)]
         count = self._ask(lambda: self._nvml.nvmlDeviceGetMaxMigDeviceCount(self._gpu)) or 0
@@ -157,6 +157,7 @@ class _Nvml:
         graphics = self._ask(lambda: self._nvml.nvmlDeviceGetGraphicsRunningProcesses(handle))
         if compute is None and graphics is None:
             return None
+        # A process may be in both lists; then it computes.
         found = {entry.pid: GpuProcess(entry.pid, entry.usedGpuMemory, "graphics") for entry in graphics or ()}
         found |= {entry.pid: GpuProcess(entry.pid, entry.usedGpuMemory, "compute") for entry in compute or ()}
         return tuple(found[pid] for pid in sorted(found))
@@ -165,7 +166,7 @@ class _Nvml:
         try:
             return question()
         except self._nvml.NVMLError as error:
-            logger.debug("GPU %d does not tell: %s", self._index, error)  # most often: not supported
+            logger.debug("GPU %d query failed: %s", self._index, error)  # most often: not supported
             return None
 
 
@@ -198,7 +199,7 @@ def _from_row(row: list[str], apps: list[list[str]] | None) -> GpuFigures:
 
 
 def _ask_smi(what: str, fields: tuple[str, ...]) -> list[list[str]] | None:
-    """Return the rows of `nvidia-smi`'s answer; None if it is not there or fails."""
+    """Return the rows of `nvidia-smi`'s output; None if it is missing or fails."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -206,13 +207,13 @@ def _ask_smi(what: str, fields: tuple[str, ...]) -> list[list[str]] | None:
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        logger.debug("nvidia-smi does not answer: %s", error)
+        logger.debug("nvidia-smi failed: %s", error)
         return None
     return [[cell.strip() for cell in row] for row in csv.reader(answer.splitlines(), skipinitialspace=True)]
 
 
 def _number(cell: str) -> float | None:
-    """Read a cell; `[N/A]`, `[Not Supported]`, `[Unknown Error]` and what else is no number is None."""
+    """Parse a cell; `[N/A]`, `[Not Supported]`, `[Unknown Error]` and other text is None."""
     try:
         return float(cell)
     except ValueError:

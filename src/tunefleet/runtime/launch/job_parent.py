@@ -1,12 +1,12 @@
-"""The keeper: the parent of one trainer process, in a session of its own.
+"""The parent process of one trainer process, in a session of its own.
 
-It holds the job's lock, forks the trainer, waits, keeps `train.log` within its limit meanwhile, removes what the
-trainer left in its process group, and writes `exit.json`. It depends on no other process: if server, worker or fork
-server dies, the job still ends properly. If the keeper is killed the trainer goes on, and its `status.json` says how it
-ended. Standard library only: there is one per job.
+It holds the job's lock, forks the trainer, waits, keeps `train.log` within its limit, kills leftover processes of the
+trainer's process group, and writes `exit.json`. It depends on no other process: if server, worker or fork server dies,
+the job still ends properly. If the parent process is killed, the trainer continues, and `status.json` has its end.
+Standard library only, since there is one per job.
 
-As a program (a cold start): `python -m tunefleet.runtime.launch.job_parent FOLDER REPLY_FD`; the trainer is a fresh
-interpreter, that of the job's environment if it names one, or for a job of several processes their launcher.
+As a program (a cold start): `python -m tunefleet.runtime.launch.job_parent FOLDER REPLY_FD`; the trainer runs in a
+fresh interpreter, that of the job's environment if it has one, or in the launcher of a job with several processes.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ LAUNCHER = "tunefleet.workloads.distributed.torchrun"
 _PATIENCE_S = 5.0
 _LOG_LOOK_S = 0.25
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Slurm sends this signal to every process on a node shortly before its time limit. Only the worker handles it, by
+# saving a checkpoint of the job.
 NOTICE = signal.SIGUSR1
-"""Slurm sends it to every process on a node whose time is over soon. It is for the worker, which lets the job save."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """A job whose locks this process and its children hold."""
+    """A job whose locks are held by this process and its children."""
 
     folder: Path
     job: dict[str, Any]
@@ -55,34 +56,34 @@ class RefusedError(Exception):
 
 
 def hold(folder: Path) -> Held:
-    """Take the job's locks and make this process its keeper: output to the log, no terminal, own session.
+    """Take the job's locks and make this process its parent: output to the log, no terminal, own session.
 
     Raises:
-        RefusedError: If the job lives already, this launch has ended before, or a GPU is taken.
+        RefusedError: If the job is already running, this launch has already ended, or a GPU is in use.
     """
     job = read_json(folder / "job.json")
     if job is None:
         raise RefusedError("machine", f"{folder} has no readable job.json.")
     if (python := job.get("python")) and not os.access(python, os.X_OK):
-        raise RefusedError("machine", f"The environment of job {job['job_id']} is gone: there is no {python}.")
+        raise RefusedError("machine", f"The environment of job {job['job_id']} is missing: {python} not found.")
     if locks.take(folder / "lock", patience_s=_PATIENCE_S) is None:
-        raise RefusedError("busy", f"Job {job['job_id']} is running already.")
+        raise RefusedError("busy", f"Job {job['job_id']} is already running.")
     if (read_json(folder / "exit.json") or {}).get("launch") == job["launch"]:
-        raise RefusedError("ended", f"Launch {job['launch']} of job {job['job_id']} has ended before.")
+        raise RefusedError("ended", f"Launch {job['launch']} of job {job['job_id']} has already ended.")
     if job.get("endpoint_dir"):
         try:
             gpus.claim(gpus.ledger_dir(Path(job["endpoint_dir"])), job.get("gpus") or (), job["job_id"])
         except TunefleetError as error:
             raise RefusedError("machine", str(error)) from None
-    # What an earlier launch left would be taken for the end of this one.
+    # Files of an earlier launch would be taken for the end of this one.
     for name in ("exit.json", "status.json", "cancel.json", "end.json", "process.json"):
         (folder / name).unlink(missing_ok=True)
     return Held(folder, job, _redirect(folder / "train.log"))
 
 
 def fork_trainer(held: Held, reply_fd: int, *, warm: bool) -> int:
-    """Fork the trainer into a process group of its own; it says who it is before anything else."""
-    # The trainer and what it starts inherit that of the notice; a script that wants the signal takes it itself.
+    """Fork the trainer into its own process group; returns its pid, and 0 in the trainer."""
+    # Ignored signals are inherited: a trainer, or a script that it starts, can still install a handler for the notice.
     for number in (*_IGNORED, NOTICE):
         signal.signal(number, signal.SIG_IGN)
     keeper = os.getpid()
@@ -104,40 +105,41 @@ def fork_trainer(held: Held, reply_fd: int, *, warm: bool) -> int:
         "keeper_pid": keeper,
         "keeper_started_at": process_identity.process_started_at(keeper),
     }
+    # Written by the trainer itself, before anything else: its pid is on disk even if the parent process is killed now.
     write_json(held.folder / "process.json", process, sync=True)
     reply(reply_fd, ok=True, pid=os.getpid())
     return 0
 
 
 def wait(held: Held, pid: int) -> None:
-    """Wait for the trainer, end what it left behind, and write how it ended; its log stays within its limit."""
+    """Wait for the trainer, kill its leftover processes, and write its exit code; limits its log meanwhile."""
     limit = held.job.get("log_bytes") or job_log.LIMIT_BYTES
     over = threading.Event()
     limiting = threading.Thread(target=_limit_log, args=(held.folder / "train.log", limit, over), daemon=True)
     limiting.start()
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    # Before the trainer is reaped: as long as its pid is taken, the group's number can be nobody else's.
+    # Before the trainer is reaped (WNOWAIT): until then its pid, and so the group's id, cannot be reused.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     if _has_launcher(held.job):
         _end_ranks(held.folder)
     returncode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     over.set()
-    limiting.join()  # not in the midst of a cut
+    limiting.join()  # must not be interrupted during a cut
     end = {"launch": held.job["launch"], "pid": pid, "returncode": returncode, "at": time.time()}
     write_json(held.folder / "exit.json", end, sync=True)
 
 
 def _limit_log(log: Path, limit_bytes: int, over: threading.Event) -> None:
-    said = ""
+    reported = ""
     while not over.wait(_LOG_LOOK_S):
         try:
             job_log.shorten(log, limit_bytes)
         except OSError as error:
-            if str(error) != said:  # our standard error is that log
+            if str(error) != reported:  # once, since standard error is that log
                 sys.stderr.write(f"This log is over its limit and cannot be cut: {error}\n")
                 sys.stderr.flush()
-            said = str(error)
+            reported = str(error)
 
 
 def _has_launcher(job: dict[str, Any]) -> bool:
@@ -145,7 +147,7 @@ def _has_launcher(job: dict[str, Any]) -> bool:
 
 
 def _end_ranks(folder: Path) -> None:
-    """End the ranks that a killed launcher has left: each has a session of its own, and holds the job's lock."""
+    """Kill the ranks of a killed launcher: each has its own session, and holds the job's lock."""
     deadline = time.monotonic() + _PATIENCE_S
     while (left := locks.holders(folder / "lock")) and time.monotonic() < deadline:
         for rank in left:
@@ -155,12 +157,12 @@ def _end_ranks(folder: Path) -> None:
 
 
 def reply(fd: int, **fields: Any) -> None:
-    """Answer whoever asked for the start, if he still listens, and close the line."""
+    """Send a reply to the process that requested the start, and close the descriptor."""
     try:
         os.write(fd, json.dumps(fields).encode() + b"\n")
     except OSError as error:
-        # The job's fate is in its folder; nobody has to hear this.
-        sys.stderr.write(f"The supervisor does not listen any more: {error}\n")
+        # Not an error: the state of the job is in its folder.
+        sys.stderr.write(f"The supervisor is gone: {error}\n")
     finally:
         os.close(fd)
 
@@ -182,13 +184,13 @@ def _exec(held: Held) -> NoReturn:
     processes = int(held.job.get("processes") or 1)
     alone = not _has_launcher(held.job)
     program = [PROGRAM, str(held.folder)] if alone else [LAUNCHER, str(held.folder), str(processes)]
-    # By the path in the environment, which is how Python finds what is installed there.
+    # The path inside the virtual environment, not the resolved one: Python finds its packages by it.
     python = held.job.get("python") or sys.executable
     os.execv(python, [python, "-P", "-u", "-m", *program])
 
 
 def main(arguments: list[str]) -> int:
-    """Keep one job whose trainer starts in a fresh interpreter."""
+    """Run one job whose trainer starts in a fresh interpreter."""
     folder, reply_fd = Path(arguments[0]), int(arguments[1])
     os.set_inheritable(reply_fd, False)
     try:

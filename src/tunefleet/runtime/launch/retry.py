@@ -1,8 +1,8 @@
-"""What the next launch of a job does otherwise than the one that failed: a smaller batch, a lower learning rate.
+"""Changes for the relaunch of a failed job: a smaller batch, or a lower learning rate.
 
-A second try keeps its attempt and its token. It is decided when nothing of the job lives any more, from the job folder
-and the end alone, so that it does not matter how the process died. The change goes to `overrides.json` before the
-launch; the program applies it.
+A relaunch keeps the attempt and its token. It is decided after all processes of the job are gone, from the job folder
+and the end only, so that it does not matter how the process died. The changes are written to `overrides.json` before
+the launch, and applied by the program.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec import ModelTrainingSpec, load_task_spec
 from tunefleet.trainer_control.files import read_json, write_json
 
-# How often a training goes back with half the learning rate before its divergence is final.
+# How often a diverged training restarts with half the learning rate before it fails.
 ROLLBACKS: Final = 3
 
 
 def plan(folder: JobFolder, spec: Mapping[str, Any], reason: TaskReason, launch: str) -> str | None:
-    """Change what the next launch does, if that is worth a try.
+    """Write the changes for a relaunch, if one may succeed.
 
     Returns:
-        One sentence that says what was changed; None if the end is final.
+        A message about the changes; None if the end is final.
 
     Raises:
         OSError: If the change cannot be written.
@@ -35,18 +35,19 @@ def plan(folder: JobFolder, spec: Mapping[str, Any], reason: TaskReason, launch:
         return None
     now = read_json(folder.overrides_json) or {}
     if now.get("after") == launch:
-        return "The change for the next launch is written already."
+        # A restart after the write must not halve the batch twice.
+        return "The changes for the relaunch are already written."
     if reason is TaskReason.OUT_OF_MEMORY:
-        changes, sentence = _smaller(task, now)
+        changes, message = _smaller(task, now)
     else:
-        changes, sentence = _slower(task, now)
+        changes, message = _slower(task, now)
     if changes:
         write_json(folder.overrides_json, {**now, **changes, "after": launch}, sync=True)
-    return sentence if changes else None
+    return message if changes else None
 
 
 def halved(batch: int, accumulation: int, least: int = 1) -> tuple[int, int] | None:
-    """Return at most half the batch and so much accumulation that their product stays; None if it has too few rows."""
+    """Return at most half the batch size, and more accumulation for the same product; None if it is too small."""
     rows = batch * accumulation
     smaller = next((size for size in range(batch // 2, least - 1, -1) if rows % size == 0), None)
     return None if smaller is None else (smaller, rows // smaller)
@@ -60,7 +61,8 @@ def _smaller(task: ModelTrainingSpec, now: Mapping[str, Any]) -> tuple[dict[str,
     if sizes is None:
         return {}, ""
     changes = dict(zip(("batch_size", "gradient_accumulation_steps"), sizes, strict=True))
-    return changes, f"The memory did not suffice for batches of {batch}: going on with {sizes[0]}, {sizes[1]} a step."
+    message = f"Out of memory with batch size {batch}: continuing with {sizes[0]} and {sizes[1]} accumulation steps."
+    return changes, message
 
 
 def _slower(task: ModelTrainingSpec, now: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -68,5 +70,5 @@ def _slower(task: ModelTrainingSpec, now: Mapping[str, Any]) -> tuple[dict[str, 
     if task.on_nan != "rollback" or done >= ROLLBACKS:
         return {}, ""
     rate = float(now.get("learning_rate") or task.training.learning_rate) / 2
-    sentence = f"The training diverged: going back to its last good checkpoint with a learning rate of {rate:g}."
-    return {"learning_rate": rate, "rollbacks": done + 1}, sentence
+    message = f"The training diverged: resuming from its last good checkpoint with learning rate {rate:g}."
+    return {"learning_rate": rate, "rollbacks": done + 1}, message

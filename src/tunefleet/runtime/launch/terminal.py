@@ -1,6 +1,6 @@
-"""Lets a command write to the terminal as it would without us, and keeps a copy of what it writes.
+"""Copies a command's output to the terminal and to a log.
 
-Where our own output is a terminal the command gets one too, so that progress bars and colours are as ever; else a
+If standard output is a terminal, the command gets a pseudo-terminal, so that progress bars and colors work; otherwise a
 pipe.
 """
 
@@ -24,7 +24,7 @@ _REST_S = 1.0
 
 
 class Tee:
-    """Where a command's output goes."""
+    """Output of a command, copied to the terminal and to a log."""
 
     def __init__(self, log: Path, streams: tuple[int, int] = (1, 2)) -> None:
         self._streams = streams
@@ -38,7 +38,7 @@ class Tee:
 
     def __enter__(self) -> Tee:
         out, err = self._streams
-        # One terminal for both keeps their order, as on a real one.
+        # One pseudo-terminal for both streams keeps their order.
         self._ends = [self._open(out)]
         self._ends.append(os.dup(self._ends[0]) if os.isatty(out) and os.isatty(err) else self._open(err))
         if self._terminals and threading.current_thread() is threading.main_thread():
@@ -51,7 +51,7 @@ class Tee:
         return self._ends[0], self._ends[1]
 
     def started(self) -> None:
-        """Close our copies of the command's ends: what reads them must see their end."""
+        """Close this process's copies of the command's descriptors, so that the readers see the end of the output."""
         for fd in self._ends:
             os.close(fd)
         self._ends = []
@@ -61,7 +61,7 @@ class Tee:
     ) -> None:
         self.started()
         for thread in self._threads:
-            # Something that the command left behind may hold its output open for ever.
+            # With a timeout: a background process of the command may keep its output open forever.
             thread.join(_REST_S)
         if self._resized is not None:
             signal.signal(signal.SIGWINCH, self._resized)  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ class Tee:
     def _open(self, shown: int) -> int:
         if os.isatty(shown):
             ours, theirs = os.openpty()
-            tty.setraw(theirs)  # the real terminal does what a terminal does to a line
+            tty.setraw(theirs)  # the real terminal does the line processing
             self._terminals.append((ours, shown))
             self._resize()
         else:
@@ -86,11 +86,12 @@ class Tee:
             try:
                 data = os.read(source, _CHUNK_BYTES)
             except OSError:
-                data = b""  # so ends a terminal
+                data = b""  # EIO is the end of a pseudo-terminal
             if not data:
                 os.close(source)
                 return
-            # A full disk must not stop the command, whose terminal has it. Nothing is written in the moment of a cut.
+            # A full disk must not stop the command, whose output is in the terminal anyway. The lock keeps the other
+            # stream from writing during a cut.
             with contextlib.suppress(OSError), self._cutting:
                 os.write(self._log, data)
                 job_log.shorten(self._path, job_log.LIMIT_BYTES)
@@ -107,7 +108,7 @@ class Tee:
 
 
 def _write_all(fd: int, data: bytes) -> bool:
-    """Write to whoever reads our output; False once nobody does."""
+    """Write all data; False once the reader is gone."""
     view = memoryview(data)
     try:
         while view:

@@ -1,7 +1,6 @@
-"""How long a job has run: by the machine's monotonic clock, over its launches and restarts of who watches it.
+"""Elapsed runtime of a job across its launches and restarts of its monitor.
 
-Neither a wall clock that is set nor a machine that sleeps counts; nor does the time in which none of its
-launches lives, because it makes way for somebody or because the machine is down.
+Excludes suspended time of the machine, and time in which no launch is running, such as a preemption or a reboot.
 """
 
 from __future__ import annotations
@@ -15,33 +14,37 @@ import psutil
 from tunefleet.schemas.base import Message
 from tunefleet.trainer_control import process_identity
 
-# How often a running clock is written down: what a crash of the machine can make it lose.
+# How often a running clock is stored: a crash of the machine loses at most this much.
 _NOTE_S: Final = 60.0
 
 
 class RunClock(Message):
-    """A stop watch that lies on disk.
+    """A stopwatch that is stored on disk.
 
     Args:
-        running_since: The machine's monotonic clock at that moment, in seconds; None while it stands still.
+        ran_s: Elapsed time at the last stop or restart.
+        running_since: Start time on the machine's monotonic clock, in seconds; None while it is stopped.
+        boot: Boot of the machine in which it was started.
     """
+
+    # The monotonic clock, not wall time: a change of the system time must not end a job.
 
     ran_s: float = 0.0
     running_since: float | None = None
     boot: str | None = None
 
     def shows(self, now: float, boot: str) -> float:
-        """Return the seconds that it shows; of another boot, what was written down last."""
+        """Return the elapsed seconds; after a reboot, the last stored value."""
         if self.running_since is None or self.boot != boot:
             return self.ran_s
         return self.ran_s + max(0.0, now - self.running_since)
 
     def started(self, now: float, boot: str) -> RunClock:
-        """Return it running from now on."""
+        """Return the running clock."""
         return RunClock(ran_s=self.shows(now, boot), running_since=now, boot=boot)
 
     def stopped(self, now: float, boot: str) -> RunClock:
-        """Return it standing still."""
+        """Return the stopped clock."""
         return RunClock(ran_s=self.shows(now, boot), boot=boot)
 
 
@@ -49,7 +52,7 @@ class Runtime:
     """The run clock of one job, and its limit.
 
     Args:
-        limit_s: `limits.max_runtime_s`; None is no limit.
+        limit_s: `limits.max_runtime_s`; None for no limit.
     """
 
     def __init__(
@@ -66,36 +69,37 @@ class Runtime:
         self._boot = (boot or boot_name)()
 
     def start(self) -> RunClock:
-        """Let it run; returns what is to be written down."""
+        """Start the clock; returns the state to store."""
         self.clock = self.clock.started(self._now(), self._boot)
         return self.clock
 
     def stop(self) -> RunClock:
-        """Let it stand still; returns what is to be written down."""
+        """Stop the clock; returns the state to store."""
         self.clock = self.clock.stopped(self._now(), self._boot)
         return self.clock
 
     @property
     def ran_s(self) -> float:
-        """How long the job has run."""
+        """Elapsed runtime in seconds."""
         return self.clock.shows(self._now(), self._boot)
 
     @property
     def exceeded(self) -> bool:
-        """Whether it ran longer than it may."""
+        """Whether the limit is exceeded."""
         return self._limit_s is not None and self.ran_s > self._limit_s
 
     @property
     def worth_noting(self) -> bool:
-        """Whether so much has passed that it should be written down again; call `start` for that."""
+        """Whether the clock should be stored again; call `start` for that."""
         return self._limit_s is not None and self.ran_s - self.clock.ran_s > _NOTE_S
 
 
+# The computed boot time shifts slightly when the system clock is adjusted.
 _SAME_BOOT_S: Final = 120.0
 
 
 def boot_name() -> str:
-    """Return a name of this boot of the machine: its id, or where there is none, the moment of the boot."""
+    """Return an identifier of this boot of the machine: its boot id, else the rounded boot time."""
     return process_identity.boot_id() or f"booted {round(psutil.boot_time() / _SAME_BOOT_S)}"
 
 
@@ -109,7 +113,7 @@ class Interruption(Message):
 
 
 class Watched(Message):
-    """What must be remembered of a job over a restart of who watches it."""
+    """Monitor state of a job that survives a restart of the worker or agent."""
 
     clock: RunClock = RunClock()
     interruption: Interruption | None = None

@@ -1,4 +1,4 @@
-"""Ends one launch so that its GPU is free for somebody else, losing nothing that can be kept."""
+"""Preempts one launch, so that its GPU is free for another process, without losing progress."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from tunefleet.schemas.job_folder import Job, JobStatus
 logger = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 2.0
+# Pause after a failed save, which may take minutes on a slow disk; the training continues meanwhile.
 _AFTER_FAILURE_S: Final = 60.0
 
 
 class Pausable(Protocol):
-    """What it needs of a `JobHandle`."""
+    """The part of a `JobHandle` that a preemption uses."""
 
     @property
     def job(self) -> Job:
-        """What it runs."""
+        """The job that it runs."""
 
     def command(self, name: str, data: dict[str, Any] | None = None, command_id: str | None = None) -> ControlReply:
-        """Send a control command to the live job."""
+        """Send a control command to the running job."""
 
     def command_state(self, command_id: str) -> CommandState:
-        """Return what became of a command."""
+        """Return the state of a command."""
 
     def status(self) -> JobStatus | None:
-        """Return what the trainer last wrote about itself."""
+        """Return the last status that the trainer wrote."""
 
     def kill(self) -> None:
-        """End it at once."""
+        """End it immediately."""
 
 
 class MakingWay:
-    """Pauses a job; begun anew for each launch that is to go.
+    """Preemption of one launch.
 
-    A training that takes steps is paused: whole checkpoint, process gone. One that is still loading has nothing to
-    keep and is killed. One that has done its last step is let finish. A save that fails is tried again after a minute;
-    the training goes on meanwhile.
+    A training job is paused: it saves a complete checkpoint and exits. A job that is still loading has nothing to save
+    and is killed. A job after its last step may finish. A failed save is retried after a minute.
     """
 
     def __init__(self, handle: Pausable) -> None:
@@ -51,7 +51,7 @@ class MakingWay:
         self._next_at = 0.0
 
     def push(self) -> None:
-        """Do what is due; call it again and again until the launch has ended."""
+        """Advance the preemption; call it repeatedly until the launch has ended."""
         if time.monotonic() < self._next_at:
             return
         self._next_at = time.monotonic() + _AGAIN_S
@@ -64,7 +64,7 @@ class MakingWay:
         except ConflictError as refusal:
             self._unready(refusal)
         except TunefleetError as error:
-            logger.warning("job(%s) cannot make way yet: %s", self._handle.job.job_id, error)
+            logger.warning("job(%s) cannot be preempted yet: %s", self._handle.job.job_id, error)
             self._tries, self._asked = self._tries + 1, False
             self._next_at = time.monotonic() + (_AFTER_FAILURE_S if isinstance(error, NotFoundError) else _AGAIN_S)
 
@@ -75,7 +75,7 @@ class MakingWay:
     def _unready(self, refusal: ConflictError) -> None:
         status = self._handle.status()
         if status is None or status.state == "starting":
-            logger.info("job(%s) is still loading and makes way at once", self._handle.job.job_id)
+            logger.info("job(%s) is still loading: killing it", self._handle.job.job_id)
             self._handle.kill()
         else:
-            logger.info("job(%s) is let finish: %s", self._handle.job.job_id, refusal)
+            logger.info("job(%s) may finish: %s", self._handle.job.job_id, refusal)

@@ -1,7 +1,7 @@
-"""What a worker or agent decides about a job by itself: that it ran too long, stands still, or is in somebody's way.
+"""Monitors a job on a worker or agent: maximum runtime, stalls, and GPU contention.
 
-A launch that is ended for such a reason is noted first, so that one who is killed in between goes on where they were,
-and nobody takes the end for the job's own.
+The reason of an interruption is stored before the launch is ended, so that a restarted monitor continues it, and does
+not take the end for a failure of the job.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from tunefleet.spec.options.policy import LimitsSpec
 
 logger = logging.getLogger(__name__)
 
-# How often one job is started again after a standstill; then it fails.
+# How often a stalled job is restarted before it fails.
 MAX_RESTARTS: Final = 3
 _LOOK_S: Final = 1.0
 _KILL_AGAIN_S: Final = 5.0
 
 
-# Takes for how many seconds a job has shown no life, and that in a sentence; None and None: it is over.
+# (seconds without progress, message); (None, None) when the stall is over.
 StallChange = Callable[[float | None, str | None], None]
 
 
 class End(Protocol):
-    """How a launch ended: `JobEnd` fits."""
+    """The end of a launch, such as a `JobEnd`."""
 
     @property
     def outcome(self) -> FinishOutcome:
-        """Completed, failed, cancelled or paused."""
+        """Completed, failed, cancelled, paused or released."""
 
     @property
     def reason(self) -> TaskReason:
-        """Why."""
+        """Reason of the end."""
 
     @property
     def error(self) -> str | None:
-        """One sentence, if it failed."""
+        """Error message, if it failed."""
 
     @property
     def detail(self) -> str | None:
@@ -55,16 +55,16 @@ class End(Protocol):
 
 
 class Handle(Pausable, Protocol):
-    """A launch that is watched: `JobHandle` fits."""
+    """A monitored launch, such as a `JobHandle`."""
 
     @property
     def folder(self) -> JobFolder:
-        """Where it runs."""
+        """Its job folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class StalledEnd:
-    """The end of a job that stood still."""
+    """The end of a stalled job."""
 
     error: str
     detail: str | None
@@ -73,21 +73,23 @@ class StalledEnd:
 
 
 class Notebook(Protocol):
-    """Where the guard writes down what it does before it does it."""
+    """Storage of the monitor's state."""
 
     @property
     def watched(self) -> Watched:
-        """What was written last."""
+        """The last stored state."""
 
     def note_watched(self, watched: Watched) -> None:
-        """Write, synced."""
+        """Store a state, with fsync."""
 
 
 class Guard:
-    """Watches the launches of one job, one after the other.
+    """Monitors the launches of one job, one after the other.
 
     Args:
-        sentry: Knows who else uses the GPUs; None if nobody is heeded.
+        notebook: Storage of the state.
+        sentry: Detects other users of the GPUs; None if contention is ignored.
+        makes_way: Whether the job is preempted when another process uses its GPU.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class Guard:
         *,
         sentry: GpuSentry | None = None,
         makes_way: bool = False,
-        on_stall_change: StallChange = lambda _for_s, _sentence: None,
+        on_stall_change: StallChange = lambda _for_s, _message: None,
     ) -> None:
         limits = LimitsSpec.model_validate(spec.get("limits") or {})
         self._notebook = notebook
@@ -116,30 +118,30 @@ class Guard:
 
     @property
     def rebooted(self) -> bool:
-        """Whether the machine was started anew since the job's newest launch."""
+        """Whether the machine was rebooted since the job's last launch."""
         boot = self._notebook.watched.clock.boot
         return boot is not None and boot != boot_name()
 
     @property
     def overdue(self) -> bool:
-        """Whether the job has run longer than its spec allows."""
+        """Whether the job has exceeded its maximum runtime."""
         return self._runtime.exceeded
 
     def interrupted(self, handle: Handle) -> Interruption | None:
-        """Return why this launch was ended by its watcher, or is about to be."""
+        """Return why the monitor has ended this launch, or is about to."""
         interruption = self._notebook.watched.interruption
         return interruption if interruption is not None and interruption.launch == handle.job.launch else None
 
     def started(self) -> Watched:
-        """Return what is to be written down with a new launch."""
+        """Return the state to store with a new launch."""
         return Watched(clock=self._runtime.start(), stall_restarts=self._notebook.watched.stall_restarts)
 
     def ended(self) -> Watched:
-        """Return what is to be written down with the job's end: its clock stands still."""
+        """Return the state to store with the job's end."""
         return self._notebook.watched.model_copy(update={"clock": self._runtime.stop()})
 
     def look(self, handle: Handle) -> None:
-        """Look after a live launch; called several times a second, most often does nothing."""
+        """Check a running launch; called several times a second, but does its work once a second."""
         now = time.monotonic()
         if now < self._next_look:
             return
@@ -155,7 +157,7 @@ class Guard:
             self._press(handle, interruption)
 
     def verdict(self, handle: Handle, end: End) -> End | None:
-        """Say what an end means: the end to deliver, or None: launch again as soon as there is room."""
+        """Interpret an end: returns the end to report, or None if the job is to be relaunched once a GPU is free."""
         clock = self._runtime.stop()
         self._tell_stall(None, None)
         interruption = self.interrupted(handle)
@@ -169,7 +171,7 @@ class Guard:
         return None
 
     def room(self, handle: Handle) -> bool:
-        """Tell whether a launch that was interrupted may be followed by the next one now."""
+        """Return whether an interrupted launch may be relaunched now."""
         interruption, sentry = self.interrupted(handle), self._sentry
         yielded = interruption is not None and interruption.why == "yield"
         return not yielded or sentry is None or sentry.quiet(handle.job.gpus)
@@ -199,7 +201,7 @@ class Guard:
         text = self._stall.sentence
         again = self._on_stall == "restart" and restarts < MAX_RESTARTS
         if not again and self._on_stall == "restart":
-            text = f"{text} It was started again {restarts} times before."
+            text = f"{text} It was restarted {restarts} times before."
         interruption = Interruption(
             launch=handle.job.launch,
             why="restart" if again else "fail",
@@ -214,20 +216,20 @@ class Guard:
         who = sentry.intruder(handle.job.gpus) if sentry is not None and self._makes_way else None
         if interruption is not None or who is None:
             return interruption
-        logger.info("job(%s) makes way for %s", handle.job.job_id, who)
+        logger.info("Preempting job(%s) for %s", handle.job.job_id, who)
         interruption = Interruption(launch=handle.job.launch, why="yield", text=who)
         self._note(interruption=interruption)
         return interruption
 
     def _press(self, handle: Handle, interruption: Interruption) -> None:
-        """Bring about what was noted; again and again until the launch has ended."""
+        """Carry out an interruption; called until the launch has ended."""
         if interruption.why == "yield":
             self._way = self._way or MakingWay(handle)
             self._way.push()
         elif time.monotonic() >= self._next_kill:
-            # A process that hangs hears no SIGTERM.
+            # SIGKILL, since a process that hangs does not handle SIGTERM.
             self._next_kill = time.monotonic() + _KILL_AGAIN_S
-            logger.warning("job(%s) is killed. %s", handle.job.job_id, interruption.text)
+            logger.warning("Killing job(%s). %s", handle.job.job_id, interruption.text)
             handle.kill()
 
     def _note(self, **changes: object) -> None:
@@ -235,13 +237,13 @@ class Guard:
 
 
 _SAID: Final = {
-    "restart": ("job.restarted", "{} It is started again from its newest checkpoint.", None),
-    "yield": ("job.yielded", "The job makes way for {}; it goes on when the GPU is free again.", "yielded"),
+    "restart": ("job.restarted", "{} Restarting from its newest checkpoint.", None),
+    "yield": ("job.yielded", "Preempted by {}; resumes when the GPU is free.", "yielded"),
 }
 _KILLED: Final = frozenset({("failed", TaskReason.KILLED), ("failed", TaskReason.CRASHED)})
+# Ends caused by an interruption; any other end is the job's own, which came first.
 _OURS: Final[dict[str, frozenset[tuple[str, TaskReason]]]] = {
     "restart": _KILLED,
     "fail": _KILLED,
     "yield": _KILLED | {("paused", TaskReason.PAUSED)},
 }
-"""Ends that an interruption brings about; any other is the job's own, which came first."""

@@ -1,6 +1,6 @@
-"""What of a job's journals was lost on its disk: lines that were damaged, cut off or taken out; and what was left out.
+"""Detects lost journal records of a job: damaged, truncated or removed lines, and thinned points.
 
-Each line carries its number and the CRC-32 of what it says, so that a loss leaves a trace: the job's result names it.
+Each line has its sequence number and a CRC-32, so that losses are detected and reported in the job's result.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from tunefleet.schemas.job_folder import JobFolder
 
 _CRC: Final = re.compile(rb',"crc":(\d+)\}$')
 _THINNED: Final = b'"journal.thinned"'
+# Gaps that are reported one by one.
 _MOST: Final = 20
-"""Gaps that are named one by one."""
 
 
 @dataclass(slots=True)
 class Gap:
-    """Records that are missing one after the other.
+    """Consecutive missing records.
 
     Args:
-        before_step: Step of the first record behind that has one; None if there is none.
+        first: Number of the first missing record.
+        count: Number of missing records; None if unknown.
+        after_step: Step of the last record before the gap; None if there is none.
+        before_step: Step of the first record after the gap that has one; None if there is none.
     """
 
     launch: str
@@ -39,7 +42,7 @@ class Gap:
 
     @property
     def sentence(self) -> str:
-        """What a person is told."""
+        """Message for the user."""
         many = "Records" if self.count is None else f"{self.count:,} record{'s' if self.count > 1 else ''}"
         begin = "from the beginning" if self.after_step is None else f"after step {self.after_step:,}"
         end = "to the end" if self.before_step is None else f"before step {self.before_step:,}"
@@ -50,7 +53,7 @@ class Gap:
 
 
 def losses(folder: JobFolder) -> tuple[str, ...]:
-    """Read the journals of a job that has ended; return a sentence for each loss, and for points that were left out."""
+    """Read the journals of an ended job; return a message for each loss, and for thinned points."""
     files = sorted(folder.journal_dir.glob("*.jsonl"))
     status = read_status(folder)
     found = [sentence for file in files for sentence in left_out(file)]
@@ -58,12 +61,12 @@ def losses(folder: JobFolder) -> tuple[str, ...]:
     if status is not None and status.records and status.launch not in {None, *(file.stem for file in files)}:
         found.append(Gap(str(status.launch), 0, status.records, None).sentence)
     if len(found) > _MOST:
-        return (*found[:_MOST], f"{len(found) - _MOST:,} more gaps of its journals are not named.")
+        return (*found[:_MOST], f"{len(found) - _MOST:,} more gaps of its journals are not listed.")
     return tuple(found)
 
 
 def gaps(file: Path, folder: JobFolder) -> Iterator[Gap]:
-    """Yield what a launch's journal lacks."""
+    """Yield the gaps of a launch's journal."""
     expected, step, gap = 0, None, None
     with file.open("rb") as lines:
         for line in lines:
@@ -83,16 +86,17 @@ def gaps(file: Path, folder: JobFolder) -> Iterator[Gap]:
             if gap is not None and gap.before_step is not None:
                 yield gap
                 gap = None
+    # A truncated end leaves no gap in the numbers: the trainer's status has the total.
     status = read_status(folder)
-    whole = status.records if status is not None and status.launch == file.stem else None
-    if whole is not None and expected < whole:
-        gap = _grown(gap, file.stem, expected, whole - expected, step)
+    total = status.records if status is not None and status.launch == file.stem else None
+    if total is not None and expected < total:
+        gap = _grown(gap, file.stem, expected, total - expected, step)
     if gap is not None:
         yield gap
 
 
 def left_out(file: Path) -> Iterator[str]:
-    """Yield what a launch's journal says of points that it has left out for their room."""
+    """Yield the messages of a launch's journal about points that were thinned to save space."""
     with file.open("rb") as lines:
         for line in lines:
             record = read(line) if _THINNED in line else None
@@ -101,10 +105,10 @@ def left_out(file: Path) -> Iterator[str]:
 
 
 def read(line: bytes) -> dict[str, Any] | None:
-    """Return a record; None if it is damaged. A line without a sum, such as an older version's, is taken as it is."""
+    """Return a record; None if it is damaged. A line without a checksum, as of older versions, is accepted."""
     text = line.rstrip(b"\n")
-    said = _CRC.search(text)
-    if said is not None and zlib.crc32(text[: said.start()] + b"}") != int(said[1]):
+    checksum = _CRC.search(text)
+    if checksum is not None and zlib.crc32(text[: checksum.start()] + b"}") != int(checksum[1]):
         return None
     try:
         record = orjson.loads(text)
@@ -114,7 +118,7 @@ def read(line: bytes) -> dict[str, Any] | None:
 
 
 def _grown(gap: Gap | None, launch: str, first: int, count: int, step: int | None) -> Gap:
-    """Return a gap with more records; a number that goes back says that nobody knows how many."""
+    """Return a gap extended by more records; if numbers go backwards, the count is unknown."""
     more = count if count > 0 else None
     if gap is None:
         return Gap(launch, first, more, step)

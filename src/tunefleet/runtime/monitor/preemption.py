@@ -1,10 +1,9 @@
-"""Who else uses the GPUs of this machine, and when a job of ours makes way for them.
+"""Detects other users of this machine's GPUs, to preempt jobs for them.
 
-A process is somebody else's if neither it nor an ancestor holds the GPU's lock in the ledger, or is a warm engine of
-this user's: a notebook, a game, the job of another user. A desktop is none: what only draws and holds little memory is
-ignored. Where the driver names no processes (WSL), memory in use on a GPU that no job of ours has claimed says the
-same. Inside a container the driver names processes by numbers of the host: what this process table does not know is
-not counted.
+A process counts as another user if neither it nor an ancestor holds the GPU's lock in the ledger or is a warm engine of
+this user: a notebook, a game, the job of another user. A desktop does not count: graphics processes with little memory
+are ignored. If the driver does not list processes (WSL), memory in use on an unclaimed GPU counts instead. In a
+container the driver lists pids of the host; unknown pids are ignored.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from tunefleet.runtime.warm import engine_registry
 logger = logging.getLogger(__name__)
 
 EVERY_S: Final = 2.0
+# A graphics process counts from this much memory on: a game, but not a desktop or a browser.
 _DESKTOP_BYTES: Final = 1 << 30
-"""A process that only draws counts from here on: a game, but no desktop and no browser."""
-# Share of a GPU's memory in use that says that somebody is there, if the driver names no processes.
+# Fraction of a GPU's memory in use that counts as another user, if the driver does not list processes.
 _MUCH: Final = 0.25
 
 
 def others_on(gpu: GpuFigures, ledger: Path) -> str | None:
-    """Return who uses a GPU beside our jobs, in words; None if nobody does."""
+    """Return the other users of a GPU as text; None if there are none."""
     if gpu.processes is None:
         return _by_memory(gpu, ledger)
     pids = [each.pid for each in gpu.processes if _counts(each) and not is_ours(ledger, gpu.uuid, each.pid)]
@@ -43,7 +42,7 @@ def others_on(gpu: GpuFigures, ledger: Path) -> str | None:
 
 
 def is_ours(ledger: Path, uuid: str, pid: int) -> bool:
-    """Tell whether a process belongs to the job that has claimed a GPU, or to a warm engine that makes way for one."""
+    """Return whether a process belongs to the job that has claimed a GPU, or to a warm engine, which ends for a job."""
     try:
         process = psutil.Process(pid)
         family = [process, *process.parents()]
@@ -65,24 +64,21 @@ def _by_memory(gpu: GpuFigures, ledger: Path) -> str | None:
         return None
     if engine_registry.is_on(gpu.uuid):
         return None
-    return f"somebody ({used / (1 << 30):.1f} GiB in use)"
+    return f"another process ({used / (1 << 30):.1f} GiB in use)"
 
 
 @dataclass(slots=True)
 class _Seen:
-    """A GPU as the sentry remembers it."""
+    """Observations of one GPU."""
 
     who: str | None = None
     looks: int = 0
-    """How many looks in a row somebody was there."""
+    """Number of consecutive checks with another user."""
     last_at: float | None = None
 
 
 class GpuSentry:
-    """Looks at the GPUs every two seconds, oftener if `idle_s` is short, and remembers who was there.
-
-    One for a worker, an agent or a run.
-    """
+    """Checks the GPUs every two seconds, or more often if `idle_s` is short; one per worker, agent or run."""
 
     def __init__(
         self,
@@ -105,31 +101,35 @@ class GpuSentry:
         self._thread = threading.Thread(target=self._run, name="gpu-sentry", daemon=True)
 
     def start(self, on_change: Callable[[], None] | None = None) -> None:
-        """Look again and again, in a thread."""
+        """Check repeatedly, in a thread.
+
+        Args:
+            on_change: Called when the set of GPUs in use has changed.
+        """
         self._on_change = on_change
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._stop.set()
 
     def look(self) -> None:
-        """Ask the driver; a GPU that it does not name now is remembered as it was."""
+        """Check once; a GPU that the driver does not list now keeps its last state."""
         figures = self._read()
         found = {gpu.uuid: others_on(gpu, self._ledger) for gpu in figures}
         with self._lock:
             for uuid, who in found.items():
                 self._remember(self._seen.setdefault(uuid, _Seen()), who)
         after = self.in_use()
-        # Against what was told, not against a moment ago: a GPU becomes free by time alone, between two looks.
-        told, self._told = self._told, frozenset(after)
-        for uuid in self._told - told:
-            logger.info("GPU %s is used by %s", uuid, after[uuid])
-        if self._told != told and self._on_change is not None:
+        # Compared with the last report, not with the last check: a GPU becomes free by time alone, between two checks.
+        before, self._told = self._told, frozenset(after)
+        for uuid in self._told - before:
+            logger.info("GPU %s is in use by %s", uuid, after[uuid])
+        if self._told != before and self._on_change is not None:
             self._on_change()
 
     def in_use(self) -> dict[str, str]:
-        """Return the GPUs that others use, or used until less than `idle_s` ago, each with who that is or was."""
+        """Return the GPUs that others use, or have used within `idle_s`: UUID → the current or last user."""
         now = self._clock()
         with self._lock:
             return {
@@ -139,19 +139,20 @@ class GpuSentry:
             }
 
     def crowded(self) -> bool:
-        """Tell whether there are GPUs, and others use all of them."""
+        """Return whether there are GPUs, and all of them are in use by others."""
         with self._lock:
             known = set(self._seen)
         return bool(known) and known <= self.in_use().keys()
 
     def intruder(self, uuids: Sequence[str]) -> str | None:
-        """Return who uses one of these GPUs now; seen twice in a row, so that a glance of a tool does not count."""
+        """Return another user of one of these GPUs."""
+        # Seen twice in a row, so that a short access of a monitoring tool does not count.
         with self._lock:
-            there = [self._seen[uuid] for uuid in uuids if uuid in self._seen]
-            return next((seen.who for seen in there if seen.looks >= 2), None)
+            known = [self._seen[uuid] for uuid in uuids if uuid in self._seen]
+            return next((seen.who for seen in known if seen.looks >= 2), None)
 
     def quiet(self, uuids: Sequence[str]) -> bool:
-        """Tell whether nobody else has used these GPUs for `idle_s`."""
+        """Return whether no one else has used these GPUs for `idle_s`."""
         return not self.in_use().keys() & set(uuids)
 
     def _remember(self, seen: _Seen, who: str | None) -> None:
@@ -164,5 +165,5 @@ class GpuSentry:
             try:
                 self.look()
             except Exception:
-                # The edge of the thread: a fault of the driver's library must not end the watch.
-                logger.exception("The GPUs could not be looked at; trying again")
+                # Top of the thread: an error of the driver's library must not end the monitor.
+                logger.exception("Could not check the GPUs, retrying")

@@ -1,4 +1,4 @@
-"""Where the processes of a job stand: their stacks, written into the job's log under a heading."""
+"""Stack dumps of a job's processes, written into its log."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ _LOOK_S: Final = 0.05
 _MAX_BYTES: Final = 256 << 10
 _TOP_FRAMES: Final = 5
 _FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
+# The outermost frame of every thread but the main one.
 _THREAD: Final = "_bootstrap"
-"""The outermost frame of every thread but the main one."""
 _STATES: Final = {
     psutil.STATUS_STOPPED: "is stopped (SIGSTOP)",
-    psutil.STATUS_DISK_SLEEP: "waits for the disk or the driver, and cannot be interrupted",
-    psutil.STATUS_ZOMBIE: "has ended and was not waited for",
+    psutil.STATUS_DISK_SLEEP: "is in uninterruptible sleep, waiting for the disk or the driver",
+    psutil.STATUS_ZOMBIE: "is a zombie",
 }
 
 
 def dump(folder: JobFolder, trainer: int, why: str) -> str:
-    """Let all processes of a job write their stacks into its log.
+    """Dump the stacks of all processes of a job into its log.
 
     Returns:
-        What they wrote, and what the kernel says of those that could not; at most 256 KiB.
+        The dumps, and the kernel state of processes that could not dump; at most 256 KiB.
     """
     pids = _family(folder, trainer)
     asked = [pid for pid in pids if diagnostics.listens(pid)]
     notes = [f"process {pid} {state}" for pid in pids if (state := _state(pid))]
-    said = f"; {'; '.join(notes)}" if notes else ""
-    whom = ", ".join(map(str, asked)) or "nobody: no process of the job can be asked"
+    states = f"; {'; '.join(notes)}" if notes else ""
+    targets = ", ".join(map(str, asked)) or "no process: none of the job supports it"
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    begin = _append(folder, f"\n=== {at} {why} Stacks of {whom}{said} ===\n")
+    begin = _append(folder, f"\n=== {at} {why} Stacks of {targets}{states} ===\n")
     for pid in asked:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, diagnostics.SIGNAL)
@@ -54,7 +54,7 @@ def dump(folder: JobFolder, trainer: int, why: str) -> str:
 
 
 def top_frames(text: str) -> str:
-    """Return the innermost frames of the main thread of the first process, in one line; empty if there are none."""
+    """Return the innermost frames of the first process's main thread in one line; empty if there are none."""
     blocks = re.split(r"^(?=(?:Current thread|Thread) 0x)", text, flags=re.MULTILINE)
     framed = [[match for line in block.splitlines() if (match := _FRAME.match(line))] for block in blocks]
     main = next((frames for frames in framed if frames and frames[-1]["name"] != _THREAD), None)
@@ -63,7 +63,7 @@ def top_frames(text: str) -> str:
 
 
 def _family(folder: JobFolder, trainer: int) -> list[int]:
-    """Return the trainer and what descends from it or holds the job's lock; the trainer first."""
+    """Return the trainer, its descendants, and other holders of the job's lock; the trainer first."""
     pids = [trainer]
     with contextlib.suppress(psutil.Error):
         pids += [child.pid for child in psutil.Process(trainer).children(recursive=True)]
@@ -84,7 +84,7 @@ def _append(folder: JobFolder, text: str) -> int:
 
 
 def _await_growth(folder: JobFolder, begin: int, *, many: int) -> str:
-    """Return what is written from an offset on, once so many processes have written and nothing more comes."""
+    """Return the log from an offset on, once `many` dumps are complete and it no longer grows, or after a timeout."""
     deadline = time.monotonic() + (_WAIT_S if many else 0.0)
     text = _read(folder, begin)
     while time.monotonic() < deadline:
@@ -100,7 +100,7 @@ def _read(folder: JobFolder, begin: int) -> str:
 
 
 def names(pids: Iterable[int]) -> str:
-    """Return processes in words: `python (pid 4242, of anna)`; those that are gone are left out."""
+    """Return processes as text: `python (pid 4242, of anna)`; ended ones are omitted."""
     return ", ".join(filter(None, map(_name, pids)))
 
 

@@ -1,9 +1,7 @@
-"""Notices that a running job has come to a standstill.
+"""Detects that a running job has stalled.
 
-What counts as life: a new journal record, always (one comes each second while steps or evaluation batches are taken),
-and a change of phase. Outside of the steps, where a step's rhythm is not to be had (loading, tokenising, a long save,
-the work after the last step), output in the log, written or read bytes and used processor time count, too. Within the
-steps they do not: ranks that wait for one another in a collective spin for ever at full load.
+Progress is a new journal record (one per second during training or evaluation steps) or a change of phase. Outside of
+steps (loading, tokenizing, a long save, the work after the last step), log output, I/O and CPU time count, too.
 """
 
 from __future__ import annotations
@@ -24,8 +22,10 @@ from tunefleet.trainer_control import process_identity
 
 logger = logging.getLogger(__name__)
 
-# More than this between two looks says that the looker stood still itself.
+# A longer gap between two checks means that the monitor itself was suspended.
 _LONGEST_LOOK_S: Final = 5.0
+# Phases with regular journal records. CPU time does not count as progress in them: ranks that wait for each other in a
+# collective spin at full load forever.
 _RHYTHMIC: Final = frozenset({"training", "evaluating"})
 _BUSY_SHARE: Final = 0.05
 _BUSY_BYTES: Final = 64 << 10
@@ -33,7 +33,7 @@ _BUSY_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A standstill that goes on."""
+    """A current stall."""
 
     for_s: float
     step: int
@@ -43,18 +43,19 @@ class Stall:
 
     @property
     def sentence(self) -> str:
-        """The standstill in words."""
-        where = f" It stands at {self.where}." if self.where else ""
-        said = next((line for line in self.detail.splitlines() if line.startswith("process ")), None)
-        state = f" Its {said}." if said else ""
+        """Message for the user."""
+        where = f" Stack: {self.where}." if self.where else ""
+        note = next((line for line in self.detail.splitlines() if line.startswith("process ")), None)
+        state = f" Its {note}." if note else ""
         return f"No journal record for {self.for_s:.0f} s, since step {self.step} ({self.phase}).{state}{where}"
 
 
 class Watchdog:
-    """Watches one launch of a job; begins anew with whoever adopts it.
+    """Monitors one launch of a job; starts over when the job is adopted.
 
     Args:
-        clock: Monotonic seconds; those of a machine that sleeps do not count.
+        after_s: Seconds without progress that count as a stall.
+        clock: Monotonic seconds, without time in which the machine is suspended.
     """
 
     def __init__(
@@ -72,15 +73,15 @@ class Watchdog:
         self._stall: Stall | None = None
 
     def look(self) -> Stall | None:
-        """Return the standstill, if there is one; its stacks are dumped into the log once, when it is noticed.
+        """Return the stall, if there is one; stacks are dumped into the log once, when it is detected.
 
-        Cheap enough for once a second; the look that notices a standstill waits up to two seconds for the stacks.
+        Cheap enough to be called every second; the call that detects a stall waits up to two seconds for the stacks.
         """
         now = self._clock()
         gap, self._looked_at = min(now - self._looked_at, _LONGEST_LOOK_S), now
         if self._alive(gap):
             if self._stall is not None:
-                logger.info("job %s goes on after %.0f s", self._folder.root.name, self._silent_s)
+                logger.info("job(%s) continues after %.0f s", self._folder.root.name, self._silent_s)
             self._silent_s, self._stall = 0.0, None
             return None
         self._silent_s += gap
@@ -89,20 +90,20 @@ class Watchdog:
         if self._stall is None:
             self._stall = self._notice()
             self._looked_at = self._clock()
-            self._signs = self._read_signs(self._rhythmic())  # the dump has grown the log
+            self._signs = self._read_signs(self._rhythmic())  # the dump itself has changed the log
         return self._stall
 
     @property
     def silent_s(self) -> float:
-        """How long nothing was seen."""
+        """Seconds without progress."""
         return self._silent_s
 
     def _alive(self, gap_s: float) -> bool:
         rhythmic = self._rhythmic()
         before, self._signs = self._signs, self._read_signs(rhythmic)
         process = read_process(self._folder)
-        strove = self._effort.since_last(process, gap_s) if not rhythmic and process is not None else False
-        return self._signs != before or strove
+        worked = self._effort.since_last(process, gap_s) if not rhythmic and process is not None else False
+        return self._signs != before or worked
 
     def _rhythmic(self) -> bool:
         status = read_status(self._folder)
@@ -122,21 +123,21 @@ class Watchdog:
             try:
                 text = stack_dumps.dump(self._folder, process.pid, why)
             except OSError as error:
-                logger.warning("The stacks of job %s cannot be dumped: %s", self._folder.root.name, error)
+                logger.warning("Could not dump the stacks of job(%s): %s", self._folder.root.name, error)
         step, phase = (status.step, status.phase) if status is not None else (0, "loading")
         stall = Stall(self._silent_s, step, phase, stack_dumps.top_frames(text), text)
-        logger.warning("job %s has come to a standstill. %s", self._folder.root.name, stall.sentence)
+        logger.warning("job(%s) has stalled. %s", self._folder.root.name, stall.sentence)
         return stall
 
 
 class _Effort:
-    """Processor time and bytes of a process and its descendants between two looks."""
+    """CPU time and I/O bytes of a process and its descendants between two checks."""
 
     def __init__(self) -> None:
         self._before: dict[int, tuple[float, int]] = {}
 
     def since_last(self, process: JobProcess, gap_s: float) -> bool:
-        """Tell whether they worked since the last look."""
+        """Return whether they were active since the last check."""
         now: dict[int, tuple[float, int]] = {}
         for each in _family(process):
             try:

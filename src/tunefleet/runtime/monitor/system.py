@@ -1,4 +1,4 @@
-"""What this machine does now: processors, memory, a disk, the network. Figures of the kernel, by psutil."""
+"""Current figures of this machine from the kernel: CPU, memory, a disk, the network."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SystemFigures:
-    """One look at the machine; what the kernel does not tell is None.
+    """One reading; figures that the kernel does not report are None.
 
     Args:
-        cpu_percent: Load of all processors together since the last look of this process, 0 to 100; None at the first.
+        cpu_percent: Load of all CPUs together since the last reading of this process, 0 to 100; None at the first.
     """
 
     cpu_count: int
@@ -30,19 +30,19 @@ class SystemFigures:
 
     @property
     def memory_available_bytes(self) -> int:
-        """What a new process could have."""
+        """Memory available to new processes."""
         return self.memory_total_bytes - self.memory_used_bytes
 
 
 class SystemReader:
-    """Reads the machine again and again: the load of the processors is that between two looks."""
+    """Reads figures repeatedly: the CPU load is the load between two readings."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._looked = False
 
     def read(self) -> SystemFigures:
-        """Look; takes well under a millisecond. Raises nothing for what the machine does not tell."""
+        """Read the figures; takes well under a millisecond."""
         memory = psutil.virtual_memory()
         cpu = psutil.cpu_percent(interval=None)
         looked, self._looked = self._looked, True
@@ -62,7 +62,7 @@ def _disk_free(path: Path) -> int | None:
     try:
         return shutil.disk_usage(path).free
     except OSError as error:
-        logger.debug("The disk of %s cannot be read: %s", path, error)
+        logger.debug("Could not read the disk of %s: %s", path, error)
         return None
 
 
@@ -70,7 +70,7 @@ def _network() -> tuple[int | None, int | None]:
     try:
         counters = psutil.net_io_counters(pernic=True)
     except OSError as error:
-        logger.debug("The network counters cannot be read: %s", error)
+        logger.debug("Could not read the network counters: %s", error)
         return None, None
     real = [count for name, count in counters.items() if name not in ("lo", "lo0")]
     return sum(count.bytes_sent for count in real), sum(count.bytes_recv for count in real)

@@ -1,8 +1,8 @@
-"""Secrets that a task names as `${secret:NAME}`: whence they come, where they are put in, and how they are hidden.
+"""Secrets that a task references as `${secret:NAME}`: sources, substitution and redaction.
 
-A value is known to the process that computes and to nobody else: job.json, journal, log, result and messages hold the
-name. Values come from `TUNEFLEET_SECRET_<NAME>` variables and from files in `TUNEFLEET_SECRETS_DIR`; where each may go
-stands in `TUNEFLEET_SECRETS_LIMITS`.
+Only the job's process gets the value: job.json, journal, log, result and messages contain the name. Values come from
+`TUNEFLEET_SECRET_<NAME>` variables and from files in `TUNEFLEET_SECRETS_DIR`; `TUNEFLEET_SECRETS_LIMITS` restricts
+their use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tunefleet.spec.expressions.references import fill_secrets, secrets_of
 
 logger = logging.getLogger(__name__)
 
-# A shorter value could not be kept out of a log without making it unreadable.
+# Redacting shorter values would make logs unreadable.
 MIN_LENGTH: Final = 4
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _MAX_BYTES: Final = 64 << 10
@@ -31,12 +31,13 @@ class Secrets:
     """The secrets of one machine.
 
     Args:
-        folder: One file for each further secret, mode 0600; None for none.
-        limits: The file that says which projects and hosts each is for; None if none is limited.
+        variables: Name → value, from the environment.
+        folder: Folder with one file per secret, mode 0600; None for none.
+        limits: File with the allowed projects and hosts of each secret; None for no limits.
 
     Raises:
-        InputError: If that file cannot be read.
-        SpecError: If it is wrong.
+        InputError: If the limits cannot be read.
+        SpecError: If the limits are invalid.
     """
 
     def __init__(self, variables: Mapping[str, str], folder: Path | None = None, limits: Path | None = None) -> None:
@@ -46,55 +47,53 @@ class Secrets:
         self._limits = secret_limits.read_limits(self._limits_file)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the secrets that can be used, sorted; a file that others can read is not one of them."""
+        """Return the names of the usable secrets, sorted, without files that other users can read."""
         files = self._folder.iterdir() if self._folder is not None and self._folder.is_dir() else ()
         found = {path.name for path in files if _NAME.fullmatch(path.name) and _read(path) is not None}
         return tuple(sorted(self._variables.keys() | found))
 
     def announced(self) -> tuple[str, ...]:
-        """Return the names as a server is told of them, sorted: `NAME@PROJECT` for each project that one is kept for.
-
-        A server that knows nothing of such limits then finds no secret of that name here.
-        """
+        """Return the names as reported to a server, sorted; `NAME@PROJECT` for each project of a restricted secret."""
+        # A server without support for limits does not find a secret of that name, and so places no task for it here.
         found: list[str] = []
         for name in self.names():
             limit = self._limits.get(name)
-            kept_for = None if limit is None else limit.projects
-            found += [name] if kept_for is None else [f"{name}@{project}" for project in kept_for]
+            projects = None if limit is None else limit.projects
+            found += [name] if projects is None else [f"{name}@{project}" for project in projects]
         return tuple(sorted(found))
 
     def unknown(self) -> tuple[str, ...]:
-        """Return the names that are limited and that no secret has: somebody may have misspelt them."""
+        """Return limited names without a secret, such as misspelled ones."""
         return tuple(sorted(self._limits.keys() - set(self.names())))
 
     def check(self, spec: Mapping[str, Any], kind: str, project: str | None) -> None:
-        """Refuse a task that would bring a secret where it may not go; nothing has been sent then.
+        """Reject a task that would use a secret against its limits, before anything is sent.
 
         Args:
-            project: Whose task it is; None where there are no projects, or a server does not say.
+            project: Project of the task; None if unknown, or without projects.
 
         Raises:
-            InputError: Names the field, the secret and the way out.
+            InputError: With the field, the secret and how to fix it.
         """
         secret_limits.check(spec, kind, project, self._limits, self.get)
 
     def check_sent(self, values: Any, url: str) -> None:
-        """Refuse to send secrets to an address that they may not go to.
+        """Reject sending secrets to a host that is not allowed.
 
         Raises:
-            InputError: Names the secret, the host and the way out.
+            InputError: With the secret, the host and how to fix it.
         """
         secret_limits.check_sent(values, url, self._limits)
 
     def get(self, name: str) -> str | None:
-        """Return a secret's value; None if there is none of that name, or it cannot be used."""
+        """Return a secret's value; None if it is missing or unusable."""
         value = self._variables.get(name)
         if value is not None or self._folder is None or not _NAME.fullmatch(name):
             return value
         return _read(self._folder / name)
 
     def fill(self, spec: Any) -> Any:
-        """Return a spec with the values in the place of their names; for the eyes of what computes.
+        """Return a spec with secret values filled in; only for the process that computes.
 
         Raises:
             InputError: If this machine lacks a secret.
@@ -102,13 +101,13 @@ class Secrets:
         return fill_secrets(spec, self.get) if _marked(spec) else spec
 
     def redaction(self, spec: Any) -> Redaction:
-        """Return what hides the values that a spec names."""
+        """Return a redaction of the secrets that a spec references."""
         named = {name: self.get(name) for name in (secrets_of(spec) if _marked(spec) else ())}
         return Redaction({name: value for name, value in named.items() if value is not None})
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a job's process needs in its environment to put the values in by itself."""
+        """Environment variables that a job's process needs to resolve secrets itself."""
         found = {f"{SECRET_PREFIX}{name}": value for name, value in self._variables.items()}
         if self._folder is not None:
             found["TUNEFLEET_SECRETS_DIR"] = str(self._folder)
@@ -118,26 +117,26 @@ class Secrets:
 
 
 class Redaction:
-    """Puts the names of secrets where their values stand."""
+    """Replaces the values of secrets by their names."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         forms = {form: f"${{secret:{name}}}" for name, value in values.items() for form in _forms(value)}
-        # The longest first: one value may be the beginning of another.
+        # Longest first: one value may be the beginning of another.
         self._forms = dict(sorted(forms.items(), key=lambda form: -len(form[0])))
         self._bytes = [form.encode() for form in self._forms]
 
     def __bool__(self) -> bool:
-        """Whether there is anything to hide."""
+        """Whether there is anything to redact."""
         return bool(self._forms)
 
     def text(self, text: str) -> str:
-        """Hide the values in a text."""
+        """Redact a text."""
         for form, name in self._forms.items():
             text = text.replace(form, name)
         return text
 
     def value(self, value: Any) -> Any:
-        """Hide the values in everything that JSON can hold."""
+        """Redact a JSON value, including keys."""
         if not self._forms:
             return value
         if isinstance(value, str):
@@ -147,31 +146,31 @@ class Redaction:
         return [self.value(each) for each in value] if isinstance(value, list | tuple) else value
 
     def same_length(self, data: bytes) -> bytes:
-        """Put stars over the values, so that what is counted in bytes stays where it is."""
+        """Replace values by asterisks of the same length, so that byte offsets do not change."""
         for form in self._bytes:
             data = data.replace(form, b"*" * len(form))
         return data
 
 
 class QuietStream:
-    """A text stream that hides the values of secrets in what is written to it."""
+    """A text stream that redacts secrets in its output."""
 
     def __init__(self, stream: TextIO, redaction: Redaction) -> None:
         self._stream = stream
         self._redaction = redaction
 
     def write(self, text: str) -> int:
-        """Write a text without the values."""
+        """Write a redacted text."""
         self._stream.write(self._redaction.text(text))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
-        """Be the stream in everything else."""
+        """Delegate to the stream."""
         return getattr(self._stream, name)
 
 
 def _forms(value: str) -> set[str]:
-    """Return how a value may be written: as it is, as JSON has it, each line of it, and without blanks around it."""
+    """Return the forms in which a value may appear: as it is, JSON-escaped, each line of it, and stripped."""
     lines = {value, value.strip(), *value.splitlines()}
     plain = {line for line in lines if len(line) >= MIN_LENGTH}
     return (
@@ -182,7 +181,7 @@ def _forms(value: str) -> set[str]:
 
 
 def _marked(value: Any) -> bool:
-    """Whether any text of a spec has a `${`; most have none."""
+    """Whether any text of a spec contains `${`; a cheap check, since most do not."""
     if isinstance(value, str):
         return "${" in value
     if isinstance(value, Mapping):
@@ -193,7 +192,7 @@ def _marked(value: Any) -> bool:
 def _usable(name: str, value: str) -> bool:
     if len(value.strip()) >= MIN_LENGTH and _NAME.fullmatch(name):
         return True
-    logger.warning("The secret %s is not used: it has fewer than %d characters, or no usable name.", name, MIN_LENGTH)
+    logger.warning("Ignoring secret %s: it has fewer than %d characters, or an invalid name.", name, MIN_LENGTH)
     return False
 
 
@@ -203,10 +202,10 @@ def _read(path: Path) -> str | None:
         if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_BYTES:
             return None
         if about.st_mode & 0o077:
-            logger.warning("The secret %s is not used: others can read its file. Give it mode 0600.", path)
+            logger.warning("Ignoring secret %s: other users can read its file. Set its mode to 0600.", path)
             return None
         value = path.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        logger.warning("The secret %s is not used: %s", path, error)
+        logger.warning("Ignoring secret %s: %s", path, error)
         return None
     return value if _usable(path.name, value) else None

@@ -1,9 +1,9 @@
-"""Where a machine's secrets may go: the file that limits each of them to projects and to hosts.
+"""Limits of a machine's secrets: a file with the allowed projects and hosts of each.
 
     WANDB: {projects: [vision], hosts: [api.wandb.ai, "*.example.org"]}
 
-Only the machine reads it: a limit that a server could lift would be none. What a secret is for is told by where it
-stands in a task. A host counts where Tunefleet itself sends the request; whatever is handed to code, a model or a
+Only the machine reads it, so that a server cannot lift a limit. The use of a secret is derived from its position in a
+task. Hosts can be enforced only where Tunefleet itself sends the request; a secret that is passed to code, a model or a
 result could go anywhere.
 """
 
@@ -25,13 +25,13 @@ from tunefleet.spec.text import Path as Where
 from tunefleet.spec.text import dotted, read_text
 
 _MAX_CHARACTERS: Final = 256 << 10
+# Keys of a request block: its URL, and the data sent with it.
 _REQUEST: Final = frozenset(
     {"api_key", "base_url", "download_headers", "download_url", "headers", "path", "place", "url"}
 )
-"""Keys of a block that is a request: its address, and what is sent with it."""
-# Keys of a block of data below which the same stands.
+# Keys of a data block with nested request blocks.
 _WITHIN: Final = frozenset({"eval", "jsonl"})
-# Kind of task, or None for all → blocks out of which Tunefleet sends requests itself.
+# (task kind or None for all, block): blocks from which Tunefleet itself sends requests.
 _REQUESTS: Final[tuple[tuple[str | None, Where], ...]] = (
     ("api", ("api",)),
     (None, ("output", "destination")),
@@ -45,12 +45,12 @@ _REQUESTS: Final[tuple[tuple[str | None, Where], ...]] = (
 
 
 class Limit(Block):
-    """Where one secret may go; what is left out is not limited."""
+    """Limits of one secret; an omitted field is not limited."""
 
     projects: tuple[Text, ...] | None = None
-    """Projects whose tasks may name it."""
+    """Projects whose tasks may use it."""
     hosts: tuple[Text, ...] | None = None
-    """Hosts that it may be sent to: `host`, `host:port`, or `*.domain` for all below a domain."""
+    """Hosts that it may be sent to: `host`, `host:port`, or `*.domain` for all subdomains."""
 
     @field_validator("hosts")
     @classmethod
@@ -58,11 +58,11 @@ class Limit(Block):
         for host in hosts or ():
             name = host.removeprefix("*.")
             if not name or any(character in name for character in "*/@?# "):
-                raise wrong(f"{host!r} is no host", "write api.example.org, api.example.org:8443 or *.example.org")
+                raise wrong(f"{host!r} is not a host", "use api.example.org, api.example.org:8443 or *.example.org")
         return None if hosts is None else tuple(host.lower() for host in hosts)
 
     def takes(self, url: str) -> bool:
-        """Return whether the secret may be sent to an address."""
+        """Return whether the secret may be sent to a URL."""
         parts = urlsplit(url)
         host = (parts.hostname or "").rstrip(".")
         try:
@@ -79,7 +79,11 @@ def read_limits(file: Path | None) -> dict[str, Limit]:
     """Read the limits of a machine's secrets.
 
     Args:
-        file: Name of a secret → `projects`, `hosts`; None for no limits.
+        file: YAML file: name of a secret → `projects`, `hosts`; None for no limits.
+
+    Raises:
+        InputError: If the file cannot be read.
+        SpecError: If the file is invalid.
     """
     if file is None:
         return {}
@@ -88,15 +92,15 @@ def read_limits(file: Path | None) -> dict[str, Limit]:
             text = opened.read(_MAX_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
-            f"The limits of secrets, {file}, cannot be read: {error}.",
-            hint="Mend TUNEFLEET_SECRETS_LIMITS, or unset it if no secret is limited.",
+            f"Cannot read the limits of secrets from {file}: {error}.",
+            hint="Fix TUNEFLEET_SECRETS_LIMITS, or unset it if no secret is limited.",
         ) from error
     if len(text) > _MAX_CHARACTERS:
-        raise InputError(f"The limits of secrets, {file}, have more than {_MAX_CHARACTERS} characters.")
+        raise InputError(f"The limits of secrets in {file} have more than {_MAX_CHARACTERS} characters.")
     source = read_text(text, filename=str(file))
     if not isinstance(source.data, dict):
-        hint = "write one line for each secret, such as WANDB: {projects: [vision], hosts: [api.wandb.ai]}"
-        raise SpecError([Fault("", "the file limits no secret", 1, 1, hint)], filename=str(file))
+        hint = "use one line per secret, such as WANDB: {projects: [vision], hosts: [api.wandb.ai]}"
+        raise SpecError([Fault("", "the file is not a mapping of secrets", 1, 1, hint)], filename=str(file))
     found: dict[str, Limit] = {}
     faults: list[Fault] = []
     for name, block in source.data.items():
@@ -112,13 +116,13 @@ def read_limits(file: Path | None) -> dict[str, Limit]:
 def check(
     spec: Mapping[str, Any], kind: str, project: str | None, limits: Limits, secrets: Callable[[str], str | None]
 ) -> None:
-    """Refuse a task that would bring a secret where it may not go; nothing has been sent then.
+    """Reject a task that would use a secret against its limits, before anything is sent.
 
     Args:
-        project: Whose task it is; None where there are no projects, or a server does not say.
+        project: Project of the task; None if unknown, or without projects.
 
     Raises:
-        InputError: Names the field, the secret and the way out.
+        InputError: With the field, the secret and how to fix it.
     """
     for each in find(spec) if limits else ():
         limit = limits.get(each.piece.name) if isinstance(each.piece, Secret) else None
@@ -126,25 +130,25 @@ def check(
             continue
         name, field = each.piece.name, dotted(("spec", *each.where))
         if limit.projects is not None and project not in limit.projects:
-            whose = f"of the project {project}" if project is not None else "of no project"
+            owner = f"of the project {project}" if project is not None else "without a project"
             raise InputError(
-                f"{field}: this machine's secret {name} is not for tasks {whose}.", hint=_way_out(name, "projects")
+                f"{field}: this machine's secret {name} is not allowed in tasks {owner}.", hint=_hint(name, "projects")
             )
         if limit.hosts is not None:
             _check_hosts(spec, kind, each.where, name, limit, secrets)
 
 
 def check_sent(values: Any, url: str, limits: Limits) -> None:
-    """Refuse to send secrets to an address that they may not go to.
+    """Reject sending secrets to a host that is not allowed.
 
     Raises:
-        InputError: Names the secret, the host and the way out.
+        InputError: With the secret, the host and how to fix it.
     """
     for each in find({"sent": values}) if limits else ():
         limit = limits.get(each.piece.name) if isinstance(each.piece, Secret) else None
         if limit is not None and limit.hosts is not None and isinstance(each.piece, Secret) and not limit.takes(url):
             name, host = each.piece.name, _host_of(url)
-            raise InputError(f"This machine's secret {name} may not be sent to {host}.", hint=_way_out(name, "hosts"))
+            raise InputError(f"This machine's secret {name} may not be sent to {host}.", hint=_hint(name, "hosts"))
 
 
 def _check_hosts(
@@ -155,15 +159,14 @@ def _check_hosts(
     field = dotted(("spec", *where))
     if not urls:
         raise InputError(
-            f"{field}: this machine's secret {name} goes to certain hosts only, and here it would be handed to what "
-            "could send it anywhere.",
-            hint=_way_out(name, "hosts"),
+            f"{field}: this machine's secret {name} is limited to certain hosts, which cannot be enforced here.",
+            hint=_hint(name, "hosts"),
         )
     for url in urls:
         if not limit.takes(url):
             raise InputError(
                 f"{field}: this machine's secret {name} may not be sent to {_host_of(url)}.",
-                hint=_way_out(name, "hosts"),
+                hint=_hint(name, "hosts"),
             )
 
 
@@ -171,17 +174,17 @@ def _host_of(url: str) -> str:
     return urlsplit(url).hostname or "no host"
 
 
-def _way_out(name: str, key: str) -> str:
-    return f"Whoever runs the machine names what it is for in {name}.{key} of its TUNEFLEET_SECRETS_LIMITS."
+def _hint(name: str, key: str) -> str:
+    return f"The operator of the machine can allow it in {name}.{key} of TUNEFLEET_SECRETS_LIMITS."
 
 
 def _request_around(kind: str, where: Where) -> Where | None:
-    """Return the block that a secret is sent by, if it stands in a request; None if it is for something else."""
+    """Return the request block that contains a secret; None if the secret is not part of a request."""
     for of, pattern in _REQUESTS:
-        here = where[: len(pattern)]
-        if of in (None, kind) and len(here) == len(pattern) < len(where) and all(map(_alike, pattern, here)):
+        block = where[: len(pattern)]
+        if of in (None, kind) and len(block) == len(pattern) < len(where) and all(map(_alike, pattern, block)):
             below = [key for key in where[len(pattern) :] if key not in _WITHIN]
-            return here if of is not None or (below and below[0] in _REQUEST) else None
+            return block if of is not None or (below and below[0] in _REQUEST) else None
     return None
 
 
@@ -196,7 +199,7 @@ def _at(spec: Any, where: Where) -> Any:
 
 
 def _urls(block: Any, secrets: Callable[[str], str | None], *, deep: bool) -> Iterator[str]:
-    """Yield the addresses of a block: its `url` alone, or every one in it, since one of them may be the one."""
+    """Yield the URLs of a block: only its `url`, or with `deep` every URL in it, since any of them may be requested."""
     if not deep:
         found = block.get("url")
         if isinstance(found, str):

@@ -1,7 +1,7 @@
-"""The supervisor's side of the warm start: finds, starts and asks the fork server.
+"""Client of the fork server: starts it, and requests job starts from it.
 
-Importing the training libraries takes seconds; the fork server has done it once, for all workers and agents of this
-user whose imports would be the same. Whatever goes wrong here, the answer is None and the job starts cold.
+Importing the training libraries takes seconds; the fork server does it once for all workers and agents of this user
+with the same import environment. On any error the result is None, and the job starts cold.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ logger = logging.getLogger(__name__)
 IMPORT_S = 60.0
 _BIND_S = 15.0
 _LEAVE_S = 2.0
+# The path of a Unix socket is limited to 108 bytes on Linux, 104 on macOS.
 _MAX_PATH_BYTES = 100
+# Then jobs start cold: each failed try would delay a job.
 _MAX_FAILURES = 3
 
 
 class WarmStarter:
-    """Asks the one fork server of this user, interpreter and import environment for job starts."""
+    """Requests job starts from the fork server of this user, interpreter and import environment."""
 
     def __init__(self, base_env: Mapping[str, str], *, idle_s: float) -> None:
         self._base_env = dict(base_env)
@@ -48,7 +50,7 @@ class WarmStarter:
         self.socket_path = socket_folder() / f"{self._key()}.sock"
 
     def prepare(self) -> None:
-        """Start the server unless one listens already; returns before its imports are done."""
+        """Start the server unless one is already listening; returns before its imports are done."""
         with self._lock:
             connection = self._connect()
             if connection is not None:
@@ -57,7 +59,7 @@ class WarmStarter:
                 self._server = self._spawn()
 
     def start(self, folder: Path) -> dict[str, Any] | None:
-        """Ask for a job; return the keeper's answer, or None if the job must start cold."""
+        """Start a job; returns the reply of its parent process, or None if the job must start cold."""
         if self._failures >= _MAX_FAILURES:
             return None
         connection, reply = self._reach(), None
@@ -67,13 +69,13 @@ class WarmStarter:
         if reply is None or reply.get("code") == "stale":
             self._failures += 1
             why = reply.get("message") if reply else "it does not answer"
-            logger.warning("The fork server cannot be used: %s", why)
+            logger.warning("Fork server unavailable: %s", why)
             return None
         self._failures = 0
         return reply
 
     def server_pid(self) -> int | None:
-        """Return the pid of the listening server, if it is one of this user."""
+        """Return the pid of the listening server, if it belongs to this user."""
         connection = self._connect()
         if connection is None:
             return None
@@ -81,21 +83,21 @@ class WarmStarter:
             return _pid_of(connection)
 
     def close(self) -> None:
-        """Need the server no more: it ends unless somebody else does. The jobs that it forked live on."""
+        """Release the server, which ends unless other processes use it. Its forked jobs keep running."""
         with self._lock:
             connection = self._connect()
             if connection is None:
                 return
             with connection:
-                # While it imports it does not answer; it reads this when it is done, and ends then.
-                pid, told = _pid_of(connection), self._ask(connection, {"leaves": True}, _LEAVE_S)
-            if pid is None or told is None or not told.get("ends"):
+                # It does not answer during its imports; it reads this afterwards, and ends then.
+                pid, reply = _pid_of(connection), self._ask(connection, {"leaves": True}, _LEAVE_S)
+            if pid is None or reply is None or not reply.get("ends"):
                 return
             started_at = process_identity.process_started_at(pid)
             deadline = time.monotonic() + 5.0
             while started_at is not None and process_identity.process_started_at(pid) == started_at:
                 if time.monotonic() > deadline:
-                    logger.warning("The fork server (pid %s) does not end", pid)
+                    logger.warning("The fork server (pid %s) does not exit", pid)
                     return
                 time.sleep(0.02)
 
@@ -123,7 +125,7 @@ class WarmStarter:
         try:
             self.prepare()
         except OSError as error:
-            logger.warning("The fork server cannot be started: %s", error)
+            logger.warning("Cannot start the fork server: %s", error)
             return None
         return self._wait_for_server()
 
@@ -152,7 +154,7 @@ class WarmStarter:
             connection.sendall(json.dumps({**what, "idle_s": self._idle_s}).encode() + b"\n")
             return read_reply(connection.fileno(), patience_s)
         except (OSError, ValueError) as error:
-            logger.debug("The fork server broke off: %s", error)
+            logger.debug("The fork server closed the connection: %s", error)
             return None
 
 
@@ -162,20 +164,24 @@ def _pid_of(connection: socket.socket) -> int | None:
 
 
 def socket_folder() -> Path:
-    """Return this user's folder for sockets: short, and nobody else's."""
+    """Return this user's private folder for sockets.
+
+    Raises:
+        MachineError: If it is not a private folder of this user.
+    """
     name = f"tunefleet-{os.geteuid()}"
     folder = Path(tempfile.gettempdir()) / name
     if len(os.fsencode(folder)) > _MAX_PATH_BYTES - 32:
-        folder = Path("/tmp") / name  # noqa: S108 -- refused below unless it is this user's alone
+        folder = Path("/tmp") / name  # noqa: S108 -- checked below to be private to this user
     folder.mkdir(mode=0o700, exist_ok=True)
     facts = folder.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or stat.S_IMODE(facts.st_mode) & 0o077:
-        raise MachineError(f"{folder} must be a folder of this user alone (mode 0700).", hint="Remove it.")
+        raise MachineError(f"{folder} must be a private folder of this user (mode 0700).", hint="Remove it.")
     return folder
 
 
 def read_reply(fd: int, timeout_s: float) -> dict[str, Any] | None:
-    """Return the answer, or None if the other end ended or said nothing in time."""
+    """Return the reply, or None on a timeout or if the connection was closed."""
     text, deadline = b"", time.monotonic() + timeout_s
     while not text.endswith(b"\n"):
         if not select.select([fd], [], [], max(deadline - time.monotonic(), 0))[0]:

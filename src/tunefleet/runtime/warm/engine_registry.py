@@ -1,8 +1,8 @@
-"""The engines that stay warm on this machine: processes that have a model loaded and outlive the job that wanted it.
+"""Warm engines of this machine: processes that keep a model loaded and outlive the job that loaded it.
 
-An engine lies in the user's folder for sockets: `engine-<key>.sock`, `.json` (who it is), `.lock` (held as long as it
-lives), `.log`. Whoever needs its GPUs or its memory asks it to end: one that nobody uses does so at once. What an
-engine computes is `workloads.engine`'s business.
+Files of an engine in the user's socket folder: `engine-<key>.sock`, `.json` (identity), `.lock` (held while it runs),
+`.log`. A process that needs its GPUs or its memory requests its end; an idle engine ends immediately. The engine itself
+is in `workloads.engine`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ _MAX_LINE_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class EngineProcess:
-    """An engine that lives.
+    """A running engine.
 
     Args:
-        started_at: When that was started, in seconds since boot.
+        base: Path of its files, without a suffix.
+        started_at: Start time of its process, to detect a reused pid.
+        site: Endpoint folder of the supervisor that uses it.
     """
 
     base: Path
@@ -55,22 +57,22 @@ class EngineProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether it is running."""
         return self.started_at is not None and process_identity.process_started_at(self.pid) == self.started_at
 
 
 def base_of(gpus: Sequence[str], site: str, apart: str = "") -> Path:
-    """Return where the files of an engine lie, without their endings: one for each set of GPUs, on a CPU for each site.
+    """Return the path of an engine's files, without a suffix: one per set of GPUs, on a CPU one per site.
 
     Raises:
-        MachineError: If the folder belongs to somebody else.
+        MachineError: If the folder belongs to another user.
     """
     text = json.dumps([sorted(gpus) or site, apart])
     return socket_folder() / f"engine-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def environment(gpus: Sequence[str]) -> dict[str, str]:
-    """Return the environment of an engine: this process's without keys, secrets and what else is ours."""
+    """Return the environment of an engine: this process's, without keys, secrets and Tunefleet's own variables."""
     inherited = inherited_environment()
     found = {name: value for name, value in inherited.items() if not name.startswith(_OURS) or name in _KEPT}
     found["TOKENIZERS_PARALLELISM"] = "false"
@@ -78,11 +80,11 @@ def environment(gpus: Sequence[str]) -> dict[str, str]:
 
 
 def running() -> Iterator[EngineProcess]:
-    """Yield the engines of this user that live."""
+    """Yield the running engines of this user."""
     try:
         folder = socket_folder()
     except MachineError as error:
-        logger.warning("Engines cannot be looked for: %s", error)
+        logger.warning("Could not list engines: %s", error)
         return
     for path in folder.glob("engine-*.json"):
         facts = read_json(path)
@@ -107,7 +109,7 @@ def connect(base: Path) -> socket.socket | None:
     try:
         connection.connect(str(base.with_suffix(".sock")))
         if peer_uid(connection) != os.geteuid():
-            raise PermissionError("it is somebody else's")
+            raise PermissionError("it belongs to another user")
     except OSError as error:
         logger.debug("No engine listens at %s: %s", base.name, error)
         connection.close()
@@ -116,13 +118,18 @@ def connect(base: Path) -> socket.socket | None:
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """Return whose process is at the other end."""
+    """Return the user id of the process at the other end."""
     uid: int = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
     return uid
 
 
 def leave(engine: EngineProcess, *, patience_s: float = 0.0, force: bool = False) -> bool:
-    """Ask an engine to end; returns whether it has."""
+    """Request the end of an engine; returns whether it has ended.
+
+    Args:
+        patience_s: How long to wait for a busy engine.
+        force: End it with SIGTERM if it is still busy.
+    """
     deadline = time.monotonic() + patience_s
     while (answer := _ask(engine.base)) is not None and answer.get("busy"):
         if time.monotonic() >= deadline:
@@ -138,31 +145,31 @@ def leave(engine: EngineProcess, *, patience_s: float = 0.0, force: bool = False
 
 
 def end_idle(site: str | None = None) -> None:
-    """End the engines that nobody uses."""
+    """End idle engines."""
     for engine in running():
         if (site is None or engine.site == site) and leave(engine):
-            logger.info("The engine of %s has ended", engine.model)
+            logger.info("Ended the engine of %s", engine.model)
 
 
 def make_room(gpus: Sequence[str], *, wants_engine: bool) -> None:
-    """End the engines on GPUs that a job is about to get."""
+    """End the engines on GPUs that are allocated to a job, except for one that the job can use."""
     if not gpus:
         return
     for engine in running():
         if not set(engine.gpus) & set(gpus) or (wants_engine and set(engine.gpus) == set(gpus)):
             continue
-        logger.info("The engine of %s ends: a job gets its GPU", engine.model)
-        # Nobody who may use the GPU is left: the job has been given it.
+        logger.info("Ending the engine of %s: its GPU is allocated to a job", engine.model)
+        # Forced: the GPU is allocated to the job, so no other job may use the engine.
         leave(engine, patience_s=_ANSWER_S, force=True)
 
 
 def is_one(pids: Sequence[int], gpu: str | None = None) -> bool:
-    """Tell whether one of these processes is an engine of this user."""
+    """Return whether one of these processes is an engine of this user."""
     return any(engine.pid in pids and (gpu is None or gpu in engine.gpus) for engine in running())
 
 
 def is_on(gpu: str) -> bool:
-    """Tell whether an engine of this user is on a GPU."""
+    """Return whether an engine of this user uses a GPU."""
     return any(gpu in engine.gpus for engine in running())
 
 
@@ -186,7 +193,7 @@ def _gone(engine: EngineProcess) -> bool:
     deadline = time.monotonic() + _END_S
     while engine.alive:
         if time.monotonic() > deadline:
-            logger.warning("The engine of %s (pid %d) does not end and is killed", engine.model, engine.pid)
+            logger.warning("Killing the engine of %s (pid %d), which does not exit", engine.model, engine.pid)
             _signal(engine, signal.SIGKILL)
             return True
         time.sleep(_LOOK_S)

@@ -1,12 +1,12 @@
-"""The fork server: has imported the training libraries and forks a keeper for each job.
+"""The fork server: imports the training libraries once, and forks a parent process for each job.
 
-It only imports; it runs no tensor operation, opens no CUDA context and starts no thread, because a child would inherit
-what it cannot use. Before each fork that is checked; a server that is no longer fit ends, and jobs start cold. It
-waits for nobody: keepers are of their own.
+It only imports; it runs no tensor operation, opens no CUDA context and starts no thread, since a child cannot use an
+inherited context or thread. This is checked before each fork; a server that fails the check ends, and jobs start cold.
+It does not wait for its children, which are independent.
 
-As a program: `python -m tunefleet.runtime.warm.fork_server SOCKET IDLE_S USER_PID`, with the environment that the
-imports need. A request is one line of JSON: `folder`, the job's, and `environment`, its supervisor's for jobs; or
-`leaves`, from whoever needs no more jobs.
+As a program: `python -m tunefleet.runtime.warm.fork_server SOCKET IDLE_S USER_PID`, with the environment for the
+imports. A request is one line of JSON: `folder` of the job and `environment` for jobs of the supervisor; or `leaves`,
+from a client that needs no more jobs.
 """
 
 from __future__ import annotations
@@ -49,41 +49,41 @@ PRELOAD = (
     "trl.trainer.sft_trainer",
     PROGRAM,
     "tunefleet.workloads.training",
-    # Nearly all that bitsandbytes takes seconds for when a trainer executes it.
+    # Most of the seconds that bitsandbytes takes when a trainer executes it.
     "torch._inductor.compile_fx",
 )
+# Packages that open a device or start threads at import; they are executed at their first use.
 LAZY = frozenset({"bitsandbytes", "deepspeed", "wandb", "liger_kernel"})
-"""Packages that touch a device or start threads when they are imported; they stay unexecuted until first used."""
 
-# An environment may be large: the kernel allows some megabytes.
+# An environment may have some megabytes, the limit of the kernel.
 _MAX_REQUEST_BYTES = 4 << 20
 _REQUEST_S = 5.0
 
 
 def preload() -> None:
-    """Import what jobs need; what is not installed is left out, a job that needs it will say so."""
+    """Import the libraries for jobs; missing ones are skipped, and a job that needs one fails with its own error."""
     sys.meta_path.insert(0, LazyFinder(LAZY))
     gc.disable()
     for name in PRELOAD:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            logger.warning("%s is not preloaded: %s", name, error)
+            logger.warning("Not preloading %s: %s", name, error)
     _make_ready()
     gc.enable()
     gc.collect()
-    # Objects of the imports are never looked at again, so that the children share their pages.
+    # Excludes the imported objects from garbage collection, so that the children keep sharing their memory pages.
     gc.freeze()
 
 
 def _make_ready() -> None:
-    """Have Transformers make its table of renamed weights, for which the first model of each job would wait 0.2 s."""
+    """Build the weight conversion table of Transformers, which would take 0.2 s at the first model of each job."""
     if "transformers" not in sys.modules:
         return
     try:
         importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("")
-    except (ImportError, AttributeError, TypeError) as error:  # it is not public: other releases may have another
-        logger.info("The table of renamed weights is not made before the fork: %r", error)
+    except (ImportError, AttributeError, TypeError) as error:  # not public: other versions may differ
+        logger.info("Could not build the weight conversion table before the fork: %r", error)
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,10 @@ class Asked:
 
 
 def serve(listener: socket.socket, lock_fd: int, fitness: Fitness, need: Need) -> tuple[Held, Mapping[str, str]] | None:
-    """Fork a keeper for each request, until nobody needs it any more or a fork would be unsafe.
+    """Fork a parent process for each request, until the server is not needed any more or a fork would be unsafe.
 
     Returns:
-        None in the server; in a trainer that it led to, the job to run, and the environment for it.
+        None in the server; in a forked trainer, the job and its environment.
     """
     while (over := need.over()) is None:
         if not select.select([listener], [], [], need.look_s)[0]:
@@ -111,23 +111,24 @@ def serve(listener: socket.socket, lock_fd: int, fitness: Fitness, need: Need) -
         fault = fitness.fault()
         if fault is not None:
             reply(connection.detach(), ok=False, code="stale", message=fault)
-            logger.warning("The fork server ends: %s", fault)
+            logger.warning("Stopping the fork server: %s", fault)
             return None
         if os.fork() == 0:
             listener.close()
             os.close(lock_fd)
             return _keep(asked.folder, connection.detach()), asked.environment
         connection.close()
-    logger.info("The fork server ends: %s", over)
+    logger.info("Stopping the fork server: %s", over)
     return None
 
 
 def run(held: Held, base_env: Mapping[str, str]) -> int:
-    """Be the trainer: take its environment, threads and seeds, and run the program."""
+    """Run as the trainer: set its environment, threads and seeds, and run the program."""
+    # From now on packages are imported as usual.
     for finder in sys.meta_path:
         if isinstance(finder, LazyFinder):
             finder.names = frozenset()
-    # As in a fresh interpreter: the program sets up its log, and what it prints is seen at once.
+    # As in a fresh interpreter: the program configures its own log, and output is not buffered.
     logging.getLogger().handlers.clear()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -136,6 +137,7 @@ def run(held: Held, base_env: Mapping[str, str]) -> int:
     settings.replace_environment(environment)
     os.chdir(held.folder)
     sys.argv = [PROGRAM, str(held.folder)]
+    # Otherwise all jobs would share the random state of the server.
     random.seed()
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:
@@ -147,10 +149,10 @@ def run(held: Held, base_env: Mapping[str, str]) -> int:
 
 
 def _keep(folder: Path, reply_fd: int) -> Held:
-    """Be the keeper; returns only in the trainer."""
+    """Run as the parent process of a job; returns only in the trainer."""
     try:
         os.setsid()
-        # With the server's setting the keeper could not wait for its child.
+        # The server ignores SIGCHLD, with which a process cannot wait for its child.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         held = hold(folder)
         pid = fork_trainer(held, reply_fd, warm=True)
@@ -160,7 +162,7 @@ def _keep(folder: Path, reply_fd: int) -> Held:
     except RefusedError as refusal:
         reply(reply_fd, ok=False, code=refusal.code, message=str(refusal))
         _leave(1)
-    except BaseException:  # noqa: BLE001 - the edge of a process: nothing may unwind into the server's code
+    except BaseException:  # noqa: BLE001 - top of a process: nothing may unwind into the server's code
         traceback.print_exc()
         _leave(1)
     _leave(0)
@@ -169,15 +171,15 @@ def _keep(folder: Path, reply_fd: int) -> Held:
 def _leave(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
-    # Without the libraries' exit handlers: they belong to the server.
+    # Without exit handlers of the libraries, which belong to the server.
     os._exit(code)
 
 
 def _request(connection: socket.socket, need: Need) -> Asked | None:
-    """Return the job that a process of this user asks for; null if it asks for none."""
+    """Return the job that a process of this user requests; None if it requests none."""
     pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if uid != os.geteuid():
-        logger.warning("A request of user %s is refused", uid)
+        logger.warning("Rejected a request of user %s", uid)
         return None
     need.met(pid)
     request = _read(connection)
@@ -189,7 +191,7 @@ def _request(connection: socket.socket, need: Need) -> Asked | None:
         request.get("environment"),
         request.get("idle_s"),
     )
-    # Whoever only looks whether the server listens sends nothing.
+    # A client that only checks whether the server is listening sends nothing.
     if not isinstance(environment, dict) or not isinstance(idle_s, int | float):
         return None
     if not folder.is_absolute() or not (folder / "job.json").is_file():
@@ -200,7 +202,7 @@ def _request(connection: socket.socket, need: Need) -> Asked | None:
 
 
 def _read(connection: socket.socket) -> dict[str, Any]:
-    """Return a request; empty if there is none within some seconds, or it cannot be read."""
+    """Return a request; empty on a timeout, or if it is invalid."""
     line, deadline = bytearray(), time.monotonic() + _REQUEST_S
     try:
         while not line.endswith(b"\n") and len(line) <= _MAX_REQUEST_BYTES:
@@ -225,10 +227,10 @@ def _ends_properly() -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve one socket; returns in the server at its end, and in each trainer at the trainer's.
+    """Serve one socket; returns in the server at its end, and in each forked trainer at the trainer's end.
 
     Args:
-        arguments: The socket's path, the idle time in seconds, and the process that it is started for.
+        arguments: Path of the socket, idle time in seconds, and pid of the process that starts it.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     path, idle_s = Path(arguments[0]), float(arguments[1])
@@ -244,7 +246,7 @@ def main(arguments: list[str]) -> int:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(str(path))
-            # Before the imports: whoever asks now is served when they are done.
+            # Before the imports: early requests wait in the backlog.
             listener.listen(64)
             need, source = Need(idle_s, ORPHAN_S), newest_source()
             need.met(int(arguments[2]))
@@ -253,7 +255,7 @@ def main(arguments: list[str]) -> int:
             led = serve(listener, lock_fd, Fitness.now(source), need)
     finally:
         if os.getpid() == server:
-            # The log stays if the end was not a proper one: it says why.
+            # After an error the log is kept for diagnosis.
             for suffix in (".sock", ".lock", ".log") if _ends_properly() else (".sock", ".lock"):
                 path.with_suffix(suffix).unlink(missing_ok=True)
     return 0 if led is None else run(*led)
@@ -264,10 +266,10 @@ if __name__ == "__main__":
 
 
 class _Unexecuted(ModuleType):
-    """A module that executes at the first use; it stays the same object, so whoever imported it has the real one."""
+    """A module that executes at its first use; the object stays the same, so that earlier imports remain valid."""
 
     def __getattr__(self, name: str) -> Any:
-        # The import system itself looks at `__path__` and its like before they are there.
+        # The import system reads `__path__` and similar attributes before they exist.
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
         _execute(self)
@@ -287,7 +289,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class LazyFinder(importlib.abc.MetaPathFinder):
-    """Finds some packages as usual, but puts their execution off."""
+    """Finds some packages as usual, but defers their execution."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = frozenset(names)
@@ -308,7 +310,7 @@ class LazyFinder(importlib.abc.MetaPathFinder):
 
 
 def executed(module: ModuleType) -> bool:
-    """Tell whether a module has run its code."""
+    """Return whether a module has been executed."""
     return not isinstance(module, _Unexecuted)
 
 

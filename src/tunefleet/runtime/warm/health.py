@@ -1,4 +1,4 @@
-"""Whether a fork server may still fork, and whether anybody still needs it."""
+"""Whether a fork server can still fork safely, and whether it is still needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import tunefleet
 from tunefleet.trainer_control import process_identity
 
-# How long the server outlives the last process that has used it: a worker that was killed comes back sooner.
+# How long the server outlives its last client: a killed worker is usually restarted within this time.
 ORPHAN_S = 30.0
 
 _LOOK_S = 5.0
@@ -22,7 +22,7 @@ _MOST_OPENINGS = 100
 
 @dataclass(frozen=True)
 class Fitness:
-    """What the process was like when its imports were done; a fork needs it to be so still."""
+    """State of the process after its imports; a fork is safe only while it is unchanged."""
 
     threads: int
     packages: tuple[int, ...]
@@ -30,7 +30,7 @@ class Fitness:
 
     @classmethod
     def now(cls, source: int | None = None) -> Fitness:
-        """Describe the process as it is."""
+        """Return the current state of the process."""
         threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - names only, once a fork
         return cls(threads, _packages(), newest_source() if source is None else source)
 
@@ -41,7 +41,7 @@ class Fitness:
         if now.threads != self.threads:
             return f"it has {now.threads} threads instead of {self.threads}"
         if torch is not None and torch.cuda.is_initialized():
-            return "CUDA has been initialised in it"
+            return "CUDA has been initialized in it"
         if _open_devices():
             return f"it has opened {_open_devices()[0]}"
         if now.packages != self.packages:
@@ -53,7 +53,7 @@ class Fitness:
 
 @dataclass
 class Need:
-    """Whether anybody still needs the server."""
+    """Tracks the clients of the server, and whether it is still needed."""
 
     idle_s: float
     orphan_s: float
@@ -63,14 +63,14 @@ class Need:
     _released: bool = False
 
     def met(self, pid: int, *, asked: bool = False) -> None:
-        """Note that a process has connected, and whether it asked for a job."""
+        """Record that a process has connected, and whether it requested a job."""
         now, self._released = time.monotonic(), False
         self._users[pid], self._seen_at = process_identity.process_started_at(pid), now
         if asked:
             self._asked_at = now
 
     def left(self, pid: int) -> bool:
-        """Note that a process needs the server no more; returns whether nobody else does."""
+        """Record that a process has released the server; returns whether no other client is left."""
         self._users.pop(pid, None)
         self._released = not self._users
         return self._released
@@ -79,39 +79,40 @@ class Need:
         """Return why the server may end, or None while it may be needed."""
         now = time.monotonic()
         if self._released:
-            return "all who have used it have left"
+            return "all clients have left"
         if now - self._asked_at >= self.idle_s:
-            return f"nobody has asked for a job in {self.idle_s:.0f} s"
+            return f"no job was requested for {self.idle_s:.0f} s"
         self._users = {
             pid: at for pid, at in self._users.items() if at and process_identity.process_started_at(pid) == at
         }
         if self._users:
             self._seen_at = now
-        return "all who have used it are gone" if now - self._seen_at >= self.orphan_s else None
+        return "all clients are gone" if now - self._seen_at >= self.orphan_s else None
 
     @property
     def look_s(self) -> float:
-        """How long to sleep between two looks."""
+        """Interval between two checks, in seconds."""
         return min(_LOOK_S, self.idle_s, self.orphan_s)
 
 
 def close_nvml() -> None:
-    """Close what libraries have opened by asking NVML whether there is a GPU; none of them closes it."""
-    with contextlib.suppress(OSError, AttributeError):  # nobody has asked, or it is not NVIDIA's
+    """Shut down NVML, which libraries have initialized to detect GPUs and have not shut down."""
+    # Otherwise its open device files would make every fork look unsafe.
+    with contextlib.suppress(OSError, AttributeError):  # not loaded, or not NVIDIA's library
         library = ctypes.CDLL("libnvidia-ml.so.1", mode=os.RTLD_NOLOAD)
-        # It counts how often it was opened; what stands in for it may not.
+        # NVML counts its initializations; the limit is for stubs that do not.
         for _ in range(_MOST_OPENINGS):
             if library.nvmlShutdown() != 0:
                 break
 
 
 def newest_source() -> int:
-    """Return what changes when our own code is edited."""
+    """Return the newest modification time of Tunefleet's own source."""
     return max((file.stat().st_mtime_ns for file in Path(tunefleet.__path__[0]).rglob("*.py")), default=0)
 
 
 def _packages() -> tuple[int, ...]:
-    """Return what changes when a package is installed, upgraded or removed."""
+    """Return the modification times of package folders, which change with every installation."""
     return tuple(Path(entry).stat().st_mtime_ns for entry in sys.path if entry and Path(entry).is_dir())
 
 

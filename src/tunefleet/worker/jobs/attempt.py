@@ -1,6 +1,6 @@
-"""One held attempt of a job kind, walked by a thread of its own from its accept until the server knows its end.
+"""One attempt of a job kind, driven by its own thread from its accept until the server has stored its end.
 
-Every step is on disk before its effect, so the walk may be cut anywhere and begun again from the record:
+Every step is on disk before its effect, so that it can be interrupted anywhere and resumed from the record:
 
     record written ─▶ accept ─▶ ack ─▶ inputs, launch noted ─▶ job runs ─▶ journal flushed, outputs uploaded
     ─▶ finish.json ─▶ finish ─▶ ack ─▶ record removed
@@ -39,8 +39,8 @@ logger = logging.getLogger(__name__)
 
 _DROP_GRACE_S: Final = 5.0
 _FAILED_GRACE_S: Final = 30.0
+# Pause before a retry on a full disk.
 _FULL_PAUSE_S: Final = 5.0
-"""Pause before a full disk is tried again."""
 
 
 class JobAttempt:
@@ -84,32 +84,32 @@ class JobAttempt:
 
     @property
     def occupies_slot(self) -> bool:
-        """Whether the job may still need the machine; delivering does not."""
+        """Whether the job may still need the machine; delivery does not."""
         return not self._job_over
 
     @property
     def delivering(self) -> tuple[str, ...]:
-        """The tokens of those whose job is over, and whose end the server does not know."""
+        """Tokens whose job has ended, and whose end the server has not stored."""
         return self.tokens if self._job_over else ()
 
     @property
     def alive(self) -> bool:
-        """Whether its thread still works."""
+        """Whether its thread is still running."""
         return self._thread.is_alive()
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """Its token, and those of the tasks that go along."""
+        """Its token, and those of the coalesced tasks."""
         return (self.token, *self.parts.tokens)
 
     @property
     def task_ids(self) -> tuple[str, ...]:
-        """Its task, and those that go along: their folders are in use."""
+        """Its task and the coalesced tasks: their folders are in use."""
         return (self.task_id, *self.parts.task_ids)
 
     def start(self) -> None:
-        """Begin or continue the walk; says the accept, which a repetition does not harm."""
-        # Its own accept last: when that is acknowledged, the others have been said.
+        """Start or resume the attempt; reports the accept, which is idempotent."""
+        # Its own accept last: once that is acknowledged, the others have been reported too.
         self.parts.accept()
         record = self._run.record
         first = record.offer.gang is not None and record.offer.gang.rank == 0
@@ -117,13 +117,13 @@ class JobAttempt:
         self._thread.start()
 
     def heed(self, desired: Desired) -> None:
-        """Pass on what the server wants. Of one that delivers, a cancel ends the waiting; a pause comes too late."""
+        """Apply the desired state. While results are delivered, a cancel ends retries, and a pause has no effect."""
         self.mailbox.tell_desired(desired)
         if self._job_over:
             with self._noting:
                 if not self._forgotten:
                     self._run.heed_cancel()
-            # Of a job that has paused nobody may say that it runs on: then the server lets the task go on.
+            # `run` is not confirmed: if the job has ended by a pause, the server resumes the task automatically.
             if desired.action != "run":
                 self._site.outbox.reach(Reached(token=self.token, generation=desired.generation))
             self.mailbox.wake()
@@ -160,7 +160,7 @@ class JobAttempt:
         try:
             self._run.suspend()
         except TunefleetError:
-            logger.exception("The job of task %s could not be suspended; it lives on.", self.task_id)
+            logger.exception("Could not suspend the job of task %s; it keeps running.", self.task_id)
 
     def _to_finish_or_failure(self) -> Finish:
         try:
@@ -168,17 +168,17 @@ class JobAttempt:
         except (Dropped, Stopped):
             raise
         except (TunefleetError, OSError) as error:
-            logger.warning("Task %s cannot run: %s", self.task_id, error)
+            logger.warning("Task %s failed to start: %s", self.task_id, error)
             finish = self._failure(reason_of(error), str(error))
         except Exception as error:
-            logger.exception("The attempt of task %s failed in the worker itself.", self.task_id)
-            finish = self._failure(TaskReason.BUG, f"The worker failed: {type(error).__name__}: {error}")
+            logger.exception("Attempt of task %s failed with an unexpected error in the worker.", self.task_id)
+            finish = self._failure(TaskReason.BUG, f"Unexpected error in the worker: {type(error).__name__}: {error}")
         self._end_job(_FAILED_GRACE_S)
         self._over()
         return self._shared(finish)
 
     def _shared(self, finish: Finish) -> Finish:
-        """Return the end of a run that others share: if it has failed, each of them is tried again by itself."""
+        """Return the end of a coalesced run: if it has failed, each task is retried on its own."""
         others = self.parts.wanted
         self.parts.release(finish.error)
         if not others or finish.outcome != "failed":
@@ -188,6 +188,7 @@ class JobAttempt:
     def _to_finish(self) -> Finish:
         point = self.mailbox.await_ack()
         self._trace.tell("accept", self._held_at)
+        # An earlier attempt of the same task still uses the job folder; its thread must end first.
         if self._after is not None:
             while self._after.alive:
                 self.mailbox.pause(0.1)
@@ -216,13 +217,14 @@ class JobAttempt:
             self.parts.deliver(self._folder)
         else:
             finish = self._shared(finish)
+        # On disk before it is reported: after a restart the same end is reported, and nothing is delivered twice.
         logger.info("Task %s ended: %s%s", self.task_id, finish.outcome, f": {finish.error}" if finish.error else "")
         self._spool(finish)
         self.parts.say_ends()
         return finish
 
     def _begin(self, point: str | None) -> Handle | Finish:
-        """Return the job, or how the attempt ends without one."""
+        """Return the job, or the end of the attempt if none is launched."""
         try:
             if point is not None:
                 self._run.meet(point)
@@ -235,7 +237,7 @@ class JobAttempt:
             return Finish(token=self.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
 
     def _end_of_member(self, handle: Handle) -> Finish:
-        """Wait for the end of a node that reports and delivers nothing."""
+        """Wait for the end of a node that reports and delivers nothing itself."""
         end = self._run.watch(handle)
         self._over()
         finish = as_node(self._run.record.offer, self._deliverer.finish_of_member(end, cancelled=self._run.cancelled))
@@ -246,7 +248,7 @@ class JobAttempt:
         try:
             self._uploads.bring_newest(self._cancelled, self._deliverer.held_up)
         except Cancelled:
-            logger.info("Task %s is cancelled before its newest checkpoint was brought.", self.task_id)
+            logger.info("Task %s was cancelled before its newest checkpoint was uploaded.", self.task_id)
 
     def _say(self, finish: Finish) -> None:
         self._site.outbox.finish(finish)
@@ -262,7 +264,7 @@ class JobAttempt:
             try:
                 return self._deliverer.ship_anew(finish)
             except OSError as error:
-                logger.warning("The journal of task %s cannot be sent again yet: %s", self.task_id, error)
+                logger.warning("Could not send the journal of task %s again, retrying: %s", self.task_id, error)
                 self.mailbox.pause_whole(_FULL_PAUSE_S)
 
     def _over(self) -> None:
@@ -272,15 +274,15 @@ class JobAttempt:
             self._site.outbox.poke()
 
     def _failure(self, reason: TaskReason, error: str) -> Finish:
-        # A mistake in the document needs no traceback, which would tell where this worker's folders lie.
+        # Bad input needs no traceback, and one would reveal the paths of this worker.
         detail = None if reason is TaskReason.BAD_INPUT else traceback.format_exc()
         return Finish(token=self.token, outcome="failed", reason=reason, error=error, detail=detail)
 
     def _end_dropped(self) -> None:
-        logger.info("The server dropped the attempt of task %s; its job ends.", self.task_id)
+        logger.info("The server dropped the attempt of task %s; ending its job.", self.task_id)
         self._end_job(_DROP_GRACE_S)
         self._over()
-        self.parts.release("the task was taken from this worker.")
+        self.parts.release("the task was reassigned.")
 
     def _end_job(self, grace_s: float) -> None:
         handle = self._run.handle
@@ -288,7 +290,7 @@ class JobAttempt:
             self._run.end(handle, grace_s=grace_s)
 
     def _spooled(self) -> Finish | None:
-        """Return the finish that was written before a restart; one of an earlier attempt does not count."""
+        """Return the finish that was written before a restart; one of an earlier attempt is ignored."""
         try:
             finish = Finish.model_validate_json(self._folder.finish_json.read_bytes())
         except (OSError, ValidationError):
@@ -299,10 +301,11 @@ class JobAttempt:
         try:
             write_synced(self._folder.finish_json, finish.model_dump_json())
         except OSError as error:
-            # It is delivered all the same; after a crash it is made anew from what the job left.
-            logger.warning("The end of task %s cannot be written down: %s", self.task_id, error)
+            # It is delivered all the same; after a crash it is rebuilt from the job folder.
+            logger.warning("Could not write the end of task %s: %s", self.task_id, error)
 
     def _forget(self) -> None:
+        # Under the lock that `heed` takes: a cancel that arrives now must not write the record again.
         with self._noting:
             self._forgotten = True
         self._site.outbox.forget(self.token)
@@ -320,5 +323,5 @@ class JobAttempt:
         try:
             handle.acknowledge()
         except OSError as error:
-            # The next worker on the folder finds an end that belongs to no attempt, and leaves it alone.
-            logger.warning("That the end of task %s was read cannot be written down: %s", self.task_id, error)
+            # The next worker on the folder finds an end without an attempt, and ignores it.
+            logger.warning("Could not mark the end of task %s as read: %s", self.task_id, error)

@@ -1,4 +1,4 @@
-"""Brings a chat its turns and the server its answers: the worker asks for turns, so that it may sit behind a NAT."""
+"""Relays chat turns and answers; the worker polls for turns, so that it works behind a NAT."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from tunefleet.worker.interfaces import Delivery
 
 logger = logging.getLogger(__name__)
 
+# Long-poll time of one request for turns.
 _HOLD_S: Final = 20.0
+# Poll interval while the chat process is still loading.
 _LOOK_S: Final = 0.3
 _PAUSE_S: Final = 2.0
 _LOST: Final = ChatPiece(
-    error="The chat's process died in the middle of the answer.", hint="Ask again when it is back."
+    error="The chat process died during the answer.", hint="Send the message again when the chat is ready."
 )
 
 
 class Relay:
-    """Carries turns and answers while the job of an attempt runs."""
+    """Relays turns and answers while the job of an attempt runs."""
 
     def __init__(self, task_id: str, folder: Path, delivery: Callable[[], Delivery], *, talks: bool) -> None:
         self._task_id = task_id
@@ -42,7 +44,7 @@ class Relay:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Carry while the body runs."""
+        """Relay while the body runs."""
         if not self._talks:
             yield
             return
@@ -51,7 +53,7 @@ class Relay:
         try:
             yield
         finally:
-            # Not waited for: a question to the server may be held, and nothing of it is worth keeping.
+            # Not joined: a long poll may be held by the server, and nothing of it needs to be kept.
             self._stop.set()
 
     def _carry(self) -> None:
@@ -61,10 +63,10 @@ class Relay:
                 try:
                     self._round(delivery)
                 except AuthError as error:
-                    logger.info("The chat %s is given up: %s", self._task_id, error)
+                    logger.info("Stopped relaying chat %s: %s", self._task_id, error)
                     return
                 except TunefleetError as error:
-                    logger.info("Turns of %s cannot be fetched: %s", self._task_id, error)
+                    logger.info("Could not fetch turns of %s: %s", self._task_id, error)
                     self._stop.wait(_PAUSE_S)
         finally:
             delivery.close()
@@ -79,19 +81,19 @@ class Relay:
         with self._lock:
             held = (*self._held, *(turn.id for turn in self._waiting))
         wait_s = 0.0 if models is None or self._waiting else _HOLD_S
-        asked = ChatPoll(ready=models is not None, models=models or (), held=held, wait_s=wait_s)
-        given = delivery.chat_turns(self._task_id, asked)
-        for turn in given.turns:
+        poll = ChatPoll(ready=models is not None, models=models or (), held=held, wait_s=wait_s)
+        reply = delivery.chat_turns(self._task_id, poll)
+        for turn in reply.turns:
             self._begin(delivery, turn)
-        for turn_id in given.gone:
+        for turn_id in reply.gone:
             with self._lock:
                 self._waiting = [turn for turn in self._waiting if turn.id != turn_id]
                 call = self._held.get(turn_id)
             if call is not None:
                 call.close()
-        if given.end:
+        if reply.end:
             self._ask({"op": "end"})
-        if models is None or self._waiting or given.end:
+        if models is None or self._waiting or reply.end:
             self._stop.wait(_LOOK_S)
 
     def _models(self) -> tuple[str, ...] | None:
@@ -102,11 +104,11 @@ class Relay:
         try:
             call = Call(self._folder, question)
         except OSError:
-            return None  # not ready yet, or gone; the next round asks again
+            return None  # not ready yet, or gone; the next round retries
         try:
             return next(call.lines(), None)
         except (OSError, ValueError) as error:
-            logger.info("The chat %s does not answer: %s", self._task_id, error)
+            logger.info("Chat %s does not answer: %s", self._task_id, error)
             return None
         finally:
             call.close()
@@ -115,7 +117,7 @@ class Relay:
         try:
             call = Call(self._folder, {"op": "turn", "request": turn.request.model_dump(mode="json")})
         except OSError as error:
-            logger.info("The chat %s cannot be asked yet: %s", self._task_id, error)
+            logger.info("Chat %s is not ready: %s", self._task_id, error)
             self._later(turn)
             return
         with self._lock:
@@ -123,23 +125,24 @@ class Relay:
         threading.Thread(target=self._answer, args=(delivery, turn, call), name=turn.id, daemon=True).start()
 
     def _later(self, turn: ChatTurn) -> None:
-        """Keep a turn whose process has just died: another launch will take it."""
+        """Requeue a turn whose process has just died; the next launch takes it."""
         with self._lock:
             self._waiting.append(turn)
 
     def _answer(self, delivery: Delivery, turn: ChatTurn, call: Call) -> None:
         pieces: queue.SimpleQueue[ChatPiece] = queue.SimpleQueue()
+        # A reader thread of its own: the model must not wait for the request that sends its last chunk.
         threading.Thread(target=_read, args=(call, pieces), name=f"{turn.id}-read", daemon=True).start()
         try:
-            whole = begun = False
-            while not whole:
-                # What comes while the last one is on its way goes together.
+            done = begun = False
+            while not done:
+                # Chunks that arrive while the last request is in flight are sent together.
                 piece = _joined(pieces)
-                whole = piece.finish is not None or piece.error is not None
+                done = piece.finish is not None or piece.error is not None
                 if not begun and not piece.text and piece.error == _LOST.error:
                     self._later(turn)
                     return
-                # What only says why nothing comes is no beginning.
+                # A chunk that only reports waiting does not start the answer.
                 begun = begun or bool(piece.text) or piece.waiting is None
                 if not self._tell(delivery, turn.id, piece):
                     return
@@ -152,10 +155,10 @@ class Relay:
         try:
             return delivery.chat_piece(self._task_id, turn_id, piece)
         except UnreachableError as error:
-            # A server that was restarted knows nothing of the turn, and who asked is told.
-            logger.info("An answer of %s is lost: %s", self._task_id, error)
+            # No retry: a restarted server has lost the turn, and the client gets an error.
+            logger.info("Lost an answer of %s: %s", self._task_id, error)
         except TunefleetError as error:
-            logger.warning("An answer of %s is not taken: %s", self._task_id, error)
+            logger.warning("The server rejected an answer of %s: %s", self._task_id, error)
         return False
 
 
@@ -164,15 +167,15 @@ def _read(call: Call, pieces: queue.SimpleQueue[ChatPiece]) -> None:
         for line in call.lines():
             pieces.put(ChatPiece.model_validate(line))
     except (OSError, ValueError, ValidationError) as error:
-        logger.info("A chat's answer broke off: %s", error)
+        logger.info("Chat answer interrupted: %s", error)
     pieces.put(_LOST)
 
 
 def _joined(pieces: queue.SimpleQueue[ChatPiece]) -> ChatPiece:
-    found = [pieces.get()]
-    while found[-1].finish is None and found[-1].error is None:
+    chunks = [pieces.get()]
+    while chunks[-1].finish is None and chunks[-1].error is None:
         try:
-            found.append(pieces.get_nowait())
+            chunks.append(pieces.get_nowait())
         except queue.Empty:
             break
-    return found[-1].model_copy(update={"text": "".join(piece.text for piece in found)})
+    return chunks[-1].model_copy(update={"text": "".join(piece.text for piece in chunks)})

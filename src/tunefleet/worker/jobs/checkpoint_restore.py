@@ -1,6 +1,6 @@
-"""Puts the checkpoint that an attempt goes on from into its job folder, checked against its manifest.
+"""Puts the checkpoint that an attempt resumes from into its job folder, verified against its manifest.
 
-It may lie there already, in the folder of the task that this one continues, or on the server.
+Sources, in this order: the job folder itself, the folder of the task that this one continues, the server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tunefleet.trainer_control.files import make_private, sync_folder
 
 logger = logging.getLogger(__name__)
 
-# Downloads an artifact into a folder, patiently; may go on where an earlier call was cut.
+# Downloads an artifact into a folder with retries; may resume an interrupted download.
 Fetch = Callable[[InputRef, Path], object]
 _DRAFT: Final = ".restoring-"
 _COPY: Final = f"{_DRAFT}copy"
@@ -28,7 +28,7 @@ _LACKING: Final = (NotFoundError, ArtifactError)
 
 
 class Restorer:
-    """Prepares one job folder, in which nothing runs."""
+    """Prepares one job folder in which no job runs."""
 
     def __init__(self, folder: JobFolder, other: Callable[[str], JobFolder], fetch: Fetch) -> None:
         self._folder = folder
@@ -39,10 +39,10 @@ class Restorer:
         """Make the checkpoint available.
 
         Returns:
-            The step that the launch must begin at; None if it is to take the newest.
+            The step that the launch must start at; None for the newest checkpoint.
 
         Raises:
-            InputError: If exactly one is wanted that cannot be had.
+            InputError: If a specific checkpoint is required and not available.
             Dropped, Stopped: As `fetch` raises them.
         """
         root = self._folder.checkpoints_dir
@@ -52,8 +52,8 @@ class Restorer:
         if resume.exact and resume.step is not None:
             if not self._have(resume.step, resume):
                 raise InputError(
-                    f"Nobody has the checkpoint of step {resume.step} any more, or it is damaged.",
-                    hint="`tunefleet checkpoints TASK` lists what is left; `tunefleet retry TASK` begins anew.",
+                    f"The checkpoint of step {resume.step} is missing or damaged.",
+                    hint="List checkpoints with `tunefleet checkpoints TASK`; restart with `tunefleet retry TASK`.",
                 )
             supersede_beyond(root, resume.step)
             return resume.step
@@ -61,14 +61,14 @@ class Restorer:
         if resume.step is None or (newest is not None and newest.step >= resume.step):
             return None
         if not self._have(resume.step, resume):
-            begins = "it starts from the beginning" if newest is None else f"it goes on from step {newest.step}"
-            logger.warning("The checkpoint of step %d cannot be had; %s.", resume.step, begins)
+            fallback = "starting from scratch" if newest is None else f"resuming from step {newest.step}"
+            logger.warning("The checkpoint of step %d is not available; %s.", resume.step, fallback)
         elif resume.best is not None:
             self._bring(resume.best)
         return None
 
     def _forget_drafts(self, resume: ResumeFrom) -> None:
-        """Delete what was begun to be fetched and is not wanted any more."""
+        """Delete partial downloads that are no longer needed."""
         wanted = {_draft_name(ref) for ref in (resume.checkpoint, resume.best) if ref is not None}
         for draft in self._folder.root.glob(f"{_DRAFT}*"):
             if draft.name not in wanted:
@@ -96,13 +96,14 @@ class Restorer:
         try:
             self._place(target, lambda draft: self._fetch(ref, draft), draft_name=_draft_name(ref))
         except _LACKING as error:
-            logger.warning("%s cannot be fetched: %s", ref.name, error)
+            logger.warning("Could not fetch %s: %s", ref.name, error)
             return False
         return True
 
     def _place(self, target: Path, fill: Callable[[Path], object], *, draft_name: str = _COPY) -> None:
-        """Fill a draft beside the checkpoints, check it, and rename it into place."""
+        """Fill a draft next to the checkpoints, verify it, and rename it into place."""
         draft = self._folder.root / draft_name
+        # A draft of a download keeps its files, so that the download can resume; a copy starts over.
         if draft_name == _COPY:
             shutil.rmtree(draft, ignore_errors=True)
         fill(draft)
@@ -110,12 +111,14 @@ class Restorer:
         if fault is not None:
             shutil.rmtree(draft, ignore_errors=True)
             raise ArtifactError(f"{target.name} is damaged: {fault}.")
+        # A damaged checkpoint of this name is moved aside, so that the draft can take its place.
         if target.exists():
             aside = target.parent / SUPERSEDED / f"{target.name}.broken"
             aside.parent.mkdir(exist_ok=True)
             shutil.rmtree(aside, ignore_errors=True)
             target.rename(aside)
         draft.rename(target)
+        # Without the fsync of the folder the rename may be lost in a power failure.
         sync_folder(target.parent)
 
 
@@ -124,7 +127,8 @@ def _draft_name(ref: InputRef) -> str:
 
 
 def _link(source: str, target: str) -> str:
-    """Link a file that nobody changes, or copy it where the disk knows no links; small files are copied always."""
+    """Hard-link an immutable file, or copy it where the file system has no links."""
+    # JSON files are small, and a link would share later changes with the source.
     if source.endswith(".json"):
         return str(shutil.copy2(source, target))
     try:

@@ -1,4 +1,4 @@
-"""What a server wants of a running job: commands and the pause, sent until they are taken and followed to their end."""
+"""Sends commands and pauses of the server to a running job until they are accepted, and reports their outcome."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tunefleet.worker.state import AttemptRecord
 
 logger = logging.getLogger(__name__)
 
-# Pause between two looks at what became of commands.
+# Poll interval for the state of commands.
 _ASK_S: Final = 0.2
-# How long a job that is at work may take no command before it counts as one that cannot be steered.
+# How long a training job may accept no command before its commands fail.
 _DEAF_S: Final = 120.0
-# Phases in which a job that listens takes commands; `running` is a command of which nobody knows whether it trains.
+# Phases in which a controllable job accepts commands; `running` is a user command that may or may not train.
 _AT_WORK: Final = frozenset({"training", "running"})
 
 
 class Steering:
-    """Carries the server's wishes to one job. Called from the attempt's thread alone."""
+    """Delivers the server's commands to one job. Called from the attempt's thread only."""
 
     def __init__(
         self, outbox: Outbox, mailbox: Mailbox, record: Callable[[], AttemptRecord], note: Callable[..., None]
@@ -37,7 +37,7 @@ class Steering:
         self._record = record
         self._note = note
         self._waiting: dict[str, Command] = {}
-        # What an earlier process of this worker sent is followed on.
+        # Commands that an earlier process of this worker sent are still tracked.
         self._followed = {command.command_id: command for command in record().commands}
         self._told: dict[str, str] = {}
         self._wishes: dict[str, int] = {}
@@ -48,7 +48,7 @@ class Steering:
             self.launched_again()
 
     def obey(self, handle: Handle) -> None:
-        """Do what is asked for by now, as far as the job lets it."""
+        """Send new commands, as far as the job accepts them, and report their state."""
         self._heed_wish()
         for command in self._mailbox.take_commands():
             if command.command_id not in self._followed:
@@ -61,7 +61,7 @@ class Steering:
         self._look(handle)
 
     def launched_again(self) -> None:
-        """The job is another process now: a pause that the one before did not come to is asked for again."""
+        """Note that the job is a new process: a pause that the last one did not reach is sent again."""
         self._paused = False
         pauses = [command for command in self._followed.values() if command.command == ControlCommand.PAUSE]
         for command in pauses:
@@ -69,7 +69,7 @@ class Steering:
             self._wishes.pop(command.command_id, None)
 
     def last_look(self, handle: Handle) -> None:
-        """The job has ended: report what became of its commands; the server fails those that nothing became of."""
+        """Report the final state of the commands after the job's end; the server fails those without one."""
         self._look(handle)
 
     def _heed_wish(self) -> None:
@@ -79,7 +79,7 @@ class Steering:
         if desired.action == "run":
             for command_id in self._waiting.keys() & self._wishes.keys():
                 del self._waiting[command_id]
-            # A pause that the job has taken is not undone: the wish stays open, and the server lets the task go on.
+            # An accepted pause cannot be undone: `run` is not confirmed, and the server resumes the task afterwards.
             if not self._paused and not any(each.command == ControlCommand.PAUSE for each in self._followed.values()):
                 self._reach(desired.generation)
         elif desired.action == "pause":
@@ -100,16 +100,16 @@ class Steering:
         try:
             handle.command(command.command, command.data, command.command_id)
         except (ConflictError, UnreachableError) as error:
-            # It loads, or is busy: it is asked again until it takes the command, or ends.
+            # Still loading, or busy: retried until the job accepts the command or ends.
             if self._is_deaf(handle):
-                why = f"{error} It was asked for {_DEAF_S:g} seconds: nothing in it trains yet, or it does not listen."
+                why = f"{error} The job accepted no command for {_DEAF_S:g} s: not training yet, or not listening."
                 self._settle(command, CommandOutcome(command_id=command.command_id, state="failed", message=why))
             return
         except (InputError, NotFoundError) as error:
             self._settle(command, CommandOutcome(command_id=command.command_id, state="failed", message=str(error)))
             return
         except TunefleetError as error:
-            logger.warning("The command %s cannot be given yet: %s", command.command_id, error)
+            logger.warning("Could not send command %s, retrying: %s", command.command_id, error)
             return
         self._deaf_since = None
         self._waiting.pop(command.command_id, None)
@@ -117,7 +117,7 @@ class Steering:
         self._keep()
         self._outbox.outcome(CommandOutcome(command_id=command.command_id, state="acknowledged"))
         self._reach_of(command)
-        logger.info("Task %s was given the command %s.", self._record().offer.task_id, command.command)
+        logger.info("Task %s accepted command %s.", self._record().offer.task_id, command.command)
 
     def _is_deaf(self, handle: Handle) -> bool:
         status = handle.status()
@@ -133,7 +133,7 @@ class Steering:
             try:
                 state = handle.command_state(command.command_id)
             except TunefleetError as error:
-                logger.debug("What became of %s is not known yet: %s", command.command_id, error)
+                logger.debug("State of command %s is not known yet: %s", command.command_id, error)
                 continue
             self._report(command, state)
 
@@ -172,5 +172,5 @@ class Steering:
         try:
             self._note(commands=tuple(self._followed.values()))
         except MachineError as error:
-            # The server is told all the same; only a restart of this worker would lose sight of the command.
+            # The outcome is reported all the same; only a restart of this worker would lose track of the command.
             logger.warning("%s", error)

@@ -1,7 +1,4 @@
-"""Deletes the job folders of tasks that were removed from the server.
-
-In a thread of its own: a folder may hold many gigabytes of checkpoints, and the exchange must not wait for them.
-"""
+"""Deletes the job folders of tasks that were removed from the server."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ from tunefleet.worker.outbox import Outbox
 
 logger = logging.getLogger(__name__)
 
-# What makes a folder a job folder.
+# A folder with one of these files is a job folder.
 _MARKS: Final = ("job.json", MARK)
 
 
 class Discarder:
-    """Deletes folders, and says so."""
+    """Deletes folders, and reports each deletion."""
 
     def __init__(self, results_dir: Path, outbox: Outbox, in_use: Callable[[str], bool]) -> None:
         self._results_dir = results_dir
@@ -31,10 +28,11 @@ class Discarder:
         self._in_use = in_use
         self._lock = threading.Lock()
         self._under_way: set[str] = set()
+        # A thread of its own: a folder may hold many gigabytes of checkpoints, and the exchange must not wait for it.
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="discard")
 
     def discard(self, task_ids: Iterable[str]) -> None:
-        """Begin to delete folders; what is under way already is not begun again."""
+        """Start deleting folders; a deletion in progress is not started twice."""
         for task_id in task_ids:
             with self._lock:
                 if task_id in self._under_way or self._in_use(task_id):
@@ -43,26 +41,26 @@ class Discarder:
             self._pool.submit(self._delete, task_id)
 
     def close(self) -> None:
-        """Begin no more; a deletion that is under way ends first."""
+        """Start no more deletions, and wait for the current one."""
         self._pool.shutdown(cancel_futures=True)
 
     def _delete(self, task_id: str) -> None:
         try:
             folder = self._results_dir / task_id
-            # The server is trusted with tasks, not with paths.
+            # Task ids from the server are not trusted as paths: only job folders directly below the root are deleted.
             if folder.parent != self._results_dir or not any((folder / name).is_file() for name in _MARKS):
                 self._outbox.discarded(task_id)
                 return
-            # The marks last: if this is cut short, the rest is still known for a job folder.
+            # Markers last: if this is interrupted, the folder is still recognized as a job folder.
             for entry in folder.iterdir():
                 if entry.name not in _MARKS:
                     _remove(entry)
             shutil.rmtree(folder)
-            logger.info("Deleted the folder of task %s, which was removed.", task_id)
+            logger.info("Deleted the folder of removed task %s.", task_id)
             self._outbox.discarded(task_id)
         except OSError as error:
-            # Not reported: the server asks again.
-            logger.warning("The folder of task %s cannot be deleted: %s", task_id, error)
+            # Not reported: the server repeats the request.
+            logger.warning("Could not delete the folder of task %s: %s", task_id, error)
         finally:
             with self._lock:
                 self._under_way.discard(task_id)

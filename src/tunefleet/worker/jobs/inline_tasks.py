@@ -1,4 +1,4 @@
-"""Light tasks: they run in the worker, leave lines in its log and no folder, and their finish implies their accept."""
+"""Light tasks: they run inside the worker process, have no job folder, and their finish implies their accept."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from tunefleet.worker.transfers import Transfers
 
 logger = logging.getLogger(__name__)
 
-# How long a batch may take to be said in one exchange; what takes longer is accepted and said later.
+# How long to wait so that a batch is reported in one exchange; slower tasks are accepted first and reported later.
 _LINGER_S: Final = 0.005
-# Deliveries at a time that take no slot; each has a thread that waits.
+# Concurrent deliveries that occupy no slot; each has a waiting thread.
 _DELIVERIES: Final = 64
 
 
 class LightTasks:
-    """A small pool. A task that is lost with the worker was never accepted, or is placed anew as lost.
+    """Runs light tasks in a thread pool.
 
-    The lock is never held while the outbox is called: a draft is written under the outbox's lock and asks for slots.
+    A task that is lost with the worker was never accepted, or is rescheduled as lost.
 
     Args:
-        spans: Where the spans of traces go; None if nowhere.
+        spans: Destination of trace spans; None if tracing is off.
     """
 
     def __init__(
@@ -62,6 +62,8 @@ class LightTasks:
         self._transfers = transfers or Transfers()
         self._worker_id = worker_id
         self._over = False
+        # Lock order: the outbox's lock first, since a draft is built under it and asks for free slots here. So the
+        # outbox is never called while this lock is held.
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
         self._room = threading.Semaphore(max(1, slots))
@@ -75,31 +77,31 @@ class LightTasks:
 
     @property
     def free_slots(self) -> int:
-        """How many more tasks may be offered; code that has not heard of its cancel yet takes a slot as before."""
+        """How many more tasks may be offered; a cancelled task keeps its slot until its code has stopped."""
         with self._lock:
             taken = self._running | {each.tokens[0] for each in self._computing}
             return self._slots - len(taken) - max(0, len(self._delivering) - _DELIVERIES)
 
     @property
     def delivering(self) -> tuple[str, ...]:
-        """Tokens of tasks that are computed, and whose results are on their way."""
+        """Tokens of computed tasks whose results are being delivered."""
         with self._lock:
             return tuple(self._delivering)
 
     @property
     def busy(self) -> bool:
-        """Whether a task runs whose end is not in the outbox yet."""
+        """Whether a task is running whose end is not in the outbox yet."""
         with self._lock:
             return bool(self._running or self._delivering or self._accepted)
 
     @property
     def holding(self) -> tuple[str, ...]:
-        """Tokens of running tasks that the server knows as accepted."""
+        """Tokens of running tasks that were accepted."""
         with self._lock:
             return tuple(self._accepted)
 
     def run(self, batch: Sequence[tuple[LightExecutor, Offer]]) -> None:
-        """Start tasks and linger a moment, so that quick ones are said together; the slow ones are accepted."""
+        """Start tasks, and wait a moment to report quick ones in one exchange; accept the slower ones."""
         with self._lock:
             new = [(executor, offer) for executor, offer in batch if not self._wanted(offer.token)]
             self._running.update(offer.token for _, offer in new)
@@ -110,22 +112,19 @@ class LightTasks:
         _, slow = wait(futures, timeout=_LINGER_S)
         for future in slow:
             offer = futures[future]
-            logger.info("Took task %s (%s), attempt %d.", offer.task_id, offer.kind, offer.attempt)
+            logger.info("Accepted task %s (%s), attempt %d.", offer.task_id, offer.kind, offer.attempt)
             for token in _tokens(offer):
                 self._accept(token)
 
     def drop(self, token: str) -> None:
-        """Deliver nothing for a token, and tell its code to stop."""
+        """Deliver nothing for a token, and signal its code to stop."""
         with self._news:
             self._let_go(token)
             self._accepted.discard(token)
         self._outbox.forget(token)
 
     def heed(self, desired: Desired) -> None:
-        """Do what the server wants: a cancel ends a task at once, whatever its code still does; a pause is too late.
-
-        Of what is not held here any more nobody says that it runs on: it may have ended by a pause.
-        """
+        """Apply the desired state: a cancel ends a task immediately, even if its code runs; a pause has no effect."""
         if desired.action == "cancel":
             with self._news:
                 wanted = self._wanted(desired.token)
@@ -137,11 +136,12 @@ class LightTasks:
                     self._accepted.discard(desired.token)
         with self._lock:
             held = self._wanted(desired.token)
+        # `run` is not confirmed for a task that is no longer held: it may have ended by a pause.
         if held or desired.action != "run":
             self._outbox.reach(Reached(token=desired.token, generation=desired.generation))
 
     def close(self) -> None:
-        """Begin nothing more, and give up deliveries that wait for another try."""
+        """Start nothing more, and abandon deliveries that wait for a retry."""
         with self._news:
             self._over = True
             self._news.notify_all()
@@ -172,9 +172,9 @@ class LightTasks:
             delivering_at = time.time()
             ends = self._delivered(offer, finish)
         except _GivenUp:
-            return  # the next worker on the folder does not hold it, so that it is placed anew
+            return  # the next worker does not hold it, so the server reschedules it
         except _Unwanted:
-            logger.info("Task %s was cancelled or taken away before it began.", offer.task_id)
+            logger.info("Task %s was cancelled or dropped before it started.", offer.task_id)
             return
         trace.tell("deliver", delivering_at)
         tokens = set(_tokens(offer))
@@ -187,13 +187,13 @@ class LightTasks:
             if end.token in wanted:
                 self._outbox.finish(end)
             _note(offer, end, took_s, said=end.token in wanted)
-        # Held until its end is in the outbox: a registration in between must not give it up.
+        # Held until its end is in the outbox: a registration in between must not lose it.
         with self._lock:
             self._accepted -= tokens
 
     @contextmanager
     def _stoppable(self, offer: Offer) -> Iterator[Stop]:
-        """Hold a slot while code runs, and hear when nobody wants what it does."""
+        """Occupy a slot while code runs; yields the signal to stop it."""
         with self._lock:
             if self._over:
                 raise _GivenUp
@@ -207,7 +207,7 @@ class LightTasks:
             with self._lock:
                 self._computing.remove(mine)
             if mine.stop.is_set():
-                self._outbox.poke()  # there is room again
+                self._outbox.poke()  # a slot is free again
 
     def _delivered(self, offer: Offer, finish: Finish) -> list[Finish]:
         ends = each_end(offer, finish)
@@ -227,7 +227,7 @@ class LightTasks:
         try:
             return self._delivery(own).delivered(own, kind, end, stop)
         except (_Unwanted, Stopped):
-            logger.info("Task %s is not wanted any more; its result is not delivered.", own.task_id)
+            logger.info("Task %s was cancelled or dropped; its result is not delivered.", own.task_id)
             return end
         finally:
             with self._lock:
@@ -247,15 +247,16 @@ class LightTasks:
                 raise _Unwanted
 
     def _wanted(self, token: str) -> bool:
-        """Whether the end of a task is still to be said; called under the lock."""
+        """Whether the end of a task is still to be reported; called under the lock."""
         return token in self._running or token in self._delivering or token in self._parts
 
     def _let_go(self, token: str) -> None:
-        """Say no end of its own for a task; called under the lock."""
+        """Stop tracking a task without reporting an end; called under the lock."""
         for held in (self._running, self._delivering, self._parts):
             held.discard(token)
         if token in self._sending:
             self._sending[token].set()
+        # A coalesced run is stopped only once none of its tasks is needed.
         for each in self._computing:
             if not any(map(self._wanted, each.tokens)):
                 each.stop.set()
@@ -263,24 +264,25 @@ class LightTasks:
 
 
 class _Computing(NamedTuple):
-    """Code that runs, also if nobody wants its result any more: for which tokens, and what tells it to stop."""
+    """Running code, even if its result is no longer needed: its tokens, and the signal to stop it."""
 
     tokens: tuple[str, ...]
     stop: Stop
 
 
 class _GivenUp(Exception):
-    """The worker goes before a task has ended, or while a delivery waits for another try."""
+    """The worker stops before a task has ended, or while a delivery waits for a retry."""
 
 
 class _Unwanted(Exception):
-    """A task was cancelled or taken away while it waits for room, or its delivery for another try."""
+    """A task was cancelled or dropped while it waits for a slot, or its delivery for a retry."""
 
 
 def _note(offer: Offer, end: Finish, took_s: float, *, said: bool) -> None:
-    """Log how a task ended; one line, as a light task leaves no folder to look into."""
+    """Log the end of a task."""
+    # In the worker's log, since a light task leaves no job folder.
     ids = {offer.token: offer.task_id, **{part.token: part.task_id for part in offer.merged}}
-    words = end.outcome if said else "it was cancelled or taken away meanwhile"
+    words = end.outcome if said else "cancelled or dropped"
     why = f": {end.error}" if said and end.error else ""
     logger.info("Task %s (%s) ended after %.3f s: %s%s", ids[end.token], offer.kind, took_s, words, why)
 
@@ -290,7 +292,7 @@ def _tokens(offer: Offer) -> tuple[str, ...]:
 
 
 def run_light(executor: LightExecutor, offer: Offer, secrets: Secrets, stop: Stop | None = None) -> Finish:
-    """Run a light task and put its end into words, without the values of secrets; raises nothing."""
+    """Run a light task and return its end, with secret values redacted; raises nothing."""
     hidden = secrets.redaction([offer.spec, *(each.spec for each in offer.merged)])
     finish = _run(executor, offer, secrets, hidden, stop or Stop())
     if not hidden:
@@ -306,7 +308,7 @@ def _run(executor: LightExecutor, offer: Offer, secrets: Secrets, hidden: Redact
         return Finish(token=offer.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
     except InputError as error:
         return Finish(token=offer.token, outcome="failed", reason=TaskReason.BAD_INPUT, error=str(error))
-    except Exception as error:  # noqa: BLE001 -- whatever it is, it is logged and told
+    except Exception as error:  # noqa: BLE001 -- any error of a task is logged and reported
         trace = hidden.text(traceback.format_exc())
         logger.warning("The %s task %s failed.\n%s", offer.kind, offer.task_id, trace, exc_info=False)
         text = str(error) if isinstance(error, TunefleetError) else f"{type(error).__name__}: {error}"
@@ -324,19 +326,19 @@ def _run(executor: LightExecutor, offer: Offer, secrets: Secrets, hidden: Redact
 
 
 def _not_left(output: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each file that a task without a folder was to leave."""
+    """Return a warning for each requested file that a task without a folder cannot leave."""
     if not output.get("artifacts"):
         return []
     wanted = OutputSpec.model_validate(output).artifacts
     return [
-        f"output.artifacts names {name!r}, and a task that runs inside the worker leaves no files."
+        f"output.artifacts lists {name!r}, but a task that runs inside the worker leaves no files."
         for name in wanted
         if name not in ALWAYS_LEFT
     ]
 
 
 def _filled(offer: Offer, secrets: Secrets) -> Offer:
-    """Return an offer for the executor's eyes only: the values of secrets are in its specs."""
+    """Return an offer with secret values filled into its specs; for the executor only."""
     spec = secrets.fill(offer.spec)
     merged = tuple(each.model_copy(update={"spec": secrets.fill(each.spec)}) for each in offer.merged)
     return offer if spec is offer.spec and not merged else offer.model_copy(update={"spec": spec, "merged": merged})

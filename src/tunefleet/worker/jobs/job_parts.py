@@ -1,8 +1,8 @@
-"""The tasks that one attempt's run computes beside its own: each has its own token, folder, result and end.
+"""Coalesced tasks: tasks that an attempt's run computes in addition to its own, each with its own token and result.
 
-The run goes on for as long as somebody wants it. Its program finds them as `merge_children` of its job, writes what it
-has for each under `children` of its result, and files for one into `children/<task id>/` of the job folder. Nobody is
-given another's result: who is missing there fails by name, and who has `{"ok": false, "error": "…"}` for what it says.
+The run continues as long as one of them is wanted. Its program reads them from `merge_children` of its job, writes
+their results under `children` of its result, and their files into `children/<task id>/` of the job folder. A task
+without an entry there fails, as does one whose entry is `{"ok": false, "error": "…"}`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tunefleet.worker.outputs.deliver import Deliverer, reason_of
 logger = logging.getLogger(__name__)
 
 CHILDREN: Final = "children"
+# Marks the folder of a task that ran with another as a job folder, although no job ran in it.
 MARK: Final = "merged.json"
-"""In the folder of a task that ran with another: it is a job folder, though no job ran in it."""
 
 
 def own_offer(offer: Offer, part: MergedTask) -> Offer:
-    """Return what an offer says of one of the tasks that go along."""
+    """Return the offer of one of the coalesced tasks."""
     return offer.model_copy(
         update={
             "token": part.token, "task_id": part.task_id, "workflow_id": part.workflow_id, "attempt": part.attempt,
@@ -48,16 +48,16 @@ def own_offer(offer: Offer, part: MergedTask) -> Offer:
 
 
 def missing(offer: Offer, part: MergedTask) -> Finish:
-    """Return the end of a task of which the run that computed it says nothing."""
+    """Return the end of a task for which the run returned no result."""
     error = (
-        f"The run of {offer.task_id} ({offer.name}), which computed {part.task_id} ({part.name}) too, "
+        f"The run of {offer.task_id} ({offer.name}), which also computed {part.task_id} ({part.name}), "
         "returned no result for it."
     )
     return Finish(token=part.token, outcome="failed", reason=TaskReason.BUG, error=error)
 
 
 def failed(token: str, result: Mapping[str, Any]) -> Finish | None:
-    """Return the end of a task that the run could not compute, though it could others; None if it has a result."""
+    """Return the end of a task whose entry in the result is an error; None if it has a result."""
     error = result.get("error") if result.get("ok") is False else None
     if not isinstance(error, str):
         return None
@@ -65,13 +65,13 @@ def failed(token: str, result: Mapping[str, Any]) -> Finish | None:
 
 
 def release(token: str, offer: Offer, error: str | None) -> Finish:
-    """Return the end of a task whose shared run has ended otherwise than well: it is tried again by itself."""
-    told = f"The run of {offer.task_id} ({offer.name}), which computed it too, did not end well: {error or 'it ended.'}"
-    return Finish(token=token, outcome="released", reason=TaskReason.RELEASED, error=told)
+    """Return the end of a task whose coalesced run did not complete: it is retried on its own."""
+    message = f"The run of {offer.task_id} ({offer.name}), which also computed it, failed: {error or 'it ended.'}"
+    return Finish(token=token, outcome="released", reason=TaskReason.RELEASED, error=message)
 
 
 def each_end(offer: Offer, finish: Finish) -> list[tuple[Offer, Finish]]:
-    """Return how the task of a light offer ended, and those that went along, each with an offer of its own."""
+    """Return the end of a light task and of those coalesced with it, each with its own offer."""
     if not offer.merged:
         return [(offer, finish)]
     owns = [own_offer(offer, part) for part in offer.merged]
@@ -79,21 +79,21 @@ def each_end(offer: Offer, finish: Finish) -> list[tuple[Offer, Finish]]:
         released = finish.model_copy(update={"outcome": "released", "reason": TaskReason.RELEASED})
         return [(offer, released), *((own, release(own.token, offer, finish.error)) for own in owns)]
     result = dict(finish.result)
-    found = result.pop(CHILDREN, None)
-    found = found if isinstance(found, Mapping) else {}
+    children = result.pop(CHILDREN, None)
+    children = children if isinstance(children, Mapping) else {}
     ends = [(offer, finish.model_copy(update={"result": result}))]
     for own, part in zip(owns, offer.merged, strict=True):
-        mine = found.get(part.task_id)
-        if isinstance(mine, dict):
-            good = Finish(token=own.token, outcome="completed", reason=TaskReason.FINISHED, result=mine)
-            ends.append((own, failed(own.token, mine) or good))
+        entry = children.get(part.task_id)
+        if isinstance(entry, dict):
+            completed = Finish(token=own.token, outcome="completed", reason=TaskReason.FINISHED, result=entry)
+            ends.append((own, failed(own.token, entry) or completed))
         else:
             ends.append((own, missing(offer, part)))
     return ends
 
 
 class Parts:
-    """The tasks that go along with one attempt of a job kind."""
+    """The tasks coalesced with one attempt of a job kind."""
 
     def __init__(self, site: Site, offer: Offer, *, executor: JobExecutor, mailbox: Mailbox) -> None:
         self._site = site
@@ -107,7 +107,7 @@ class Parts:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """Tokens of those that are held: their end is not known to the server."""
+        """Tokens of the held tasks, whose end the server has not stored."""
         with self._news:
             return (*self._live, *self._said)
 
@@ -118,57 +118,57 @@ class Parts:
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody still waits for one of them."""
+        """Whether one of them is still wanted."""
         return bool(self._live)
 
     @property
     def settled(self) -> bool:
-        """Whether the server knows the end of all."""
+        """Whether the server has stored the end of all of them."""
         with self._news:
             return not self._live and not self._said
 
-    # What the exchange tells.
+    # Called by the exchange.
 
     def accept(self) -> None:
-        """Say that they are taken."""
+        """Report that they are accepted."""
         for token in self.tokens:
             self._site.outbox.accept(token)
 
     def drop(self, token: str) -> None:
-        """Nobody waits for it any more."""
+        """Drop a task whose token is void."""
         self._forget(token)
         self._site.outbox.forget(token)
 
     def finished(self, token: str) -> None:
-        """The server knows its end."""
+        """Forget a task whose end the server has stored."""
         self._forget(token)
 
     def heed(self, desired: Desired) -> None:
-        """Do what the server wants of one: a cancel ends it at once, its result is dropped; a pause waits in vain."""
+        """Apply the desired state of one: a cancel ends it immediately without a result; a pause has no effect."""
         self._site.outbox.reach(Reached(token=desired.token, generation=desired.generation))
         if desired.action == "cancel":
             end = Finish(token=desired.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
             self._say([end])
 
     def wait_until_settled(self, stopped: Callable[[], bool]) -> bool:
-        """Wait until the server knows the end of all; `False` if the worker goes before."""
+        """Wait until the server has stored the end of all; False if the worker stops first."""
         with self._news:
             while (self._live or self._said) and not stopped():
                 self._news.wait(0.2)
             return not self._live and not self._said
 
-    # What the attempt's thread does.
+    # Called by the attempt's thread.
 
     def prepare(self, check: Callable[[], None]) -> tuple[MergeChild, ...]:
-        """Bring the inputs of those that are wanted; one whose inputs cannot be had fails by itself.
+        """Fetch the inputs of the wanted tasks; a task whose inputs are not available fails alone.
 
         Args:
-            check: Called several times a second while something is fetched; may raise to give it up.
+            check: Called several times a second during a fetch; may raise to abort it.
 
         Raises:
             Dropped, Stopped: While something is fetched.
         """
-        found: list[MergeChild] = []
+        children: list[MergeChild] = []
         for part in self._wanted():
             own = own_offer(self._offer, part)
             delivery = self._site.delivery(part.token)
@@ -176,18 +176,19 @@ class Parts:
                 preparation = Preparation(self._site, self._executor, self._mailbox, delivery)
                 inputs = self._mailbox.interruptibly(partial(preparation.inputs, own), check)
             except (TunefleetError, OSError) as error:
-                logger.warning("Task %s cannot run: %s", part.task_id, error)
+                logger.warning("Task %s failed to start: %s", part.task_id, error)
                 failed = Finish(token=part.token, outcome="failed", reason=reason_of(error), error=str(error))
                 self._say([failed])
                 continue
             finally:
                 delivery.close()
             about = {"name": part.name, "workflow_id": part.workflow_id, "attempt": part.attempt}
-            found.append(MergeChild(task_id=part.task_id, spec=part.spec, inputs=inputs, metadata=about))
-        return tuple(found)
+            children.append(MergeChild(task_id=part.task_id, spec=part.spec, inputs=inputs, metadata=about))
+        return tuple(children)
 
     def take_results(self, folder: JobFolder, launch: str | None) -> None:
-        """Take what the run says of others out of its own result, once; it is kept beside it until it is delivered."""
+        """Move the results of the coalesced tasks out of the run's own result, into a file next to it."""
+        # Once per launch: after a restart the result no longer contains them, and the file must not be overwritten.
         if not self._offer.merged or (read_json(self._kept(folder)) or {}).get("launch") == launch:
             return
         result = self._executor.result(folder)
@@ -196,10 +197,10 @@ class Parts:
         write_synced(folder.responses_json, json.dumps(result, indent=1), mode=0o644)
 
     def deliver(self, folder: JobFolder) -> None:
-        """Deliver what the run has left for each that is wanted, and make up its end.
+        """Deliver the result of each wanted task, and build its end.
 
         Raises:
-            Dropped, Stopped: Meanwhile.
+            Dropped, Stopped: During a delivery.
         """
         kept = read_json(self._kept(folder)) or {}
         results = kept.get(CHILDREN)
@@ -213,21 +214,21 @@ class Parts:
             self._spool(part, finish)
 
     def say_ends(self) -> None:
-        """Say the ends that were made up."""
+        """Report the ends that `deliver` has built."""
         self._say([finish for token, finish in self._ends.items() if token in self._live])
 
     def release(self, error: str | None) -> None:
-        """Give those back that nothing was said of: the run has failed, or ended before its time."""
+        """Release the tasks without an end: the run has failed, or was stopped early."""
         self._say([release(part.token, self._offer, error) for part in self._wanted()])
 
     def say_spooled(self) -> None:
-        """Say the ends that were written down before a restart, and give the others back."""
+        """Report the ends that were written before a restart, and release the other tasks."""
         for part in self._wanted():
             finish = self._spooled(part)
             if finish is not None:
                 self._ends[part.token] = finish
         self.say_ends()
-        self.release("the worker was started anew.")
+        self.release("the worker restarted.")
 
     def _delivered(self, part: MergedTask, result: dict[str, Any]) -> Finish:
         delivery = self._site.delivery(part.token)
@@ -242,14 +243,14 @@ class Parts:
         except (Dropped, Stopped):
             raise
         except (TunefleetError, OSError) as error:
-            logger.warning("The result of task %s cannot be delivered: %s", part.task_id, error)
+            logger.warning("Could not deliver the result of task %s: %s", part.task_id, error)
             reason = TaskReason.BAD_INPUT if isinstance(error, ResultError) else reason_of(error)
             return Finish(token=part.token, outcome="failed", reason=reason, error=str(error))
         finally:
             delivery.close()
 
     def _lay_out(self, part: MergedTask, result: dict[str, Any]) -> None:
-        """Make the task's own folder of what the run has left for it."""
+        """Build the task's own folder from the files that the run has left for it."""
         own = self._site.folder(part.task_id)
         make_private(own.root)
         write_synced(own.root / MARK, json.dumps({"task_id": self._offer.task_id, "attempt": part.attempt}))
@@ -272,6 +273,7 @@ class Parts:
                 if self._live.pop(finish.token, None) is None:
                     continue
                 self._said.add(finish.token)
+            # After the lock is released: the outbox has a lock of its own, under which a draft reads `tokens`.
             self._site.outbox.finish(finish)
             self._mailbox.wake()
 
@@ -288,7 +290,7 @@ class Parts:
             make_private(own.root)
             write_synced(own.finish_json, finish.model_dump_json())
         except OSError as error:
-            logger.warning("The end of task %s cannot be written down: %s", part.task_id, error)
+            logger.warning("Could not write the end of task %s: %s", part.task_id, error)
 
     def _spooled(self, part: MergedTask) -> Finish | None:
         try:

@@ -1,4 +1,4 @@
-"""From an acknowledged attempt to the end of its job: prepare, launch or adopt, watch, cancel, suspend."""
+"""The job of one attempt, from the acknowledged accept to its end: prepare, launch or adopt, watch, cancel, suspend."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ logger = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.1
 _SUSPEND_GRACE_S: Final = 5.0
+# How long to wait for a GPU that another job of this machine holds.
 _GPU_PATIENCE_S: Final = 60.0
-"""How long a GPU is waited for that another job of ours holds."""
 _BUSY_PAUSE_S: Final = 5.0
 
-# Ends that say nothing of the task if the machine was rebooted meanwhile.
+# Ends that are not the task's fault if the machine was rebooted meanwhile.
 _UNTOLD: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
-# Ends that the job came to by itself, or as it was asked.
+# Regular ends, including a requested pause.
 _SETTLED: Final = frozenset({"completed", "paused"})
 
 
 @dataclass(frozen=True, slots=True)
 class PausedEnd:
-    """The end of a job that is paused where its newest checkpoint is."""
+    """The end of a job that is paused at its newest checkpoint."""
 
     outcome: FinishOutcome = "paused"
     reason: TaskReason = TaskReason.PAUSED
@@ -53,11 +53,11 @@ class PausedEnd:
 
 
 class PausedFirst(Exception):
-    """The server wants a pause of an attempt whose job was not started."""
+    """The server requested a pause before the job was started."""
 
 
 class CannotGoOn(Exception):
-    """It is not launched here: a node of a gang that has ended in between, or a machine that is taken away soon."""
+    """The job is not launched: a node of an interrupted gang, or a machine that is being preempted."""
 
 
 class JobRun:
@@ -96,34 +96,34 @@ class JobRun:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the server asked for the end."""
+        """Whether the server requested a cancel."""
         return self.record.cancel_generation is not None
 
     @property
     def timed_out(self) -> bool:
-        """Whether the job was ended because it ran longer than its spec allows."""
+        """Whether the job was ended because it exceeded its maximum runtime."""
         return self._timed_out
 
     def begin(self) -> Handle:
-        """Adopt the attempt's job if it lives or has ended unread; else launch it.
+        """Adopt the attempt's job if it runs or its end is unread; otherwise launch it.
 
         Raises:
             TunefleetError: If it cannot be started; the message is for the user.
-            Cancelled: If the server asked for the end before.
-            PausedFirst: If it asked for a pause before.
+            Cancelled: If the server requested a cancel before.
+            PausedFirst: If the server requested a pause before.
         """
-        found = self._adoptable()
-        if found is not None:
+        adopted = self._adoptable()
+        if adopted is not None:
             logger.info("Adopted the job of task %s.", self.record.offer.task_id)
-            return found
+            return adopted
         if self._in_gang and self.record.launch is not None:
-            raise CannotGoOn("Its worker was started anew, and a node cannot go on without the others.")
+            raise CannotGoOn("Its worker restarted, and a node cannot continue without the others.")
         self._raise_leaving()
         self.handle = self._launch_when_free(_GPU_PATIENCE_S)
         return self.handle
 
     def meet(self, point: str) -> None:
-        """Write down where the gang meets."""
+        """Store the rendezvous endpoint of the gang."""
         self._note(point=point)
 
     @property
@@ -131,16 +131,16 @@ class JobRun:
         return self.record.offer.gang is not None
 
     def watch(self, handle: Handle) -> End:
-        """Wait for the job's end, doing meanwhile what the server and the worker's owner want.
+        """Wait for the job's end; apply commands and preemption meanwhile.
 
         Raises:
-            Dropped: If the token became void; the job may still live.
-            Stopped: If the worker goes; the job lives.
+            Dropped: If the token became void; the job may still run.
+            Stopped: If the worker stops; the job keeps running.
         """
         while True:
             end = handle.poll()
             if end is None and self._pauses_before_it_trains(handle):
-                self._note(suspended=True)  # of a worker that is killed now, the next one knows why the job has ended
+                self._note(suspended=True)  # if the worker is killed now, the next one knows why the job has ended
                 self.end(handle, grace_s=_SUSPEND_GRACE_S)
                 return PausedEnd()
             if end is None:
@@ -153,7 +153,7 @@ class JobRun:
                 self._steering.last_look(handle)
                 return left
             if self._in_gang:
-                # Whatever interrupted it, only all nodes together can be launched again.
+                # Not relaunched here, whatever interrupted it: a gang is only launched again with all its nodes.
                 self._steering.last_look(handle)
                 return end
             if self._cut_off_pausing and end.outcome not in _SETTLED:
@@ -179,33 +179,35 @@ class JobRun:
         self._mailbox.pause(_POLL_S)
 
     def _pauses_before_it_trains(self, handle: Handle) -> bool:
-        """Whether a pause is wanted of a job that still loads: that may take minutes, and leaves nothing to save."""
+        """Whether a pause is requested while the job still loads."""
         if not self._pause_wanted or self._in_gang or self._unwanted:
             return False
+        # Loading may take minutes, and there is nothing to save yet: the job is ended instead of paused.
         status = handle.status()
         return status is None or status.state == "starting"
 
     @property
     def watched(self) -> Watched:
-        """What the guard has written down."""
+        """The stored state of the monitor."""
         return self.record.watched
 
     def note_watched(self, watched: Watched) -> None:
-        """Write down what the guard must not forget."""
+        """Store the state of the monitor."""
         self._note(watched=watched)
 
     def suspend(self) -> None:
-        """End the job, if it lives, so that the next worker launches it again: note it, save if that is quick, end."""
+        """End a running job so that the next worker launches it again, with a checkpoint first if that is quick."""
         handle = self.handle
         if handle is None or handle.poll() is not None:
             return
+        # First of all: should the worker be killed from here on, the next one must not take the end for a failure.
         self._note(suspended=True)
         logger.info("Suspending task %s.", self.record.offer.task_id)
         self._ending.save(handle, f"suspend-{self.record.launch}")
         self.end(handle, grace_s=_SUSPEND_GRACE_S)
 
     def end(self, handle: Handle, *, grace_s: float) -> None:
-        """End the job and wait until it is gone; whatever it leaves is not read."""
+        """End the job and wait until it is gone; its results are not read."""
         self._ending.end(handle, grace_s=grace_s)
 
     def _adoptable(self) -> Handle | None:
@@ -217,35 +219,35 @@ class JobRun:
             # The worker was killed while it suspended the job.
             self.end(handle, grace_s=_SUSPEND_GRACE_S)
             end = handle.poll()
-        # Who was asked to pause and has done so has paused, whatever the worker was about to do with it.
+        # A job that has paused as requested counts as paused, even if the worker was suspending it.
         if end is not None and end.outcome not in _SETTLED and not self._cut_off_pausing:
             if not self.record.suspended and self._guard.interrupted(handle) is not None:
-                return handle  # `watch` knows what its end means
+                return handle  # `watch` interprets its end
             untold = self.record.suspended or (self._guard.rebooted and end.reason in _UNTOLD)
             return None if untold else handle
         return handle
 
     @property
     def _cut_off_pausing(self) -> bool:
-        """Whether the worker ended the job in the middle of a pause: a launch would only train for the next pause."""
+        """Whether the worker ended the job during a pause: after a relaunch it would only pause again."""
         pausing = any(command.command == ControlCommand.PAUSE for command in self.record.commands)
         return self.record.suspended and pausing
 
     def _second_try(self, handle: Handle, end: End) -> bool:
-        """Tell whether the failed job is launched again within the attempt, changed so that it may do better."""
+        """Return whether the failed job is relaunched within the attempt, with changed settings."""
         if end.outcome != "failed" or self.cancelled or self._timed_out:
             return False
         try:
             change = retry.plan(handle.folder, self.record.offer.spec, end.reason, handle.job.launch)
         except (OSError, TunefleetError) as error:
-            logger.warning("Task %s gets no second try: %s", self.record.offer.task_id, error)
+            logger.warning("Task %s is not relaunched: %s", self.record.offer.task_id, error)
             return False
         if change is not None:
             logger.info("Task %s: %s", self.record.offer.task_id, change)
         return change is not None
 
     def _launch_again(self, handle: Handle, end: End) -> Handle | None:
-        """Launch again after the worker has interrupted the job, when there is room; None if nobody wants that."""
+        """Relaunch a job that the worker has interrupted, once a GPU is free; None if it is no longer wanted."""
         while True:
             self.heed_cancel()
             if self._leaving.wanted:
@@ -262,11 +264,12 @@ class JobRun:
             self._mailbox.pause(_POLL_S)
 
     def _stays_paused(self, end: End) -> bool:
-        """Whether it has paused as the server wants it."""
+        """Whether it has paused as the server requested."""
         return end.outcome == "paused" and self._pause_wanted
 
     def _launch_when_free(self, patience_s: float) -> Handle:
-        """Launch; a GPU that another job of ours holds is waited for a while, since that job may just be ending."""
+        """Launch, and wait for a GPU that another job of this machine holds."""
+        # The job that holds it may just be ending.
         deadline = time.monotonic() + patience_s
         while True:
             try:
@@ -284,12 +287,13 @@ class JobRun:
             )
         env = job.env | self._trace.environment(job.launch)
         job = job.model_copy(update={"merge_children": self._parts.prepare(self._raise_unwanted), "env": env})
+        # Before the launch: a worker that is killed in between adopts the job by this id, and starts no second one.
         self._note(launch=job.launch, suspended=False, watched=self._guard.started())
         return self._site.jobs.launch(job)
 
     @property
     def _unwanted(self) -> bool:
-        """Whether nobody waits for what the job computes: its own task is cancelled, and none goes along."""
+        """Whether the job's results are unwanted: its own task is cancelled, and no coalesced task is left."""
         return self.cancelled and not self._parts.wanted
 
     def _raise_cancel(self) -> None:
@@ -310,22 +314,22 @@ class JobRun:
 
     def _raise_leaving(self) -> None:
         if self._leaving.wanted:
-            raise CannotGoOn("Its machine is taken away before it was launched.")
+            raise CannotGoOn("Its machine was preempted before the launch.")
 
     def _obey(self, handle: Handle) -> None:
         self.heed_cancel()
         if self._unwanted and self._cancelled_at is None and self._ending.ask(handle, self.record.offer.grace_s):
             self._cancelled_at = time.monotonic()
             logger.info("Cancelling task %s.", self.record.offer.task_id)
-        # Of several nodes the first one's time counts.
+        # In a gang, only the first node enforces the maximum runtime.
         if not self._timed_out and self._guard.overdue and not is_member(self.record.offer):
             self._timed_out = self._ending.ask(handle, self.record.offer.grace_s)
         self._steering.obey(handle)
 
     def heed_cancel(self) -> None:
-        """Write down that the server wants the end, if it does, and say that this is known.
+        """Store and confirm a cancel, if the server requested one.
 
-        Called by the attempt's thread until the job is over, later by whoever hears of the wish.
+        Called by the attempt's thread while the job runs, later by the thread that receives the request.
         """
         desired = self._mailbox.desired
         if desired is None or desired.action != "cancel" or self.cancelled:
@@ -333,7 +337,7 @@ class JobRun:
         try:
             self._note(cancel_generation=desired.generation)
         except MachineError as error:
-            # After a crash the server says it again; a full disk is no reason to go on with what nobody wants.
+            # A cancel must work on a full disk too; after a crash the server repeats it.
             logger.warning("%s", error)
             self.record = self.record.model_copy(update={"cancel_generation": desired.generation})
         self._site.outbox.reach(Reached(token=self.record.offer.token, generation=desired.generation))
@@ -345,12 +349,12 @@ class JobRun:
         except OSError as error:
             raise MachineError(
                 f"The results folder {self._site.results_dir} cannot be written: {error.strerror or error}.",
-                hint="Free space on the worker's disk or mend the folder's permissions.",
+                hint="Free space on the worker's disk, or fix the folder's permissions.",
             ) from error
         self.record = record
 
 
-# How a job ends that makes way: at its checkpoint, or killed while there was nothing to save.
+# Ends of a preempted job: paused at a checkpoint, or killed while there was nothing to save.
 _MADE_WAY: Final = frozenset(
     {("paused", TaskReason.PAUSED), ("failed", TaskReason.KILLED), ("failed", TaskReason.CRASHED)}
 )
@@ -358,7 +362,7 @@ _MADE_WAY: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class LeftEnd:
-    """The end of a job that has made way; its newest checkpoint is where the task goes on."""
+    """The end of a preempted job; the task resumes elsewhere from its newest checkpoint."""
 
     outcome: FinishOutcome = "released"
     reason: TaskReason = TaskReason.RELEASED
@@ -367,7 +371,7 @@ class LeftEnd:
 
 
 class Leaving:
-    """Makes the launches of one job give way once the worker is told to."""
+    """Preempts the launches of one job once the worker is being preempted."""
 
     def __init__(self, mailbox: Mailbox, *, leads: bool) -> None:
         self._mailbox = mailbox
@@ -376,19 +380,19 @@ class Leaving:
 
     @property
     def wanted(self) -> bool:
-        """Whether the machine is taken away soon."""
+        """Whether the machine is being preempted."""
         return self._mailbox.makes_way
 
     def push(self, handle: Handle) -> None:
-        """Do what is due about a live launch."""
+        """Advance the preemption of a running launch."""
         if self.wanted and self._leads:
             self._way = self._way or MakingWay(handle)
             self._way.push()
 
     def left(self, end: End) -> LeftEnd | None:
-        """Return the end of a launch that has made way; None if it has come to its end by itself, or is to go on."""
-        told = self._way is not None or (
-            # Some systems signal every process on the machine: then the launch is gone before it could be told.
+        """Return the end of a preempted launch; None if it has ended regularly, or is to continue."""
+        preempted = self._way is not None or (
+            # Some systems signal every process on the machine: the launch is gone before the worker could pause it.
             self.wanted and self._leads and end.reason == TaskReason.KILLED
         )
-        return LeftEnd() if told and (end.outcome, end.reason) in _MADE_WAY else None
+        return LeftEnd() if preempted and (end.outcome, end.reason) in _MADE_WAY else None

@@ -1,4 +1,4 @@
-"""From an offer to the job that is launched: its inputs and its checkpoint are on this machine, its GPUs are chosen."""
+"""Builds the job of an offer: fetches its inputs and its checkpoint, and allocates its GPUs."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Preparation:
         """Prepare a launch.
 
         Args:
-            check: Called several times a second while inputs are fetched, and after it; may raise to give it up.
+            check: Called several times a second while inputs are fetched, and once after it; may raise to abort.
 
         Raises:
-            InputError: If it may not run here, or its checkpoint cannot be had.
+            InputError: If it may not run here, or its checkpoint is not available.
             MachineError: If this machine cannot be a node of its gang.
             Dropped, Stopped: While something is fetched.
         """
@@ -60,10 +60,10 @@ class Preparation:
         return job.model_copy(update={"env": self._site.env | job.env, "from_step": from_step, "gang": gang})
 
     def inputs(self, offer: Offer, stop: Stop | None = None) -> dict[str, str]:
-        """Bring the inputs of an offer, and return pointer → local path.
+        """Fetch the inputs of an offer, and return pointer → local path.
 
         Raises:
-            InputError: If it may not run here, or something is not to be had.
+            InputError: If it may not run here, or an input is not available.
             Dropped, Stopped: While something is fetched.
         """
         self._check_code(offer)
@@ -79,48 +79,49 @@ class Preparation:
         return inputs | Bringer(self._site, offer, self._mailbox, self._delivery, fetching).bring(inputs)
 
     def _introduce(self, offer: Offer) -> None:
-        """Tell the job how it takes part in its federation, if it does; not in job.json, which holds no secret."""
+        """Write the access data of the job's federation, if it has one."""
+        # Not in job.json, which holds no secret.
         part = offer.federation
         if part is not None:
-            told = Participant(url=self._site.transfers.server_url, **part.model_dump())
-            write_synced(self._site.folder(offer.task_id).federation_json, told.model_dump_json())
+            participant = Participant(url=self._site.transfers.server_url, **part.model_dump())
+            write_synced(self._site.folder(offer.task_id).federation_json, participant.model_dump_json())
 
     def _check_code(self, offer: Offer) -> None:
         if not self._site.allow_code and _brings_code(offer):
             raise InputError(
-                f"The task {offer.name} runs code of its document or model (trust_remote_code), which this worker does "
-                "not allow.",
+                f"The task {offer.name} runs code of its workflow file or model (trust_remote_code), which this worker "
+                "does not allow.",
                 hint="Start a worker with --allow-code if you trust that code.",
             )
 
     def _input(self, ref: InputRef, fetching: Fetching) -> str:
-        def bring(tell: OnProgress) -> Path:
+        def fetch(on_progress: OnProgress) -> Path:
             return self._site.inputs.materialise(
-                ref, lambda digest, dest: self._delivery.fetch_artifact(digest, dest, on_progress=tell)
+                ref, lambda digest, dest: self._delivery.fetch_artifact(digest, dest, on_progress=on_progress)
             )
 
-        return str(fetching.get(ref.name, bring))
+        return str(fetching.get(ref.name, fetch))
 
     def _restore(self, offer: Offer, stop: Stop, *, again: bool) -> int | None:
-        """Bring the checkpoint that the attempt goes on from."""
+        """Restore the checkpoint that the attempt resumes from."""
         if offer.resume is None:
             return None
+        # A relaunch resumes from its own newest checkpoint, even if the attempt started at an exact one.
         resume = offer.resume.model_copy(update={"exact": False}) if again else offer.resume
         fetching = Fetching(self._site, self._mailbox, offer.token, stop)
 
         def fetch(ref: InputRef, dest: Path) -> Path:
             return fetching.get(
-                ref.name, lambda tell: self._delivery.fetch_artifact(ref.digest, dest, on_progress=tell)
+                ref.name,
+                lambda on_progress: self._delivery.fetch_artifact(ref.digest, dest, on_progress=on_progress),
             )
 
         return Restorer(self._site.folder(offer.task_id), self._site.folder, fetch).prepare(resume)
 
 
 def paths_here(offer: Offer, transfers: Transfers) -> dict[str, str]:
-    """Return what a document names on this worker's disk: pointer → path, links resolved.
-
-    Programs read a path only if it is among their inputs, so what this refuses is read by none.
-    """
+    """Return the paths of a spec that exist on this worker: pointer → path, links resolved."""
+    # Programs read a path only if it is among their inputs, so a path that is refused here is never read.
     found: dict[str, str] = {}
     missing: dict[str, tuple[WorkerPath, InputError]] = {}
     for named in worker_paths(offer.spec):
@@ -135,7 +136,7 @@ def paths_here(offer: Offer, transfers: Transfers) -> dict[str, str]:
             missing[named.pointer] = named, error
             continue
         if path is None:
-            missing[named.pointer] = named, InputError(f"{at}: there is no {named.value} on this worker.")
+            missing[named.pointer] = named, InputError(f"{at}: {named.value} not found on this worker.")
         else:
             found[named.pointer] = str(path)
     for named, fault in missing.values():
@@ -143,13 +144,13 @@ def paths_here(offer: Offer, transfers: Transfers) -> dict[str, str]:
             continue
         if all(other in missing for other in named.beside):
             raise fault
-        logger.warning("It is left out, another place is named beside it: %s", fault)
+        logger.warning("Skipped, since an alternative source is set: %s", fault)
     return found
 
 
 def _brings_code(offer: Offer) -> bool:
     if offer.kind in task_kinds():
         return load_task_spec(offer.spec).requires_code
-    # A kind of another package; what a model is called is the same everywhere.
+    # A kind of another package has no spec class here; the model block has the same shape everywhere.
     source = (offer.spec.get("model") or {}).get("source") or {}
     return bool(source.get("trust_remote_code"))

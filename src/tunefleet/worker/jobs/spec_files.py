@@ -1,10 +1,10 @@
-"""What a spec names and nobody has uploaded: files of other tasks, and addresses.
+"""Fetches inputs that a spec references and that were not uploaded: files of other tasks, and URLs.
 
-<job folder>/imported_checkpoint/            what was fetched to start from
+<job folder>/imported_checkpoint/            fetched initial weights
 <job folder>/imported_checkpoint/extracted/  the same, unpacked, if it is an archive
-<job folder>/imported_checkpoint/<pointer>/  the same for each adapter, by its place in the spec
-<job folder>/inputs/<pointer>/               rows that were fetched
-<job folder>/inputs/upstream/                results of stages, see `stages`
+<job folder>/imported_checkpoint/<pointer>/  the same for each adapter, by its pointer into the spec
+<job folder>/inputs/<pointer>/               fetched rows
+<job folder>/inputs/upstream/                results of other stages
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from tunefleet.worker.mailbox import Mailbox
 
 logger = logging.getLogger(__name__)
 
-# Key of a job's inputs under which weights from a task or an address lie.
+# Key of a job's inputs for weights from a task or a URL.
 WEIGHTS: Final = "checkpoint.load"
 _MODELS: Final = ("final_model", "checkpoints/final_model")
 _ADAPTERS: Final = ("final_lora", "checkpoints/final_lora")
 _SINGLE: Final = ("final_model.bin", "final_model.safetensors", "final_model.pt")
 _OURS: Final = re.compile(r"/api/v1/results/(?P<task>[^/]+)/files/(?P<name>.+)$")
+# How long a third-party URL is retried; then the attempt ends, and the task's own retries apply.
 _PATIENCE_S: Final = 300.0
-"""How long an address of somebody else is tried again; then the attempt ends, and its retries are the task's."""
 _EXTRACTED: Final = "extracted"
+# Prefixes of pointers to rows and files; all others point to weights.
 _ROWS: Final = ("data.", "evaluations.", "files.", "sources.")
-"""Where the pointers of rows and files begin; the others are of weights."""
 _FORBIDDEN: Final = (NotFoundError, ForbiddenError)
 
 
 class Bringer:
-    """Brings what one attempt needs."""
+    """Fetches the referenced files of one attempt."""
 
     def __init__(self, site: Site, offer: Offer, mailbox: Mailbox, delivery: Delivery, fetching: Fetching) -> None:
         self._transfers = site.transfers
@@ -66,10 +66,10 @@ class Bringer:
         self._imported = self._folder.root / "imported_checkpoint"
 
     def bring(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Bring everything here.
+        """Fetch everything that the spec references.
 
         Args:
-            given: What has been uploaded or lies on this worker: pointer into the spec → local path.
+            given: Uploaded and local files: pointer into the spec → local path.
         """
         if not _names_places(self._offer.spec):
             return {}
@@ -87,7 +87,7 @@ class Bringer:
     def _weights_here(
         self, spec: BaseTaskSpec, start: CheckpointLoadSpec | None, given: Mapping[str, str]
     ) -> dict[str, str]:
-        """Return the weights that were uploaded or lie on this worker, unpacked."""
+        """Return the weights that were uploaded or exist on this worker, unpacked."""
         pointer = getattr(spec, "start_pointer", None)
         if start is None or start.place is None or pointer is None or is_url(start.place):
             return {}
@@ -105,7 +105,7 @@ class Bringer:
     ) -> dict[str, str]:
         rows, begins = wanted.pointer.startswith(_ROWS), wanted.pointer == WEIGHTS
         folder = self._folder.root / "inputs" if rows else self._imported
-        dest = folder if begins else folder / wanted.pointer  # two tasks may have left files of one name
+        dest = folder if begins else folder / wanted.pointer  # files of two tasks may have the same name
         archive_format = start.archive_format if begins and start is not None else "auto"
         block = wanted.pointer.rpartition(".")[0]
         siblings = {name for name in (*given, *found) if block.endswith(".jsonl") and name.startswith(f"{block}.")}
@@ -115,7 +115,7 @@ class Bringer:
             path = self._fetch(wanted, dest)
         except TunefleetError as error:
             if rows and siblings:
-                logger.warning("spec.%s is left out, another place is named beside it: %s", wanted.pointer, error)
+                logger.warning("spec.%s skipped, since an alternative source is set: %s", wanted.pointer, error)
                 return {}
             raise _as_input(error, wanted.pointer) from error
         return {wanted.pointer: str(path if rows else self._unpacked(path, dest, archive_format))}
@@ -148,33 +148,34 @@ class Bringer:
             sleep=lambda seconds: self._mailbox.pause_whole(seconds, unwanted=self._fetching.stop.is_set),
             before_sleep=lambda state: self._fetching.wait(
                 address.name,
-                (state.outcome and state.outcome.exception()) or UnreachableError("It does not answer."),
+                (state.outcome and state.outcome.exception()) or UnreachableError("No response."),
                 state.seconds_since_start or 0.0,
             ),
             reraise=True,
         )(downloads.fetch, address, self._fetching.stop)
 
     def _our_file(self, url: str) -> tuple[str, ResultFile] | None:
-        """Return the file of our server that an address names, by whatever name it calls the server."""
+        """Return the file of this server that a URL points to."""
+        # Matched by path, not by host: a server has several names, and its URLs in a spec may use any of them.
         named = _OURS.search(unquote(urlsplit(url).path))
         if named is None:
             return None
         try:
             files = self._files_of(named["task"])
         except _FORBIDDEN:
-            return None  # of another server, whose tasks ours does not know
+            return None  # a task of another server
         return next(((named["task"], file) for file in files if file.name == named["name"]), None)
 
     def _in_folder_of(self, task_id: str, filename: str | None) -> Path | None:
-        """Return what a task has left on this worker; never its bare folder, which may hold anything."""
+        """Return a file or model of a task on this worker; never the job folder itself, which may hold anything."""
         if Path(task_id).name != task_id or task_id.startswith("."):
-            raise InputError(f"{task_id!r} is no id of a task.")
+            raise InputError(f"{task_id!r} is not a task ID.")
         names = (filename,) if filename is not None else self._probes
         try:
             found = (self._transfers.readable(f"{task_id}/{name}", self._offer.project, "taskId") for name in names)
             return next((path for path in found if path is not None), None)
         except InputError:
-            return None  # not of this project, or not of a task: the server knows what may be read of it
+            return None  # not of this project, or not of a task: the server decides what may be read
 
     @property
     def _probes(self) -> tuple[str, ...]:
@@ -193,7 +194,7 @@ class Bringer:
             if single is not None:
                 return self._take(task_id, single, dest / Path(single.name).name)
         what = filename or "model or adapter"
-        raise InputError(f"The task {task_id} has left no {what}.", hint="`tunefleet artifacts ls` lists what it left.")
+        raise InputError(f"The task {task_id} has no {what}.", hint="List its artifacts with `tunefleet artifacts ls`.")
 
     def _folder_of(self, task_id: str, name: str, files: Sequence[ResultFile], dest: Path) -> Path:
         root = dest / name
@@ -209,12 +210,12 @@ class Bringer:
     def _take(self, task_id: str, file: ResultFile, target: Path) -> Path:
         self._fetching.get(
             f"{file.name} of {task_id}",
-            lambda tell: self._delivery.fetch_result_file(task_id, file, target, on_progress=tell),
+            lambda on_progress: self._delivery.fetch_result_file(task_id, file, target, on_progress=on_progress),
         )
         return target
 
     def _unpacked(self, path: Path, dest: Path, archive_format: str) -> Path:
-        """Return what an archive holds; anything else is itself."""
+        """Return the folder with an archive's contents; any other path is returned unchanged."""
         if not path.is_file() or archive_format == "none" or (archive_format == "auto" and not is_packed(path)):
             return path
         target = dest / _EXTRACTED
@@ -224,7 +225,8 @@ class Bringer:
 
 
 def _names_places(spec: Mapping[str, Any]) -> bool:
-    """Whether a spec may name something that is neither uploaded nor on a hub; most name nothing of the kind."""
+    """Whether a spec may reference something that is neither uploaded nor on a hub."""
+    # A cheap check first: most specs reference nothing of the kind, and need not be parsed for it.
     data, training = spec.get("data"), spec.get("training")
     start = (spec.get("checkpoint") or {}).get("load") or (training or {}).get("resume_from_path")
     blocks = [data, *_blocks(spec.get("sources")), *(each.get("data") for each in _blocks(spec.get("evaluations")))]
@@ -247,7 +249,7 @@ def _texts(data: Mapping[str, Any]) -> list[str]:
 
 
 def _as_input(error: TunefleetError, pointer: str) -> TunefleetError:
-    """Return what a failure to fetch means: what the document names is wrong, unless the network is."""
+    """Map a fetch error: a missing or forbidden file is an input error; a network error stays one."""
     if isinstance(error, ForbiddenError | NotFoundError):
         return InputError(f"spec.{pointer}: {error.message}", hint=error.hint)
     return error
@@ -257,7 +259,7 @@ _UNUSUAL: Final = re.compile(r"[^A-Za-z0-9._ -]")
 
 
 class Stages:
-    """Brings the results of other tasks."""
+    """Fetches the results of other stages."""
 
     def __init__(self, root: Path, other: Callable[[str], JobFolder], delivery: Delivery, fetching: Fetching) -> None:
         self._root = root
@@ -266,7 +268,7 @@ class Stages:
         self._fetching = fetching
 
     def bring(self, stages: Mapping[str, str]) -> dict[str, str]:
-        """Bring the results and files of some stages."""
+        """Fetch the results and files of some stages."""
         return {f"upstream.{name}": str(self._one(name, task_id)) for name, task_id in stages.items()}
 
     def _one(self, name: str, task_id: str) -> Path:
@@ -277,23 +279,23 @@ class Stages:
                 f"the result of {name}", lambda _: self._delivery.result_files(task_id), but=_FORBIDDEN
             )
         except _FORBIDDEN as error:
-            raise InputError(f"The result of {name} cannot be had: {error.message}", hint=error.hint) from error
+            raise InputError(f"The result of {name} is not available: {error.message}", hint=error.hint) from error
         for file in files:
-            if file.kind != ARCHIVE_KIND:  # what is in it lies beside it
+            if file.kind != ARCHIVE_KIND:  # its contents are listed as single files too
                 self._file(task_id, file, folder / file.name)
         return folder
 
     def _file(self, task_id: str, file: ResultFile, target: Path) -> None:
         if not target.resolve().is_relative_to(self._root.resolve()):
-            raise InputError(f"The task {task_id} has left a file of the name {file.name!r}, which leads elsewhere.")
+            raise InputError(f"The task {task_id} has a file named {file.name!r}, which points outside of its folder.")
         if target.is_file() and hash_file(target)[0] == file.sha256:
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         here = self._other(task_id).root / file.name
         if here.is_file() and here.stat().st_size == file.size_bytes and hash_file(here)[0] == file.sha256:
-            shutil.copyfile(here, target)  # no link: code may write into what it is given
+            shutil.copyfile(here, target)  # no link: user code may write into its inputs
             return
         self._fetching.get(
             f"{file.name} of {task_id}",
-            lambda tell: self._delivery.fetch_result_file(task_id, file, target, on_progress=tell),
+            lambda on_progress: self._delivery.fetch_result_file(task_id, file, target, on_progress=on_progress),
         )

@@ -1,7 +1,4 @@
-"""Settings that the server has changed: `<results>/.worker/changes.json`; they stand above the environment.
-
-How much a worker does may be changed from afar; not whom it trusts, where it writes, or whether it runs code.
-"""
+"""Settings changed through the server, stored in `<results>/.worker/changes.json`; they override the environment."""
 
 from __future__ import annotations
 
@@ -14,20 +11,22 @@ from tunefleet.settings import WorkerSettings, load
 from tunefleet.trainer_control.files import read_json, write_json
 from tunefleet.worker.state import StateFolder
 
+# Only how much a worker does; not which server it trusts, where it writes, or whether it runs custom code.
 CHANGEABLE: Final = ("job_slots", "light_slots", "tags", "log_level")
 
 
 def write(state: StateFolder, data: Mapping[str, Any]) -> None:
-    """Write changes down, checked; null takes one back.
+    """Validate and store changes; None removes one.
 
     Raises:
-        MachineError: If a value cannot be used.
+        InputError: If a setting cannot be changed, or there is none.
+        MachineError: If a value is invalid.
     """
     if not data:
-        raise InputError("update-config needs a setting.", hint=f"There are: {', '.join(CHANGEABLE)}.")
+        raise InputError("update-config needs a setting.", hint=f"Settings: {', '.join(CHANGEABLE)}.")
     unknown = sorted(set(data) - set(CHANGEABLE))
     if unknown:
-        raise InputError(f"{unknown[0]} cannot be changed from afar.", hint=f"Those can: {', '.join(CHANGEABLE)}.")
+        raise InputError(f"{unknown[0]} cannot be changed remotely.", hint=f"Allowed: {', '.join(CHANGEABLE)}.")
     merged = {**read(state), **data}
     wanted = {name: value for name, value in merged.items() if value is not None}
     _checked(None, wanted)
@@ -35,21 +34,21 @@ def write(state: StateFolder, data: Mapping[str, Any]) -> None:
 
 
 def read(state: StateFolder) -> dict[str, Any]:
-    """Return the changes."""
+    """Return the stored changes."""
     return read_json(state.root / "changes.json") or {}
 
 
 def applied(settings: WorkerSettings, state: StateFolder) -> WorkerSettings:
-    """Return the settings with the changes."""
-    found = _checked(settings, read(state))
-    logging.getLogger().setLevel(found.log_level.upper())
-    return found
+    """Return the settings with the stored changes, and set the log level."""
+    changed = _checked(settings, read(state))
+    logging.getLogger().setLevel(changed.log_level.upper())
+    return changed
 
 
 def _checked(settings: WorkerSettings | None, changes: Mapping[str, Any]) -> WorkerSettings:
     level = changes.get("log_level")
     if level is not None and str(level).upper() not in logging.getLevelNamesMapping():
-        raise InputError(f"log_level={level!r} is no level.", hint="Use DEBUG, INFO, WARNING or ERROR.")
+        raise InputError(f"log_level={level!r} is not a log level.", hint="Use DEBUG, INFO, WARNING or ERROR.")
     return load(WorkerSettings, **{**(dict(settings) if settings is not None else {}), **changes})
 
 
@@ -57,13 +56,13 @@ FoundT = TypeVar("FoundT")
 
 
 class Noticed(Generic[FoundT]):
-    """Notices what was fetched, made or removed, from its making on."""
+    """Detects changes of a value since its creation."""
 
     def __init__(self, look: Callable[[], FoundT]) -> None:
         self._look = look
         self._seen = look()
 
     def changed(self) -> bool:
-        """Whether there is something else than at the last look."""
+        """Return whether the value has changed since the last call."""
         before, self._seen = self._seen, self._look()
         return self._seen != before

@@ -1,7 +1,7 @@
-"""Make this machine a worker: exchange a join token for a key, and keep it.
+"""Enroll this machine as a worker: exchange a join token for a key, and store it.
 
-The key is made up here and written down before it is asked for; the server learns its hash. So a request whose answer
-is lost can be sent again, by the same command, and nobody who overhears the token later gets a key for it.
+The key is generated here and stored before the request; the server receives its hash. So a request whose reply was lost
+can be repeated with the same command, and a token that leaks later yields no key.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tunefleet.settings import ProcessSettings
 from tunefleet.trainer_control.files import read_json, write_json, write_text
 
 _PATIENCE_S: Final = 15.0
-_HEAD: Final = "# Written by `tunefleet join`; whoever can read it can be this worker.\n"
+_HEAD: Final = "# Written by `tunefleet join`. Anyone who can read this file can act as this worker.\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """This machine is a worker."""
+    """Result of an enrollment."""
 
     url: str
     file: Path
@@ -46,11 +46,11 @@ def join(
     replace: bool = False,
     patience_s: float = _PATIENCE_S,
 ) -> Joined:
-    """Exchange a join token for a key, and keep it in `worker.env`, readable by this user alone.
+    """Exchange a join token for a key, and store it in `worker.env`, readable by this user only.
 
     Raises:
-        InputError: If the URL is none, or this machine is a worker of another server.
-        AuthError: If the token is wrong, too old or withdrawn.
+        InputError: If the URL is invalid, or this machine is a worker of another server.
+        AuthError: If the token is invalid, expired or revoked.
         ConflictError: If another machine has used it.
         UnreachableError: If the server does not answer; the same command may be repeated.
     """
@@ -67,7 +67,7 @@ def join(
     found = {"ORCHESTRATOR_BASE_URL": base, "TUNEFLEET_WORKER_KEY": secret}
     found |= {"WORKER_ID": reply.worker_id} if reply.worker_id is not None else {}
     found |= {"WORKER_TAGS": ",".join(reply.tags)} if reply.tags is not None else {}
-    # Of two lines with one name the later counts: what the invitation binds stands behind what is wished.
+    # dotenv takes the last of two lines with the same name, so the settings of the invitation come last.
     text = "".join([*kept, *(_line(name, value) for name, value in found.items())])
     write_text(file, _HEAD + text, mode=0o600, sync=True)
     return Joined(base, file, reply)
@@ -77,13 +77,13 @@ def _refuse_other_server(file: Path, base: str, *, replace: bool) -> None:
     before = dotenv_values(file).get("ORCHESTRATOR_BASE_URL") if file.is_file() else None
     if before is not None and before != base and not replace:
         raise InputError(
-            f"This machine is a worker of {before} already.",
-            hint="Stop that worker and repeat the command with --replace, or join with another TUNEFLEET_HOME.",
+            f"This machine is already a worker of {before}.",
+            hint="Stop that worker and repeat the command with --replace, or join with a different TUNEFLEET_HOME.",
         )
 
 
 def _made_up(home: Path, base: str, token: str) -> str:
-    """Return the key to ask for: that of the last time if it is the same token, else a new one, written down."""
+    """Return the key of the last request with this token, or generate and store a new one."""
     file, named = home / "join.json", hashlib.sha256(token.encode()).hexdigest()
     before = read_json(file)
     if before is not None and (before.get("url"), before.get("token")) == (base, named):
@@ -96,5 +96,5 @@ def _made_up(home: Path, base: str, token: str) -> str:
 
 def _line(name: str, value: str) -> str:
     if "'" in value or "\n" in value:
-        raise InputError(f"{name} has a quote or a line break, which worker.env cannot hold.", hint="Choose another.")
+        raise InputError(f"{name} has a quote or a line break, which worker.env cannot hold.", hint="Change it.")
     return f"{name}='{value}'\n"

@@ -1,4 +1,4 @@
-"""Tells the server now and then how busy the machine is. The lease does not hang on it: each exchange renews that."""
+"""Reports the load of the machine periodically. The lease does not depend on it: every exchange renews that."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _JOIN_S: Final = 5.0
 
 
 class Heartbeat:
-    """Reads the load in a thread of its own, at once and then every interval."""
+    """Reads the load in its own thread, immediately and then every interval."""
 
     def __init__(self, outbox: Outbox, read: Callable[[], Load], interval_s: float) -> None:
         self._outbox = outbox
@@ -26,11 +26,11 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End."""
+        """Stop the thread."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join(_JOIN_S)
@@ -40,6 +40,6 @@ class Heartbeat:
             try:
                 self._outbox.load(self._read())
             except OSError as error:
-                logger.warning("The load of this machine cannot be read: %s", error)
+                logger.warning("Could not read the load of this machine: %s", error)
             if self._over.wait(self._interval_s):
                 return

@@ -1,4 +1,4 @@
-"""Which models and datasets Hugging Face's cache on this machine has: the names of its folders, nothing is opened."""
+"""Lists models and datasets in the Hugging Face cache of this machine, by folder names only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 logger = logging.getLogger(__name__)
 
-# How many of each are told: those that were changed last.
+# Limit of reported models and of reported datasets; the most recently changed ones are kept.
 MAX_NAMES: Final = 1000
 
 
@@ -25,7 +25,7 @@ def cached(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     except FileNotFoundError:
         return (), ()
     except OSError as error:
-        logger.warning("The cache %s cannot be read; the server does not hear what is in it: %s", folder, error)
+        logger.warning("Could not read the cache %s; its contents are not reported: %s", folder, error)
         return (), ()
     models, datasets = (_newest(each) for each in found.values())
     return models, datasets
@@ -36,7 +36,7 @@ def _newest(found: list[tuple[float, str]]) -> tuple[str, ...]:
 
 
 def _has_snapshot(path: str) -> bool:
-    """Whether anything was fetched whole: an interrupted download leaves blobs and no snapshot."""
+    """Whether a download has completed: an interrupted one leaves blobs and no snapshot."""
     try:
         with os.scandir(Path(path) / "snapshots") as snapshots:
             return any(True for _ in snapshots)

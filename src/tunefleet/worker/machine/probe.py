@@ -1,4 +1,4 @@
-"""What this machine is and has: processors, memory, disk, GPUs. Imports no training library."""
+"""Hardware and software of this machine: CPU, memory, disk, GPUs. Imports no training library."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def load(
     in_use: Mapping[str, str] | None = None,
     meter: EnergyMeter | None = None,
 ) -> Load:
-    """Say how busy this machine is."""
+    """Return the current load of this machine."""
     one, five, fifteen = psutil.getloadavg()
     gpus = tuple(
         GpuLoad(
@@ -99,7 +99,7 @@ def load(
 
 
 def torch_version() -> str | None:
-    """Return torch's release without importing it; None if it is not installed."""
+    """Return the torch version without importing torch; None if it is not installed."""
     try:
         return version("torch")
     except PackageNotFoundError:
@@ -107,7 +107,7 @@ def torch_version() -> str | None:
 
 
 def cpu_model() -> str:
-    """Return the processor's product name, as well as this system tells it."""
+    """Return the product name of the CPU, as far as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -117,10 +117,7 @@ def cpu_model() -> str:
 
 
 class EnergyMeter:
-    """Adds up power over the time between two readings of a GPU, as the mean of both.
-
-    A GPU that tells no power for a while adds nothing for that while: what is not known is not made up.
-    """
+    """Integrates GPU power over time, with the mean power of two readings for the time between them."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, float]] = {}
@@ -130,13 +127,14 @@ class EnergyMeter:
         """Take a reading.
 
         Returns:
-            Joules since the first reading; None as long as no GPU has told its power.
+            Joules since the first reading; None until a GPU has reported its power.
         """
-        drawn = {gpu.uuid: gpu.power_w for gpu in gpus if gpu.power_w is not None}
-        if drawn and self._joules is None:
+        power = {gpu.uuid: gpu.power_w for gpu in gpus if gpu.power_w is not None}
+        if power and self._joules is None:
             self._joules = 0.0
-        for uuid in drawn.keys() & self._last.keys():
+        # A gap in the readings of a GPU adds nothing, rather than an estimate.
+        for uuid in power.keys() & self._last.keys():
             before_w, before = self._last[uuid]
-            self._joules = (self._joules or 0.0) + (before_w + drawn[uuid]) / 2 * (now - before)
-        self._last = {uuid: (power_w, now) for uuid, power_w in drawn.items()}
+            self._joules = (self._joules or 0.0) + (before_w + power[uuid]) / 2 * (now - before)
+        self._last = {uuid: (power_w, now) for uuid, power_w in power.items()}
         return self._joules

@@ -1,4 +1,4 @@
-"""Where the nodes of a training on several workers meet, and what a node does otherwise than a job of its own."""
+"""Rendezvous of the nodes of a multi-worker training, and how a node differs from a single-worker job."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tunefleet.worker.machine.probe import torch_version
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where others of the fleet reach this machine.
+    """Address at which other workers reach this machine.
 
     Args:
-        ports: The first and the last port that it may wait at; 0 for any that is free.
+        ports: First and last port that it may listen on; 0 for any free port.
     """
 
     address: str | None = None
@@ -29,24 +29,25 @@ class Place:
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> Place:
-        """Return what the settings of a worker say."""
+        """Build it from the settings of a worker."""
         first, _, last = settings.gang_ports.partition("-")
         address = settings.gang_address or address_towards(settings.server_url)
         return cls(address, (int(first), int(last or first)), settings.gang_join_s)
 
     def point(self) -> str:
-        """Choose where a gang meets here: host and port.
+        """Choose a rendezvous endpoint on this machine: host and port.
 
         Raises:
             MachineError: If no address is known, or no port of the range is free.
         """
         if self.address is None:
             raise MachineError(
-                "This machine has no address that other workers could reach.",
+                "This machine has no address that other workers can reach.",
                 hint="Set TUNEFLEET_GANG_ADDRESS to it.",
             )
         for port in range(self.ports[0], self.ports[1] + 1):
             with socket.socket() as probe:
+                # A port of a gang that has just ended may still be in TIME_WAIT.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
                     probe.bind((self.address, port))
@@ -59,10 +60,10 @@ class Place:
         )
 
     def job(self, offer: Offer, point: str | None) -> GangJob | None:
-        """Return what a job is told of its gang; None if it has none.
+        """Return the gang settings of a job; None if it has no gang.
 
         Raises:
-            MachineError: If this machine cannot be a node of it.
+            MachineError: If this machine cannot be a node of the gang.
         """
         node = offer.gang
         if node is None:
@@ -70,13 +71,13 @@ class Place:
         mine = release_of(version("tunefleet"), torch_version())
         if node.release != mine:
             raise MachineError(
-                f"This worker has {mine or 'no torch'}, and the first node {node.release or 'no torch'}: the nodes of "
-                "one training need the same.",
-                hint="Install the same releases on both.",
+                f"This worker has {mine or 'no torch'}, but the first node has {node.release or 'no torch'}: all "
+                "nodes of a training need the same versions.",
+                hint="Install the same versions on both.",
             )
         host, _, port = (point or "").rpartition(":")
         if not port.isdecimal() or self.address is None:
-            raise MachineError("It is not known where the nodes of the training meet.")
+            raise MachineError("The rendezvous endpoint of the training is unknown.")
         return GangJob(
             id=node.id, rank=node.rank, nodes=node.nodes, host=host, port=int(port), address=self.address,
             join_s=self.join_s,
@@ -89,14 +90,14 @@ def is_member(offer: Offer) -> bool:
 
 
 def as_node(offer: Offer, finish: Finish) -> Finish:
-    """Return an end as a node says it: whether it only misses the others."""
+    """Return an end with `lost_peer` set if the node only failed because of another node."""
     if offer.gang is None or finish.outcome != "failed":
         return finish
-    # NCCL aborts a process whose peers do not answer.
+    # NCCL aborts a process whose peers do not respond.
     aborted = finish.reason == TaskReason.CRASHED and "SIGABRT" in (finish.error or "")
     return finish.model_copy(update={"lost_peer": aborted or finish.reason == TaskReason.NETWORK})
 
 
 def released(offer: Offer, why: str) -> Finish:
-    """Return the end of a node that cannot go on by itself: the gang is placed anew."""
+    """Return the end of a node that cannot continue alone: the gang is rescheduled."""
     return Finish(token=offer.token, outcome="released", reason=TaskReason.RELEASED, error=why)

@@ -1,4 +1,4 @@
-"""From a job's end to its finish message: flush the journal, upload the outputs, put the end into words."""
+"""From a job's end to its finish message: flush the journal, upload the outputs, build the message."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ from tunefleet.worker.outputs.output_files import Outputs
 logger = logging.getLogger(__name__)
 
 _FLUSH_S: Final = 5.0
+# How long to wait for disk space for an archive.
 _ROOM_PATIENCE_S: Final = 3600.0
-"""How long room for an archive is waited for."""
 _ROOM_PAUSE_S: Final = 30.0
+# Errors that a retry of the upload does not fix, or that may mean that the attempt is void.
 _LASTING: Final = (AuthError, ForbiddenError, ArtifactError, InputError, NotFoundError, TooLargeError)
-"""What repeating an upload does not mend, and what says that the attempt is void perhaps."""
 
 
 class Deliverer:
-    """Delivers what one attempt leaves.
+    """Delivers the outputs of one attempt.
 
     Args:
-        unwanted: Whether the server wants the end of the task by now. A delivery that goes well is finished all the
-            same; one that would have to wait for another try ends.
+        unwanted: Whether the task has been cancelled. A delivery that succeeds is still completed; one that would have
+            to wait for a retry ends.
     """
 
     def __init__(
@@ -102,45 +102,45 @@ class Deliverer:
             self._shipper.stop()
 
     def finish_of(self, end: End, *, cancelled: bool, timed_out: bool) -> Finish:
-        """Deliver everything that belongs to an end, and return the message that says it."""
+        """Deliver everything that belongs to an end, and return its finish message."""
         finish = self._in_words(end, cancelled=cancelled, timed_out=timed_out)
         self._tell_losses()
         cursors = self._flush()
         if finish.outcome == "completed":
             finish = self._with_outputs(finish)
-        hidden = self._site.secrets.redaction(self._offer.spec)
-        said = {name: hidden.value(getattr(finish, name)) for name in ("error", "detail", "result")} if hidden else {}
-        return finish.model_copy(update={"cursors": cursors, **said})
+        hidden, fields = self._site.secrets.redaction(self._offer.spec), ("error", "detail", "result")
+        clean = {name: hidden.value(getattr(finish, name)) for name in fields} if hidden else {}
+        return finish.model_copy(update={"cursors": cursors, **clean})
 
     def _tell_losses(self) -> None:
-        """Say in the task's history what the disk has lost of its journals; the result says it, too."""
+        """Report journal records lost on disk in the task's history; the result contains them as warnings."""
         self._lost = losses(self._folder)
         launch = str((read_json(self._folder.job_json) or {}).get("launch"))
-        for sentence in self._lost:
-            logger.warning("Task %s: %s", self._offer.task_id, sentence)
-            exit_classification.add(self._folder, launch, "journal.lost", sentence)
+        for message in self._lost:
+            logger.warning("Task %s: %s", self._offer.task_id, message)
+            exit_classification.add(self._folder, launch, "journal.lost", message)
 
     def finish_of_member(self, end: End, *, cancelled: bool) -> Finish:
-        """Return the message of the end of a node other than the first: what it leaves is of no use to anybody."""
+        """Return the finish message of a node other than the first; it has no outputs."""
         finish = self._in_words(end, cancelled=cancelled, timed_out=False)
         hidden = self._site.secrets.redaction(self._offer.spec)
-        said = {name: hidden.value(getattr(finish, name)) for name in ("error", "detail")} if hidden else {}
-        return finish.model_copy(update=said)
+        clean = {name: hidden.value(getattr(finish, name)) for name in ("error", "detail")} if hidden else {}
+        return finish.model_copy(update=clean)
 
     def finish_of_part(self) -> Finish:
-        """Deliver what another task's run has left in this task's folder, and return the message of its end."""
+        """Deliver the outputs of a coalesced task, and return its finish message."""
         finish = self._with_outputs(Finish(token=self._offer.token, outcome="completed", reason=TaskReason.FINISHED))
         hidden = self._site.secrets.redaction(self._offer.spec)
         return finish.model_copy(update={"error": hidden.value(finish.error)}) if hidden else finish
 
     def held_up(self, why: str | None) -> None:
-        """Tell the server why the delivery takes its time; null when it goes on."""
-        said = why and self._site.secrets.redaction(self._offer.spec).text(why)
-        self._site.outbox.held_up(self._offer.token, said)
+        """Report why the delivery is delayed; None when it continues."""
+        message = why and self._site.secrets.redaction(self._offer.spec).text(why)
+        self._site.outbox.held_up(self._offer.token, message)
 
     def ship_anew(self, finish: Finish) -> Finish:
-        """Deliver the journal from its start: the server lacks records, and drops those that it has."""
-        logger.warning("The server lacks journal records of task %s; they are sent again.", self._offer.task_id)
+        """Deliver the journal from its start, since the server lacks records; it ignores those that it has."""
+        logger.warning("The server lacks journal records of task %s; sending them again.", self._offer.task_id)
         try:
             shipped = Shipped.model_validate_json(self._folder.shipped_json.read_bytes())
         except (OSError, ValidationError):
@@ -163,7 +163,7 @@ class Deliverer:
         return Finish(token=token, outcome=end.outcome, reason=end.reason, error=end.error, detail=end.detail)
 
     def clean_up(self) -> None:
-        """Delete what was delivered, where the worker is to keep nothing."""
+        """Delete delivered outputs, if the worker is configured to."""
         if self._site.transfers.cleanup:
             self._outputs.clean_up(self._executor.outputs(self._folder))
 
@@ -171,9 +171,8 @@ class Deliverer:
         try:
             return self._delivered(finish)
         except Cancelled:
-            logger.info(
-                "Task %s is cancelled while it waits to deliver; the server keeps what it has.", self._offer.task_id
-            )
+            task_id = self._offer.task_id
+            logger.info("Task %s was cancelled while its delivery waited; the server keeps uploaded files.", task_id)
             return Finish(token=finish.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
         finally:
             self.held_up(None)
@@ -186,17 +185,17 @@ class Deliverer:
             result = self._site.secrets.redaction(self._offer.spec).value(result)
             self._beside(outputs, result)
         except (ResultError, TooLargeError, ArtifactError, InputError) as error:
-            # Repeating the upload cannot mend these; the files stay in the job folder.
-            logger.warning("The outputs of task %s cannot be delivered: %s", self._offer.task_id, error)
+            # A retry cannot fix these; the files stay in the job folder.
+            logger.warning("Could not deliver the outputs of task %s: %s", self._offer.task_id, error)
             return Finish(token=finish.token, outcome="failed", reason=reason_of(error), error=str(error))
         except (DeliveryError, MachineError) as error:
-            logger.warning("The outputs of task %s cannot be delivered: %s", self._offer.task_id, error)
+            logger.warning("Could not deliver the outputs of task %s: %s", self._offer.task_id, error)
             reason = TaskReason.DELIVERY_FAILED
             return Finish(token=finish.token, outcome="failed", reason=reason, error=str(error), result=result)
         return finish.model_copy(update={"result": result})
 
     def _packed_and_brought(self, outputs: Sequence[Output]) -> dict[str, Any]:
-        """Bring the outputs to the server; a disk without room for an archive may have some in a while."""
+        """Upload the outputs to the server; retries while the disk has no space for an archive."""
         patience_s = min(_ROOM_PATIENCE_S, self._site.transfers.patience_s)
         result = self._executor.result(self._folder)
         if self._lost:
@@ -213,17 +212,17 @@ class Deliverer:
     def _say_no_room(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
         if isinstance(error, MachineError):
-            logger.warning("The outputs of task %s are packed later: %s", self._offer.task_id, error)
-            self.held_up(f"{error.message} Its outputs are packed later.")
+            logger.warning("Could not pack the outputs of task %s, retrying: %s", self._offer.task_id, error)
+            self.held_up(f"{error.message} Packing is retried.")
 
     def _beside(self, outputs: Sequence[Output], result: Mapping[str, Any]) -> None:
-        """Bring the result to where the document wants it beside the server, and write it down here."""
+        """Write the result to the job folder, and deliver it to the destination of the spec."""
         envelope = self._outputs.envelope(result, self._site.state.worker_id(None))
         try:
             self._outputs.write_down(envelope)
         except OSError as error:
-            # The server has it all the same.
-            logger.warning("The result of task %s cannot be written down: %s", self._offer.task_id, error)
+            # Not an error: the server has the result.
+            logger.warning("Could not write the result of task %s: %s", self._offer.task_id, error)
         files = self._outputs.files(outputs, result)
         self._while_wanted(lambda stop: self._destination.deliver(envelope, files, stop))
         self._destination.copy(self._folder.root)
@@ -242,7 +241,7 @@ class Deliverer:
         return {file.name: file.url for file in files}
 
     def _while_wanted(self, act: Callable[[Stop], object]) -> None:
-        """Do what may sit in a socket for minutes; raises `Cancelled` soon after it is unwanted."""
+        """Call a function that may block in a socket for minutes; raises `Cancelled` soon after it is unwanted."""
 
         def check() -> None:
             if self._unwanted():
@@ -255,28 +254,28 @@ class Deliverer:
 
     def _push(self, name: str, kind: str, path: Path) -> None:
         try:
-            # Of a push that is left alone the server keeps what has arrived; it ends with the attempt's connection.
+            # An abandoned push ends with the attempt's connection; the server keeps the files that have arrived.
             self._while_wanted(lambda _: self._delivery.push_artifact(self._offer.task_id, name, kind, path))
         except _LASTING:
             raise
         except TunefleetError as error:
-            # A full disk of the server, a fault of it: a training that is done must not fail for that.
-            logger.warning("%s of task %s is delivered later: %s", name, self._offer.task_id, error)
-            self.held_up(f"{error.message} {name} is delivered later.")
-            raise UnreachableError(f"The server does not take {name} now: {error}") from error
+            # Such as a full disk or a bug of the server: a completed training run must not fail for that.
+            logger.warning("Could not deliver %s of task %s, retrying: %s", name, self._offer.task_id, error)
+            self.held_up(f"{error.message} Delivery of {name} is retried.")
+            raise UnreachableError(f"The server cannot store {name} now: {error}") from error
 
     def _flush(self) -> dict[str, int]:
         shipper = self._shipper
         assert shipper is not None, "shipping() is open"
         while not shipper.flush(_FLUSH_S):
-            self.held_up("the server does not have the end of its journal and log yet.")
+            self.held_up("the end of journal and log is not delivered yet.")
             self._mailbox.pause_whole(0.2)
         self.held_up(None)
         return dict(shipper.cursors)
 
 
 class _AttemptSink:
-    """A shipper's sink that speaks for one task, and names no secret's value."""
+    """A shipper's sink for one task; redacts secret values."""
 
     def __init__(self, task_id: str, delivery: Delivery, hidden: Redaction) -> None:
         self._task_id = task_id
@@ -284,30 +283,31 @@ class _AttemptSink:
         self._hidden = hidden
 
     def journal(self, launch: str, from_seq: int, lines: Sequence[str]) -> int:
-        """Deliver records; returns the server's cursor."""
+        """Deliver records and return the server's cursor."""
         batch = JournalBatch(launch=launch, from_seq=from_seq, lines=tuple(map(self._hidden.text, lines)))
         try:
             return self._delivery.journal(self._task_id, batch)
         except TooLargeError as error:
             if len(lines) > 1:
                 return self.journal(launch, from_seq, lines[: len(lines) // 2])
-            # A missing record would hold up all that follow, and with them the task's end.
-            logger.warning("Record %d of %s is left out: %s", from_seq, launch, error)
+            # Replaced, not skipped: a gap would block all later records, and with them the task's end.
+            logger.warning("Replacing record %d of %s, which is too large: %s", from_seq, launch, error)
             return self.journal(launch, from_seq, [_stand_in(from_seq, len(lines[0]))])
 
     def log(self, offset: int, data: bytes) -> int:
-        """Deliver a piece of the log; returns the server's cursor."""
+        """Deliver a chunk of the log and return the server's cursor."""
+        # Redacted to the same length, since offsets into the log count bytes.
         return self._delivery.log(self._task_id, offset, self._hidden.same_length(data))
 
 
 def _stand_in(seq: int, size: int) -> str:
-    message = f"A record of {size:,} characters was left out: the server takes no body of that size."
+    message = f"A record of {size:,} characters was dropped: it exceeds the server's body limit."
     fields = {"name": "journal.too_large", "message": message, "level": "warning", "data": {}}
     return json.dumps({"seq": seq, "at": time.time(), "type": "event", **fields})
 
 
 def reason_of(error: TunefleetError | OSError) -> TaskReason:
-    """Return the reason that an error before or after the job's own life gives for the attempt's end."""
+    """Return the attempt's end reason for an error outside of the job itself."""
     match error:
         case InputError() | TooLargeError() | ArtifactError() | NotFoundError():
             return TaskReason.BAD_INPUT

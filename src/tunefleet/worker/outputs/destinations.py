@@ -1,7 +1,7 @@
-"""Where a document wants its results beside the server: an address of somebody else, or a folder.
+"""Delivery of results to the destination of a spec, in addition to the server: a URL, a bucket, or a folder.
 
-A delivery that fails is tried again by itself; what was computed is never computed again for it. The server has
-everything by then, so that it can be delivered later by hand, too.
+A failed delivery is retried without computing the results again. The server has them by then, so that they can also be
+delivered later with `tunefleet artifacts deliver`.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _LONGEST_PAUSE_S: Final = 300.0
 _PATIENT_PAUSE_S: Final = 2.0
 _PLACEHOLDER: Final = "${secret:"
 _DRAFT: Final = ".delivering-"
+# Internal files of the worker.
 _NOT_COPIED: Final = frozenset(
     {"job.json", "lock", "process.json", "finish.json", "shipped.json", "imported_checkpoint"}
 )
-"""What is the worker's own affair."""
 
 
 def silent(_: str | None) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 class DeliveryError(TunefleetError):
-    """A result could not be brought to where its document wants it."""
+    """A result could not be delivered to the destination of its spec."""
 
     code = "delivery_failed"
 
@@ -60,7 +60,7 @@ class Destination:
     """The destination of one task.
 
     Args:
-        held_up: Told why something has to be tried again, without secrets, and null when it has gone well.
+        held_up: Called with the reason of a retry, without secrets, and with None after a success.
     """
 
     def __init__(
@@ -85,10 +85,11 @@ class Destination:
         self._project = project
 
     def check(self, root: Path | None = None) -> None:
-        """Refuse, before anything is computed, a folder or an address that is not allowed.
+        """Reject a folder or URL that is not allowed, before anything is computed.
 
         Raises:
-            MachineError: If the results go to a bucket, and this machine lacks the package for that.
+            InputError: If it is not allowed.
+            MachineError: If the results go to a bucket, and the package for that is not installed.
         """
         url = self.foreign
         if self._spec.type == "s3":
@@ -97,40 +98,39 @@ class Destination:
             try:
                 Reach(self._transfers.url_allow).check_url(url)
             except ForbiddenError as error:
-                # Not chained: what a traceback quotes has the host as it was looked up.
+                # Not chained: the traceback would show the resolved host, which may contain a secret.
                 raise InputError(f"{_KEY}.url: {self._quiet(error, url)}", hint=error.hint) from None
             except UnreachableError as error:
-                # It may be known by the time there is something to deliver.
-                logger.info("The results of %s cannot be delivered now: %s", self._task_id, self._quiet(error, url))
+                # Not an error yet: the host may be reachable once there is something to deliver.
+                logger.info("Destination of %s not reachable yet: %s", self._task_id, self._quiet(error, url))
         self.check_folder(root)
 
     def check_folder(self, root: Path | None = None) -> None:
-        """Refuse a folder, as `check` does; the address is not looked up."""
+        """Reject a folder that is not allowed, as `check` does; does not resolve the URL."""
         folder = self.folder
         if folder is None:
             return
         target = self._transfers.writable(folder, self._project, f"{_KEY}.path")
         own = target if root is None else root.resolve()
         if target != own and (target.is_relative_to(own) or own.is_relative_to(target)):
-            # A copy there would hold the copy before it, or take the place of what it is made of.
+            # The copy would contain the previous copy, or replace its own source.
             raise InputError(
-                f"{_KEY}.path: the results of {self._task_id} cannot be put into {folder}, since its own folder is "
-                f"{root}.",
-                hint="Name a folder outside of it.",
+                f"{_KEY}.path: cannot copy the results of {self._task_id} to {folder}, since its job folder is {root}.",
+                hint="Set a folder outside of it.",
             )
 
     @property
     def folder(self) -> Path | None:
-        """The folder that gets a copy; null if none is wanted."""
+        """The folder for a copy of the results; None if none is set."""
         path = self._spec.path
         if path is None:
             return None
         base = self._transfers.folders[0] if self._transfers.folders else Path()
-        return base / path / self._task_id  # an absolute path stands for itself
+        return base / path / self._task_id  # `/` ignores the base if the path is absolute
 
     @property
     def foreign(self) -> str | None:
-        """The address or bucket of another receiver than our server; null if there is none."""
+        """URL or bucket of a third-party receiver; None if there is none."""
         url = self._spec.url
         if url is None or self._spec.type == "local":
             return None
@@ -138,22 +138,22 @@ class Destination:
         return None if same_server(filled, self._transfers.server_url) else filled
 
     def deliver(self, envelope: ResultEnvelope, files: Iterable[Path], stop: Stop | None = None) -> None:
-        """Send result and files to the other receiver, if there is one; tried again until it is taken or too late.
+        """Send result and files to the third-party receiver, if there is one, with retries.
 
         Raises:
-            DeliveryError: If it is refused, or too late.
-            Stopped: If nobody wants it to be delivered any more.
+            DeliveryError: If it is rejected, or the retries are exhausted.
+            Stopped: If the delivery is no longer wanted.
         """
         url, outward = self.foreign, self._outward(stop)
         if url is None or outward is None:
             return
         for path in files:
             self._tried(lambda path=path: outward.file(self._task_id, path), path.name, url)  # type: ignore[misc]
-        self._tried(lambda: outward.result(envelope), "The result", url)
+        self._tried(lambda: outward.result(envelope), "the result", url)
         logger.info("Delivered the result of task %s to %s.", self._task_id, self._written)
 
     def _outward(self, stop: Stop | None) -> Outward | IntoBucket | None:
-        """Return the sender; null if results go to our own server only."""
+        """Return the sender; None if results go to this server only."""
         url = self.foreign
         if url is None:
             return None
@@ -169,16 +169,16 @@ class Destination:
 
     @property
     def _written(self) -> str:
-        """The address as the document has it, with the names of secrets in it."""
+        """The URL as it is written in the spec, with the names of secrets in it."""
         return shown(self._spec.url or "")
 
     def _quiet(self, error: BaseException, url: str) -> str:
-        """Return what went wrong, with the address as it is written: of what was looked up no secret is read."""
+        """Return an error message with the URL as it is written in the spec, so that it reveals no secret."""
         pieces = _message(error).split(shown(url))
         written = self._written.partition("://")[2].partition("/")[0]
         host = origin_of(url)[1]
         if host and _PLACEHOLDER in written:
-            # Hosts are looked up in small letters, and one may be only the beginning of a secret.
+            # Hosts are resolved in lowercase, and a host may be only the beginning of a secret.
             looked_up = re.compile(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", re.IGNORECASE)
             pieces = [looked_up.sub(lambda _: written, piece) for piece in pieces]
         return self._hidden.text(self._written.join(pieces))
@@ -191,10 +191,10 @@ class Destination:
         def say(state: RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome is not None else None
             if error is not None:
-                # The cause first: notes are cut.
-                said = f"{self._quiet(error, url)} {what} is delivered later."
-                logger.warning("Task %s: %s", self._task_id, said)
-                self._held_up(said)
+                # The cause comes first, since the outbox truncates long messages.
+                message = f"{self._quiet(error, url)} Delivery of {what} is retried."
+                logger.warning("Task %s: %s", self._task_id, message)
+                self._held_up(message)
 
         try:
             Retrying(
@@ -207,13 +207,13 @@ class Destination:
             )(act)
         except (UnreachableError, InputError, ForbiddenError, NotFoundError, TooLargeError, OSError) as error:
             raise DeliveryError(
-                f"{what} of {self._task_id} could not be delivered: {self._quiet(error, url)}",
-                hint=f"The server has everything; `tunefleet artifacts deliver {self._task_id}` sends it again.",
+                f"Could not deliver {what} of {self._task_id}: {self._quiet(error, url)}",
+                hint=f"The server has everything; send it again with `tunefleet artifacts deliver {self._task_id}`.",
             ) from None
         self._held_up(None)
 
     def copy(self, root: Path) -> None:
-        """Put a job folder's results into the folder that the document names, if it names one; links where it can.
+        """Copy the results into the folder of the spec, if it has one; hard-links files where possible.
 
         Raises:
             DeliveryError: If the folder cannot be written.
@@ -229,11 +229,12 @@ class Destination:
             shutil.copytree(root, draft, copy_function=_link, ignore=_private)
             if target.exists():
                 shutil.rmtree(target)
+            # Renamed only once complete: other processes may read the folder.
             draft.rename(target)
         except OSError as error:
             raise DeliveryError(
-                f"The results cannot be put into {target}: {error.strerror or error}.",
-                hint="Mend the folder's permissions or free space; the server has everything.",
+                f"Cannot copy the results to {target}: {error.strerror or error}.",
+                hint="Fix the folder's permissions or free space; the server has everything.",
             ) from error
 
 
@@ -242,7 +243,7 @@ def _message(error: BaseException) -> str:
 
 
 def is_private(name: str) -> bool:
-    """Whether something in a job folder is the worker's own affair, and never copied or delivered."""
+    """Whether a file of a job folder is internal to the worker, and never copied or delivered."""
     return name.startswith(".") or name in _NOT_COPIED
 
 
@@ -251,12 +252,13 @@ def _private(_: str, names: list[str]) -> set[str]:
 
 
 def _link(source: str, target: str) -> str:
-    """Link what nobody changes any more, or copy it where the disk knows no links; small files are always copied."""
+    """Hard-link an immutable file, or copy it where the file system has no links."""
+    # These may still be rewritten or appended to, and a link would change with them.
     if not source.endswith((".json", ".jsonl", ".log")):
         try:
             os.link(source, target)
         except OSError:
-            logger.debug("%s is copied: the folders are on different disks.", source)
+            logger.debug("Copying %s: a hard link is not possible.", source)
         else:
             return target
     return str(shutil.copy2(source, target))

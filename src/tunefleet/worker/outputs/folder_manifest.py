@@ -1,4 +1,4 @@
-"""`manifest.json` of a job folder: what was to be left there, and what is."""
+"""`manifest.json` of a job folder: expected and existing files."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ _ARCHIVES: Final = "*.tar.gz"
 
 
 def describe(task_id: str, root: Path, required: Iterable[str]) -> TaskManifest:
-    """Describe a job folder; reads every file that it gives a digest."""
+    """Return the manifest of a job folder; reads single files to compute their digests."""
     wanted = dict.fromkeys([*ALWAYS_REQUIRED, *required])
-    there = [name for name in _SHOWN if (root / name).exists()]
-    there += [path.name for path in sorted(root.glob(_ARCHIVES))]
-    names = sorted({*wanted, *there} - {MANIFEST_NAME})
+    existing = [name for name in _SHOWN if (root / name).exists()]
+    existing += [path.name for path in sorted(root.glob(_ARCHIVES))]
+    names = sorted({*wanted, *existing} - {MANIFEST_NAME})
     entries = tuple(_entry(root, name, required=name in wanted) for name in names)
     return TaskManifest(task_id=task_id, generated_at=datetime.now(UTC), entries=entries)
 
 
 def _entry(root: Path, name: str, *, required: bool) -> ManifestEntry:
+    # `logs` is the protocol's name for the log, which is a single file here.
     path = root / (_LOG if name == "logs" and not (root / name).exists() else name)
     relative = path.relative_to(root).as_posix()
     if not path.exists():

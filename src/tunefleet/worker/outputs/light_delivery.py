@@ -1,4 +1,4 @@
-"""Results of light tasks, where a document wants them beside the server; most documents want nothing of the kind."""
+"""Delivery of the results of light tasks to the destination of their spec, if it has one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LightDelivery:
     held_up: Callable[[str | None], None] = silent
 
     def refusal(self, offer: Offer) -> Finish | None:
-        """Return the end of a task whose destination or use of a secret is not allowed; nothing is computed."""
+        """Return the end of a task whose destination or use of a secret is not allowed; None if it may run."""
         try:
             for spec in (offer.spec, *(each.spec for each in offer.merged)):
                 self.secrets.check(spec, offer.kind, offer.project)
@@ -48,14 +48,14 @@ class LightDelivery:
         return None
 
     def wanted(self, task: Offer, finish: Finish) -> bool:
-        """Return whether an end leads to a delivery."""
+        """Return whether an end requires a delivery."""
         return finish.outcome == "completed" and self._destination(task) is not None
 
     def delivered(self, task: Offer, kind: str, finish: Finish, stop: Stop | None = None) -> Finish:
-        """Bring a completed task's result to where its document wants it; returns the end that this leads to.
+        """Deliver the result of a completed task to its destination, and return the resulting end.
 
         Raises:
-            Stopped: If nobody wants it to be delivered any more.
+            Stopped: If the delivery is no longer wanted.
         """
         destination = self._destination(task)
         if destination is None or finish.outcome != "completed":

@@ -1,8 +1,4 @@
-"""What a job has left, on its way to the server: folders, archives, an exported file; and the result that names them.
-
-A repetition costs little: an archive that is newer than its folder is not made again, and a file that the server has
-is not sent again.
-"""
+"""Uploads the outputs of a job to the server: folders, archives, an exported file; and adds them to the result."""
 
 from __future__ import annotations
 
@@ -36,14 +32,14 @@ logger = logging.getLogger(__name__)
 
 EXPORT: Final = "jsonl_export"
 _TRAINED: Final = frozenset({"adapter", "model"})
+# Left by every task, or delivered separately.
 _ALWAYS: Final = frozenset({*RESULT_NAMES, "logs", MANIFEST_NAME, "checkpoints", "artifacts/checkpoints"})
-"""What every task leaves, or is delivered on its own way."""
-# Others read the results of a shared folder.
+# Other users read the results of a shared folder.
 _READABLE: Final = 0o644
 
-# Brings a file or folder to the server: name, kind, path. Patient; returns when it is there.
+# Uploads a file or folder: name, kind, path. Retries, and returns once the server has it.
 Push = Callable[[str, str, Path], None]
-# Asks the server for links to the task's files, by name.
+# Returns links to the task's files on the server, by name.
 Links = Callable[[], Mapping[str, str]]
 
 
@@ -58,11 +54,11 @@ class Outputs:
         self.wanted = OutputSpec.model_validate(offer.spec.get("output") or {})
 
     def deliver(self, outputs: Sequence[Output], result: Mapping[str, Any], push: Push, links: Links) -> dict[str, Any]:
-        """Bring everything to the server.
+        """Upload everything, and return the result with the uploaded files added.
 
         Raises:
-            ResultError: If the result names a file that is not there.
-            MachineError: If there is no room for an archive.
+            ResultError: If the result names a file that does not exist.
+            MachineError: If there is no disk space for an archive.
         """
         made = dict(result)
         archives: dict[str, Path] = {}
@@ -88,7 +84,7 @@ class Outputs:
         return made
 
     def envelope(self, result: Mapping[str, Any], worker_id: str) -> ResultEnvelope:
-        """Return the result with where it comes from."""
+        """Return the result with metadata of its task."""
         offer = self._offer
         about = {"attempt": offer.attempt, "name": offer.name, "kind": offer.kind, "workflow_id": offer.workflow_id}
         return ResultEnvelope(
@@ -109,7 +105,7 @@ class Outputs:
         write_synced(root / MANIFEST_NAME, manifest.model_dump_json(indent=1), mode=_READABLE)
 
     def files(self, outputs: Iterable[Output], result: Mapping[str, Any]) -> list[Path]:
-        """Return the single files among what was delivered: archives, the exported file, and single outputs."""
+        """Return the delivered single files: archives, the exported file, and single outputs."""
         found = [output.path for output in outputs if output.path.is_file()]
         found += [path for output in outputs if (path := archive_of(output.path)).is_file()]
         exported = result.get(EXPORT)
@@ -119,24 +115,25 @@ class Outputs:
         return list(dict.fromkeys(found))
 
     def clean_up(self, outputs: Iterable[Output]) -> None:
-        """Delete what the server has: trained folders, archives, checkpoints."""
+        """Delete delivered files: trained folders, archives, checkpoints."""
         gone = [output.path for output in outputs if output.kind in _TRAINED]
-        # That of a command is a link to where it saves.
+        # Resolved, since the folder of a `command` task is a link to where the command saves.
         for path in [*gone, self._folder.checkpoints_dir.resolve()]:
             shutil.rmtree(path, ignore_errors=True)
         for path in gone:
             archive_of(path).unlink(missing_ok=True)
-        logger.info("Deleted what task %s had trained; the server has it.", self._offer.task_id)
+        logger.info("Deleted the delivered outputs of task %s.", self._offer.task_id)
 
     def _archive(self, folder: Path) -> Path:
         archive = archive_of(folder)
+        # A retry does not pack again unless the folder has changed since.
         newest = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
         if not archive.exists() or archive.stat().st_mtime < newest:
             pack(folder, archive, self._packing)
         return archive
 
     def _keep(self, brought: Sequence[Output | Path], exported: Path | None, push: Push) -> list[str]:
-        """Bring what `output.artifacts` names beyond what the kind leaves; returns a sentence for each that is not."""
+        """Upload further files of `output.artifacts`; returns a warning for each that is missing."""
         names = {each.name for each in brought} | ({exported.name} if exported is not None else set())
         root, warnings = self._folder.root.resolve(), []
         for name in self.wanted.artifacts:
@@ -144,10 +141,10 @@ class Outputs:
                 continue
             path = root / name
             if not _is_there(path, root):
-                warnings.append(f"output.artifacts names {name!r}, which the task did not leave.")
+                warnings.append(f"output.artifacts lists {name!r}, which the task did not create.")
             elif path.name in names or path.name in _ALWAYS:
                 warnings.append(
-                    f"output.artifacts names {name!r}, which is not delivered: {path.name} is another file."
+                    f"output.artifacts lists {name!r}, which is not delivered: {path.name} is the name of another file."
                 )
             else:
                 names.add(path.name)
@@ -166,12 +163,12 @@ class Outputs:
         if export is None:
             return None
         if not isinstance(export, dict) or not isinstance(export.get("path"), str):
-            raise ResultError(f"The result's {EXPORT} names no path.")
+            raise ResultError(f"The result's {EXPORT} has no path.")
         root = self._folder.root.resolve()
-        # A repetition finds an address in `path`, and where the file lies beside it.
+        # On a retry `path` may be a URL already; then `worker_path` has the local path.
         path = (root / str(export.get("worker_path") or export["path"])).resolve()
         if not path.is_relative_to(root) or not path.is_file():
-            raise ResultError(f"The result's {EXPORT} names {export['path']!r}, which is no file in the task's folder.")
+            raise ResultError(f"The result's {EXPORT} names {export['path']!r}, which is not a file of the task.")
         push(path.name, FILE_KIND, path)
         return path
 
@@ -179,7 +176,7 @@ class Outputs:
         reachable = link if self.wanted.destination.type == "http" else None
         return {
             **export,
-            # Documents that name `path` alone work on another worker, too.
+            # A URL if possible, so that specs that reference `path` also work on another worker.
             "path": reachable or str(path),
             "worker_path": str(path),
             "relative_path": path.relative_to(self._folder.root.resolve()).as_posix(),
@@ -191,7 +188,7 @@ class Outputs:
 
 
 def _listed(result: dict[str, Any], outputs: Sequence[Output]) -> list[tuple[dict[str, Any], str]]:
-    """Return what a result says of single files under `files` or `outputs`, with their names."""
+    """Return the entries of single files under `files` or `outputs` of a result, with their names."""
     single = {output.name for output in outputs if output.path.is_file()}
     found: list[tuple[dict[str, Any], str]] = []
     files, named = result.get("files"), result.get("outputs")
@@ -207,26 +204,26 @@ def _listed(result: dict[str, Any], outputs: Sequence[Output]) -> list[tuple[dic
 
 
 def _is_there(path: Path, root: Path) -> bool:
-    """Whether a file or folder may be delivered: a link may lead out of the folder, and some files are the worker's."""
+    """Whether a file or folder exists and may be delivered: not outside of the folder, and not internal."""
     try:
         within = path.resolve().is_relative_to(root) and not is_private(path.relative_to(root).parts[0])
         return within and path.exists()
     except OSError:
-        return False  # such as a name that is too long for the disk
+        return False  # such as a name that is too long for the file system
 
 
 def archive_of(folder: Path) -> Path:
-    """Return where a folder's archive lies, or would lie."""
+    """Return the path of a folder's archive."""
     return folder.with_name(f"{folder.name}.tar.gz")
 
 
 def _archive_keys(output: Output, archive: Path | None, links: Mapping[str, str]) -> dict[str, Any]:
-    name, there = output.name, archive is not None
+    name = output.name
     return {
         f"{name}_path": str(output.path),
         f"{name}_archive": archive.name if archive else None,
         f"{name}_archive_path": str(archive) if archive else None,
         f"{name}_archive_url": links.get(archive.name) if archive else None,
         f"{name}_archive_bytes": archive.stat().st_size if archive else None,
-        f"{name}_archive_uploaded": there,
+        f"{name}_archive_uploaded": archive is not None,
     }

@@ -1,8 +1,8 @@
-"""Sends checkpoints to the server while a job trains, so that another worker can go on from them.
+"""Uploads checkpoints during training, so that another worker can resume from them.
 
-The newest whole one and the best, on connections of its own, one at a time and with pauses as long as an upload takes:
-journal and log come first. What is read is named in `keep.json`, so that the trainer neither deletes nor compresses it
-meanwhile. Should it change all the same, what was sent of it is no artifact, and it is sent as it is now.
+Uploads the newest complete checkpoint and the best one, on connections of their own, one at a time. A checkpoint being
+uploaded is listed in `keep.json`, so that the trainer neither deletes nor compresses it. If it changes all the same,
+the partial upload is discarded and the current state is uploaded.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 KIND: Final = "checkpoint"
 _LOOK_S: Final = 1.0
 _LONGEST_S: Final = 60.0
+# Errors that a retry does not fix.
 _LASTING: Final = (ArtifactError, AuthError, ForbiddenError, InputError, NotFoundError, TooLargeError, ConflictError)
 
 
@@ -62,7 +63,7 @@ class CheckpointUploads:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Upload in the background while the body runs; what is on its way at its end is given up."""
+        """Upload in the background while the body runs; an upload in progress at its end is aborted."""
         if not self._wanted:
             yield
             return
@@ -73,8 +74,9 @@ class CheckpointUploads:
             self.stop()
 
     def stop(self) -> None:
-        """Give up what is on its way; the server keeps the files that have arrived."""
+        """Abort the upload in progress; the server keeps the files that have arrived."""
         self._over.set()
+        # Closing the connection interrupts a request that may take minutes.
         if self._delivery is not None:
             self._delivery.close()
         if self._thread.is_alive():
@@ -84,10 +86,11 @@ class CheckpointUploads:
     def bring_newest(
         self, unwanted: Callable[[], bool] = lambda: False, held_up: Callable[[str | None], None] = lambda _: None
     ) -> None:
-        """Wait until the newest whole checkpoint is on the server: its job has paused, and may go on elsewhere.
+        """Upload the newest complete checkpoint of a paused job, so that it can resume elsewhere.
 
         Args:
-            held_up: Told why it has to wait for another try, and null when it does not wait any more.
+            unwanted: Whether the task has been cancelled.
+            held_up: Called with the reason of a retry, and with None at the end.
         """
         if not self._wanted:
             return
@@ -99,7 +102,7 @@ class CheckpointUploads:
             try:
                 self._push(delivery, checkpoint, about)
             except UnreachableError as error:
-                held_up(f"{error.message} {checkpoint.path.name} is sent later.")
+                held_up(f"{error.message} Upload of {checkpoint.path.name} is retried.")
                 raise
 
         try:
@@ -116,11 +119,12 @@ class CheckpointUploads:
             try:
                 self._once()
             except TunefleetError as error:
-                logger.debug("A checkpoint of %s is sent later: %s", self._offer.task_id, error)
+                logger.debug("Could not upload a checkpoint of %s, retrying: %s", self._offer.task_id, error)
             except Exception:
                 if self._over.is_set():
-                    return  # its connection was closed under it, on purpose
-                logger.exception("Sending a checkpoint of %s failed; it is tried again.", self._offer.task_id)
+                    return  # `stop` has closed its connection
+                logger.exception("Uploading a checkpoint of %s failed, retrying.", self._offer.task_id)
+            # Pause as long as the upload took: journal and log share the connection's bandwidth and come first.
             pause_s = min(max(_LOOK_S, time.monotonic() - began), _LONGEST_S)
 
     def _once(self) -> None:
@@ -135,7 +139,7 @@ class CheckpointUploads:
             self._delivery.close()
 
     def _next(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
-        """Return what is to be sent, the newest first."""
+        """Return the checkpoints to upload, the newest first."""
         whole = list_whole(self._folder.checkpoints_dir)
         if not whole:
             return []
@@ -153,19 +157,20 @@ class CheckpointUploads:
             expected = _files_of(checkpoint)
             delivery.push_artifact(self._offer.task_id, name, KIND, checkpoint.path, about, expected)
         except (OSError, *_LASTING) as error:
-            fleeting = isinstance(error, OSError | NotFoundError | ArtifactError)
-            if fleeting and _digest_now(checkpoint) != checkpoint.digest:
-                logger.debug("%s was deleted or compressed before it was sent.", name)
+            # The trainer may have deleted or compressed it: the next round uploads its current state.
+            changing = isinstance(error, OSError | NotFoundError | ArtifactError)
+            if changing and _digest_now(checkpoint) != checkpoint.digest:
+                logger.debug("%s was deleted or compressed before it was uploaded.", name)
                 return
             self._refused[name] = saved
-            logger.warning("%s of task %s is not sent to the server: %s", name, self._offer.task_id, error)
+            logger.warning("Not uploading %s of task %s: %s", name, self._offer.task_id, error)
         except UnreachableError:
             raise
         except TunefleetError as error:
-            raise UnreachableError(f"The server does not take {name} now: {error}") from error
+            raise UnreachableError(f"The server cannot store {name} now: {error}") from error
         else:
             self._sent[name] = saved
-            logger.info("Sent %s of task %s to the server.", name, self._offer.task_id)
+            logger.info("Uploaded %s of task %s.", name, self._offer.task_id)
         finally:
             self._protect(())
 
@@ -180,11 +185,12 @@ class CheckpointUploads:
         try:
             write_json(self._folder.keep_json, keep.model_copy(update={"uploading": names}).model_dump(mode="json"))
         except OSError as error:
-            logger.warning("%s cannot be written, a checkpoint may be deleted while it is read: %s", KIND, error)
+            path = self._folder.keep_json
+            logger.warning("Cannot write %s; a checkpoint may be deleted while it is uploaded: %s", path, error)
 
 
 def _files_of(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return the files of a checkpoint with their digests, as its manifest names them now, and the manifest itself."""
+    """Return the current digests of a checkpoint's files and of its manifest."""
     text = (checkpoint.path / MANIFEST).read_bytes()
     files = json.loads(text)["files"]
     if digest_of(files) != checkpoint.digest:
@@ -197,13 +203,13 @@ def _digest_now(checkpoint: Checkpoint) -> object:
 
 
 def _saved_as(checkpoint: Checkpoint) -> str:
-    """Return the digest that a checkpoint had when it was saved: compressed, it is still the same checkpoint."""
+    """Return the digest of a checkpoint at the time of saving; compression does not change it."""
     manifest = read_json(checkpoint.path / MANIFEST) or {}
     return str(manifest.get("saved_digest", checkpoint.digest))
 
 
 def _best_of(newest: Path) -> str | None:
-    """Return the name of the best checkpoint, as the newest one knows it."""
+    """Return the name of the best checkpoint, from the state of the newest one."""
     best = _state(newest).get("best_model_checkpoint")
     return Path(str(best)).name if best else None
 
@@ -218,7 +224,7 @@ def _about(checkpoint: Checkpoint, *, best: bool) -> dict[str, Any]:
 
 def _state(folder: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / "trainer_state.json").read_bytes())
+        state = json.loads((folder / "trainer_state.json").read_bytes())
     except (OSError, ValueError):
-        return {}  # another framework's, or just deleted
-    return found if isinstance(found, dict) else {}
+        return {}  # a checkpoint of another framework, or just deleted
+    return state if isinstance(state, dict) else {}
