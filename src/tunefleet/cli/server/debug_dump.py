@@ -1,4 +1,4 @@
-"""`tunefleet debug-dump`: one archive with all that helps to find out what is wrong, and no secret."""
+"""`tunefleet debug-dump`: diagnostics in one archive, without secrets."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _PRIVATE = 0o600
 @examples("tunefleet debug-dump", "tunefleet debug-dump /tmp/what-is-wrong.tar.gz")
 def debug_dump(
     file: Annotated[
-        Path | None, typer.Argument(help="Where it goes; default: tunefleet-debug-<time>.tar.gz in this folder.")
+        Path | None, typer.Argument(help="Output file; default: tunefleet-debug-<time>.tar.gz in this folder.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write one archive that helps to find what is wrong.
+    """Collect diagnostics into one archive.
 
-    In it: versions, settings, what `tunefleet doctor` finds, the server's state, its queue, workers, newest events and
-    figures, and the last lines of the logs on this machine. Values of keys, tokens and passwords are left out. What
-    cannot be had, such as a server that does not answer, is named in missing.txt.
+    It contains versions, settings, the findings of `tunefleet doctor`, the server's state, queue, workers, newest
+    events and metrics, and the last lines of the logs on this machine. Values of keys, tokens and passwords are
+    redacted. Missing parts, such as those of a server that does not answer, are listed in missing.txt.
     """
     name = f"tunefleet-debug-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     target = file or Path(f"{name}.tar.gz")
@@ -49,7 +49,7 @@ def debug_dump(
     if as_json:
         print_json({"file": str(target), "missing": {part.name: quiet.text(part.missing or "") for part in missing}})
         return
-    say(f"{target} has {len(made) - len(missing)} files. Look through it before you hand it on.")
+    say(f"Wrote {target} with {len(made) - len(missing)} files. Review it before you share it.")
     for part in missing:
         say(f"  without {part.name}: {quiet.text(part.missing or '')}", style="warn")
 
@@ -60,7 +60,7 @@ def _missing(parts_: list[Part]) -> Part:
 
 
 def _write(target: Path, folder: str, made: list[Part], quiet: Quiet) -> None:
-    # Nobody else may open it, not even while it is new and empty.
+    # Created with its mode: no other user may open it, not even while it is empty.
     with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE), "wb") as stream:
         os.fchmod(stream.fileno(), _PRIVATE)
         with tarfile.open(fileobj=stream, mode="w:gz") as archive:
