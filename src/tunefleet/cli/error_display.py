@@ -69,7 +69,9 @@ def _print_sentence(error: Exception, code: ExitCode) -> None:
         console.print(head + Text(str(error)))
         return
     console.print(head + Text(f"Unexpected error: {type(error).__name__}: {error}"))
-    console.print(Text("       This is a bug. Run the command again with TUNEFLEET_DEBUG=1 and report the output.", style="dim"))
+    console.print(
+        Text("       This is a bug. Run the command again with TUNEFLEET_DEBUG=1 and report the output.", style="dim")
+    )
 
 
 def _print_faults(error: SpecError) -> None:

@@ -25,18 +25,12 @@ class Root(LazyGroup):
         Entry("login", "server.login:login", "Save a server's URL and key, or print a login link.", START),
         Entry("submit", "tasks.submit:submit", "Submit a workflow file; local files it names are uploaded.", WORK),
         Entry("follow", "tasks.submit:follow", "Follow a task or a workflow live until it ends.", WORK),
-        Entry(
-            "validate", "tasks.validate:validate", "Check a workflow file; list every error with its line.", WORK
-        ),
+        Entry("validate", "tasks.validate:validate", "Check a workflow file; list every error with its line.", WORK),
         Entry("graph", "tasks.graph:graph", "Draw the dependency graph of a workflow.", WORK),
         Entry("preview", "models.preview:preview", "Preview the training data: trained and masked tokens.", WORK),
-        Entry(
-            "chat", "models.chat_commands:chat", "Chat with a model, or with the result of a training task.", WORK
-        ),
+        Entry("chat", "models.chat_commands:chat", "Chat with a model, or with the result of a training task.", WORK),
         Entry("ls", "tasks.task_commands:ls", "List tasks, newest first, or workflows.", WORK),
-        Entry(
-            "show", "tasks.show:show", "Show the details of a task or a workflow.", WORK
-        ),
+        Entry("show", "tasks.show:show", "Show the details of a task or a workflow.", WORK),
         Entry("why", "tasks.why:why", "Explain why a task is pending, worker by worker.", WORK),
         Entry("logs", "tasks.log_command:logs", "Print a task's log.", WORK),
         Entry("metrics", "tasks.metrics:metrics", "Print or plot the metrics of a task.", WORK),
@@ -57,13 +51,9 @@ class Root(LazyGroup):
             WORK,
         ),
         Entry("campaign", "campaigns.campaign_commands:app", "Continuous training, chunk by chunk.", WORK),
-        Entry(
-            "models", "models.model_commands:app", "List, promote and export the models of campaigns.", WORK
-        ),
+        Entry("models", "models.model_commands:app", "List, promote and export the models of campaigns.", WORK),
         Entry("pause", "tasks.task_control:pause", "Pause tasks: save a checkpoint and free the GPU.", WORK),
-        Entry(
-            "resume", "tasks.task_control:resume", "Resume paused tasks; an ended task resumes as a new one.", WORK
-        ),
+        Entry("resume", "tasks.task_control:resume", "Resume paused tasks; an ended task resumes as a new one.", WORK),
         Entry("stop", "tasks.task_control:stop", "Stop a training run early and keep its result.", WORK),
         Entry("save", "tasks.task_control:save", "Save a checkpoint of a running task now.", WORK),
         Entry("evaluate", "tasks.task_control:evaluate", "Evaluate a running task now.", WORK),
@@ -75,9 +65,7 @@ class Root(LazyGroup):
             "Cancel tasks and their dependents; checkpoints are kept.",
             WORK,
         ),
-        Entry(
-            "retry", "tasks.retry:retry", "Retry an ended task, or the incomplete part of a workflow.", WORK
-        ),
+        Entry("retry", "tasks.retry:retry", "Retry an ended task, or the incomplete part of a workflow.", WORK),
         Entry("clone", "tasks.task_commands:clone", "Submit a copy of a task with changed fields.", WORK),
         Entry("rm", "tasks.task_commands:rm", "Remove ended tasks with their metrics, logs and artifacts.", WORK),
         Entry("workers", "workers.worker_commands:app", "List and manage workers.", FLEET),
@@ -131,9 +119,7 @@ class Root(LazyGroup):
             HERE,
         ),
         Entry("doctor", "server.doctor:doctor", "Check this machine and show how to fix problems.", HERE),
-        Entry(
-            "debug-dump", "server.debug_dump:debug_dump", "Collect diagnostics into one archive.", HERE
-        ),
+        Entry("debug-dump", "server.debug_dump:debug_dump", "Collect diagnostics into one archive.", HERE),
         Entry("completion", "lazy_group:completion", "Print a shell completion script.", HERE),
         Entry(
             "uninstall",

@@ -113,7 +113,9 @@ def parse_sets(pairs: Iterable[str] | None) -> dict[str, Any]:
         dotted, equals, text = pair.partition("=")
         dotted = dotted.strip().removeprefix("spec.")
         if not equals or not dotted:
-            raise InputError(f"--set {pair} is invalid.", hint="Use --set FIELD=VALUE, such as --set training.learning_rate=1e-4.")
+            raise InputError(
+                f"--set {pair} is invalid.", hint="Use --set FIELD=VALUE, such as --set training.learning_rate=1e-4."
+            )
         found[dotted] = parse_value(text.strip())
     return found
 

@@ -198,7 +198,9 @@ def remerge(name: Campaign, *, cycle: Cycle = None, as_json: Json = False) -> No
 def rollback(
     name: Campaign,
     *,
-    to: Annotated[int | None, typer.Option("--to", metavar="VERSION", min=1, help="Default: the previous version.")] = None,
+    to: Annotated[
+        int | None, typer.Option("--to", metavar="VERSION", min=1, help="Default: the previous version.")
+    ] = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:

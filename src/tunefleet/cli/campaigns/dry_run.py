@@ -68,7 +68,9 @@ def dry_run(config: Config = CONFIG, *, as_json: Json = False) -> None:
             say(f"  error        {text}", style="bad")
     wrong = [each.name for each in found if each.faults]
     if wrong:
-        raise InputError(f"{', '.join(wrong)} cannot run with these settings.", hint="Fix the errors above; nothing was started.")
+        raise InputError(
+            f"{', '.join(wrong)} cannot run with these settings.", hint="Fix the errors above; nothing was started."
+        )
 
 
 def _known() -> tuple[dict[str, CampaignDetail], str | None]:
@@ -97,10 +99,14 @@ def _forecast(
     providers.find(provider)
     forecast.facts["provider"] = f"{provider} ({why})"
     forecast.facts["publish"] = publish_targets.place(name, spec, settings, provider)
-    forecast.faults = [f"{message} {hint}" for message, hint in paid_training_checks.faults(name, spec, settings, provider)]
+    forecast.faults = [
+        f"{message} {hint}" for message, hint in paid_training_checks.faults(name, spec, settings, provider)
+    ]
     forecast.doubts = paid_training_checks.doubts(name, spec, settings, provider)
     _trackers(spec, forecast, local=why_not is not None)
-    forecast.facts["model"] = spec.model_repo if known is None or known.promoted is None else f"version {known.promoted}"
+    forecast.facts["model"] = (
+        spec.model_repo if known is None or known.promoted is None else f"version {known.promoted}"
+    )
     files = {key: file for key, file, _ in named_files(spec, folder)}
     rows = {number: file for number in range(len(spec.datasets)) if (file := files.get(f"datasets.{number}.path"))}
     rows |= built_in(spec)
@@ -150,9 +156,7 @@ def _next(spec: CampaignSpec, known: CampaignDetail | None) -> str:
         return "starts cycle 0"
     cycle = known.cycle
     if known.status != "active":
-        return (
-            f"{known.status.value} at cycle {cycle.number}, {cycle.step.value}: {known.reason or 'no reason given'}"
-        )
+        return f"{known.status.value} at cycle {cycle.number}, {cycle.step.value}: {known.reason or 'no reason given'}"
     if cycle.status == "running":
         return f"continues cycle {cycle.number} at {cycle.step.value}" + (
             f" ({cycle.waiting})" if cycle.waiting else ""
@@ -179,7 +183,9 @@ def _rows(number: int, dataset: CampaignDatasetSpec, file: Path | None, forecast
     return count if dataset.max_rows is None else min(count, dataset.max_rows)
 
 
-def _chunks(spec: CampaignSpec, counts: list[int], known: CampaignDetail | None, forecast: Forecast, *, whole: bool) -> None:
+def _chunks(
+    spec: CampaignSpec, counts: list[int], known: CampaignDetail | None, forecast: Forecast, *, whole: bool
+) -> None:
     from tunefleet.campaign.position import chunk_at
 
     if not whole or not counts:

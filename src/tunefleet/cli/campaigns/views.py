@@ -222,7 +222,16 @@ def log_line(line: CampaignLine) -> str:
 def model_table(found: Sequence[ModelVersionView]) -> Table:
     """Build the table of model versions."""
     made = table(
-        "model", "version", "stage", "form", "cycle", "created", "promoted", "reason", right=("version", "cycle"), wide="reason"
+        "model",
+        "version",
+        "stage",
+        "form",
+        "cycle",
+        "created",
+        "promoted",
+        "reason",
+        right=("version", "cycle"),
+        wide="reason",
     )
     for each in found:
         made.add_row(

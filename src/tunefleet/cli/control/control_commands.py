@@ -222,9 +222,7 @@ def curl(
         raise InputError(f"Unknown command {operation}.", hint=f"Use one of status, {', '.join(COMMANDS)}.")
     control = open_job(job, None, None) if remote is None else None
     if control is not None and (control.found is None or control.found.endpoint is None or not control.live):
-        raise ConflictError(
-            f"Job {job} has ended.", hint="See the live jobs with `tunefleet control list`."
-        )
+        raise ConflictError(f"Job {job} has ended.", hint="See the live jobs with `tunefleet control list`.")
     command = COMMANDS[operation].value if operation != "status" else None
     line = curl_line(control, job, remote_host(remote, None) if remote else None, command, parse_pairs(pairs or []))
     if as_json:

@@ -36,7 +36,8 @@ Remote = Annotated[
     str | None, typer.Option("--remote", metavar="HOST:PORT", help="Control port of a job on another machine.")
 ]
 Token = Annotated[
-    str | None, typer.Option("--token", metavar="TOKEN", help="Token from the job's endpoint.json; - reads standard input.")
+    str | None,
+    typer.Option("--token", metavar="TOKEN", help="Token from the job's endpoint.json; - reads standard input."),
 ]
 
 
@@ -64,7 +65,7 @@ def curl_line(
     """
     headers: list[str] = []
     if remote is not None:
-        # The control port checks the Host header (DNS rebinding): a tunnel must send a local name.
+        # The control port only accepts a local name as Host, also through a tunnel.
         address, headers = f"{remote.host}:{remote.port}", ["Host: localhost", "Authorization: Bearer TOKEN"]
     else:
         endpoint = control.found.endpoint if control is not None and control.found is not None else None
@@ -75,7 +76,9 @@ def curl_line(
             )
         job, address = control.job_id, f"localhost:{endpoint.port}"
         if sys.platform != "linux":
-            headers = ["Authorization: Bearer TOKEN"]  # only Linux can identify the peer of a local connection, all others need the token
+            headers = [
+                "Authorization: Bearer TOKEN"
+            ]  # only Linux can identify the peer of a local connection, all others need the token
     url = f"http://{address}/jobs/{job}/" + ("control" if command else "status")
     words = ["curl", *(["-X", "POST"] if command else []), url]
     if command:

@@ -29,7 +29,9 @@ from tunefleet.trainer_control.journal.status import FINAL_STATES
 # How long a run that has reported its end may take to exit.
 _EXIT_TIMEOUT_S = 30.0
 # Differ between terminals: no warning if they are missing at a resume.
-_IGNORED_VARIABLES = frozenset({"_", "OLDPWD", "SHLVL", "PWD", "TERM", "COLUMNS", "LINES", "WINDOWID", "XDG_SESSION_ID"})
+_IGNORED_VARIABLES = frozenset(
+    {"_", "OLDPWD", "SHLVL", "PWD", "TERM", "COLUMNS", "LINES", "WINDOWID", "XDG_SESSION_ID"}
+)
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -47,7 +49,8 @@ def run(
     ] = None,
     *,
     name: Annotated[
-        str | None, typer.Option("--name", "--job-id", metavar="ID", help="Id of the run; default: script name and time.")
+        str | None,
+        typer.Option("--name", "--job-id", metavar="ID", help="Id of the run; default: script name and time."),
     ] = None,
     results: Annotated[
         Path, typer.Option("--results", metavar="DIR", help="Parent folder of the run's folder.")
@@ -60,7 +63,9 @@ def run(
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option("--gpu", metavar="GPUS", help="all, none, or comma-separated indexes and UUIDs; these GPUs are claimed."),
+        typer.Option(
+            "--gpu", metavar="GPUS", help="all, none, or comma-separated indexes and UUIDs; these GPUs are claimed."
+        ),
     ] = None,
     no_http: Annotated[bool, typer.Option("--no-http", help="Do not open a port; commands are sent as files.")] = False,
     as_json: Json = False,
@@ -167,9 +172,11 @@ def _new(folder: JobFolder, command: list[str], gpu: str | None, environment: Ma
 def _resumed(job: Job, folder: JobFolder, gpu: str | None, environment: Mapping[str, str]) -> Job:
     wanted = gpu if gpu is not None else job.spec.get("gpu")
     uuids, variables = _devices(wanted, environment.get("CUDA_VISIBLE_DEVICES"))
-    missing = [name for name in job.spec.get("environment", []) if name not in environment and name not in _IGNORED_VARIABLES]
+    missing = [
+        name for name in job.spec.get("environment", []) if name not in environment and name not in _IGNORED_VARIABLES
+    ]
     if missing:
-        _say(f"Variables of the first start that are missing now: {', '.join(missing[:10])}{' …' if len(missing) > 10 else ''}")
+        _say(f"Variables missing since the first start: {', '.join(missing[:10])}{' …' if len(missing) > 10 else ''}")
     changes = {"attempt": job.attempt + 1, "launch": new_launch_id(), "gpus": uuids, "env": variables}
     # End of the previous launch: trainings that finished before it belong to this run.
     ended_at = (read_json(folder.exit_json) or {}).get("at")
@@ -190,7 +197,9 @@ def _devices(gpu: str | None, visible: str | None) -> tuple[tuple[str, ...], dic
     for word in (part.strip() for part in chosen.split(",")):
         fitting = [d.uuid for d in found if (str(d.index) == word if word.isdigit() else d.uuid.startswith(word))]
         if not fitting and gpu is not None:
-            raise MachineError(f"There is no GPU {word} on this machine.", hint="List the GPUs with `tunefleet doctor`.")
+            raise MachineError(
+                f"There is no GPU {word} on this machine.", hint="List the GPUs with `tunefleet doctor`."
+            )
         uuids += fitting[:1]
     return tuple(uuids), {}
 

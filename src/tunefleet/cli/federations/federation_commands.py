@@ -64,10 +64,10 @@ def create(
     ] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", help="Number of rounds.")] = None,
     sync_every: Annotated[int | None, typer.Option("--sync-every", help="Steps between uploads.")] = None,
-    mixed_ranks: Annotated[bool | None, typer.Option("--mixed-ranks", help="Allow different LoRA ranks and alphas.")] = None,
-    own_tokens: Annotated[
-        bool | None, typer.Option("--own-tokens", help="Each worker needs its own token.")
+    mixed_ranks: Annotated[
+        bool | None, typer.Option("--mixed-ranks", help="Allow different LoRA ranks and alphas.")
     ] = None,
+    own_tokens: Annotated[bool | None, typer.Option("--own-tokens", help="Each worker needs its own token.")] = None,
     data: Annotated[str | None, typer.Option("--data", help="Pushed dataset that is split into chunks.")] = None,
     chunk_size: Annotated[int | None, typer.Option("--chunk-size", help="Rows per chunk.")] = None,
     sets: Set = None,
@@ -260,9 +260,7 @@ def token(
     worker: Annotated[
         str | None, typer.Option("--for", metavar="NAME", help="Token for the worker of this name only.")
     ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Revoke the token and print a new one.")
-    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Revoke the token and print a new one.")] = False,
     keep_old: Annotated[
         str | None, typer.Option("--keep-old", metavar="TIME", help="How long the old token stays valid, such as 1h.")
     ] = None,

@@ -103,7 +103,9 @@ def _members(found: Sequence[MemberView]) -> Table:
 
 
 def _rounds(found: Sequence[RoundView]) -> Table:
-    made = table("round", "status", "uploaded", "version", "opened", "reason", right=("round", "version"), wide="reason")
+    made = table(
+        "round", "status", "uploaded", "version", "opened", "reason", right=("round", "version"), wide="reason"
+    )
     for each in found:
         expected = f" of {len(each.participants)}" if each.participants is not None else ""
         made.add_row(

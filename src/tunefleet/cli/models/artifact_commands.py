@@ -87,12 +87,16 @@ def _folder_for(name: str, otherwise: str) -> Path:
     "tunefleet artifacts deliver task-3f9a --to https://example.org/results --header 'Authorization: Bearer KEY'",
 )
 def deliver(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="Task whose result is sent.", autocompletion=complete_task)],
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="Task whose result is sent.", autocompletion=complete_task)
+    ],
     *,
     to: Annotated[
         str | None, typer.Option("--to", metavar="URL", help="Target; default: the destination in the task's spec.")
     ] = None,
-    header: Annotated[list[str] | None, typer.Option("--header", help="HTTP header (NAME: VALUE) of each request.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", help="HTTP header (NAME: VALUE) of each request.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Deliver a task's result and files from the server to a URL or bucket, without running it again."""

@@ -44,7 +44,9 @@ def chat(
         ),
     ],
     *,
-    message: Annotated[str | None, typer.Option("--message", "-m", help="Send one message, print the answer, and exit.")] = None,
+    message: Annotated[
+        str | None, typer.Option("--message", "-m", help="Send one message, print the answer, and exit.")
+    ] = None,
     base: Annotated[bool, typer.Option("--base", help="Also ask the base model, side by side.")] = False,
     model: Annotated[
         str | None, typer.Option("--model", metavar="NAME", help="Model of the chat that answers.")

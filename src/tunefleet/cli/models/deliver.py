@@ -76,7 +76,9 @@ def _outward(task: TaskDetail, to: str | None, headers: Iterable[str]) -> tuple[
     secrets = Secrets(secret_variables(), settings.secrets_dir, settings.secrets_limits)
     if to is None and wanted.type == "s3":
         if any(headers):
-            raise InputError("--header applies to URLs only; the task's destination is a bucket.", hint="Omit --header.")
+            raise InputError(
+                "--header applies to URLs only; the task's destination is a bucket.", hint="Omit --header."
+            )
         secrets.check({"output": {"destination": raw}}, task.kind, None)
         return IntoBucket(*secrets.fill([url, wanted.access_key, wanted.secret_key])), url
     # Headers of the spec may hold credentials: they are sent to the URL of the spec only.

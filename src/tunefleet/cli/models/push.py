@@ -90,7 +90,9 @@ def _put(destination: Target, folder: Path, name: str, on_progress: OnProgress) 
     return destination.put(folder, sent)
 
 
-Task = Annotated[str, typer.Argument(metavar="TASK", help="Task that trained the adapter or model.", autocompletion=complete_task)]
+Task = Annotated[
+    str, typer.Argument(metavar="TASK", help="Task that trained the adapter or model.", autocompletion=complete_task)
+]
 Merged = Annotated[bool, typer.Option("--merged", help="The full model: the adapter is merged into its base.")]
 Gguf = Annotated[bool, typer.Option("--gguf", help="A GGUF file for llama.cpp; the worker needs its converter.")]
 GgufType = Annotated[str, typer.Option("--type", metavar="TYPE", help="Weight type of the GGUF file, such as f16.")]
@@ -150,7 +152,9 @@ def folder_of(name: str, form: Form) -> Path:
 def form_of(*, merged: bool, gguf: bool) -> Form:
     """Return the form for the two options."""
     if merged and gguf:
-        raise InputError("--merged and --gguf cannot be combined.", hint="A GGUF file always contains the merged model.")
+        raise InputError(
+            "--merged and --gguf cannot be combined.", hint="A GGUF file always contains the merged model."
+        )
     return "merged" if merged else "gguf" if gguf else "as-is"
 
 

@@ -127,7 +127,9 @@ def converse(conversation: Conversation) -> None:
             if text.startswith("/") and not text.startswith("//"):
                 _run_command(conversation, text)
             elif text:
-                _print_errors(conversation, _answers(conversation, text[1:] if text.startswith("//") else text, shown=True))
+                _print_errors(
+                    conversation, _answers(conversation, text[1:] if text.startswith("//") else text, shown=True)
+                )
         except InputError as error:
             err().print(Text(str(error), style="bad"))
 
@@ -155,7 +157,9 @@ def _run_command(conversation: Conversation, text: str) -> None:
     elif word == "/temperature":
         conversation.set_sampling("temperature", _temperature(rest))
     else:
-        raise InputError(f"Unknown command {word}.", hint="/help lists the commands; // sends text that starts with a slash.")
+        raise InputError(
+            f"Unknown command {word}.", hint="/help lists the commands; // sends text that starts with a slash."
+        )
 
 
 def _temperature(text: str) -> float:

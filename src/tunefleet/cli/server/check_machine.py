@@ -50,7 +50,9 @@ def shared_memory() -> Finding | None:
     if free >= _LEAST_SHARED:
         return good("Shared memory", found)
     if total < _LEAST_SHARED:
-        return warning("Shared memory", found, "Give the container more shared memory, such as `docker run --shm-size 2g`.")
+        return warning(
+            "Shared memory", found, "Give the container more shared memory, such as `docker run --shm-size 2g`."
+        )
     return warning("Shared memory", found, f"Remove files of ended processes from {SHARED_MEMORY}.")
 
 

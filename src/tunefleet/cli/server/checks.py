@@ -29,10 +29,10 @@ from tunefleet.schemas.server_info import PeersView
 from tunefleet.settings import ClientSettings, ClusterSettings, ServerSettings, load
 
 _TRAINING: Final = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
-# The training libraries alone need about half of each.
+# The training libraries alone take half of it.
 _LEAST_MEMORY: Final = 2 << 30
 _LEAST_DISK: Final = 2 << 30
-# `import torch` takes a minute on a cold disk.
+# `import torch` may take long from a cold disk.
 _COMMAND_TIMEOUT_S: Final = 120
 _REINSTALL_TORCH: Final = (
     f"See why with `{sys.executable} -c 'import torch'`, then reinstall it: pip install --force-reinstall torch."
@@ -253,7 +253,9 @@ def peer_role(view: PeersView) -> PeerRole | None:
     leader = next((each for each in view.servers if each.leads and each.silent_s <= _MISSED_S), None)
     count = formatting.plural(len(view.servers), "server")
     if leader is None:
-        return PeerRole(f"none of {count} is the leader", "See `tunefleet servers` and the logs of servers that do not answer.")
+        return PeerRole(
+            f"none of {count} is the leader", "See `tunefleet servers` and the logs of servers that do not answer."
+        )
     if leader.this:
         return PeerRole(f"leader of {count}")
     return PeerRole(f"follower, one of {count}; the leader is {leader.id} on {leader.host}")

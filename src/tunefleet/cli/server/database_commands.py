@@ -163,7 +163,9 @@ def _lines(found: Standing) -> list[tuple[str, str | None]]:
     if found.engine is None:
         return [("database", found.address), ("", "Not created yet; the server creates it at its first start.")]
     state = "up to date" if found.current else f"this version needs {found.newest}: tunefleet db migrate"
-    revision = f"{found.revision}, {state}" if found.revision else "no tables yet; the server creates them at its first start"
+    revision = (
+        f"{found.revision}, {state}" if found.revision else "no tables yet; the server creates them at its first start"
+    )
     held = f"{formatting.plural(found.rows, 'row')} in {formatting.plural(found.tables, 'table')}"
     return [("database", found.address), ("engine", found.engine), ("revision", revision), ("holds", held)]
 

@@ -19,7 +19,9 @@ from tunefleet.settings import ClientSettings, load
 
 @examples("tunefleet login http://gpu-box:8000", "tunefleet login http://gpu-box:8000 < key.txt", "tunefleet login")
 def login(
-    url: Annotated[str | None, typer.Argument(metavar="URL", help="Server URL; without it, print a login link.")] = None,
+    url: Annotated[
+        str | None, typer.Argument(metavar="URL", help="Server URL; without it, print a login link.")
+    ] = None,
     *,
     as_json: Json = False,
 ) -> None:

@@ -47,7 +47,7 @@ def _amount(reply: PruneReply) -> str:
     )
 
 
-# Two missed heartbeats: longer silence is worth showing.
+# A server that is silent for longer probably does not respond.
 _MISSED_S = 10.0
 
 
@@ -67,7 +67,9 @@ def servers(*, as_json: Json = False) -> None:
         return
     listing = table("server", "host", "url", "version", "role", right=())
     for each in view.servers:
-        state = f"no heartbeat for {each.silent_s:.0f} s" if each.silent_s > _MISSED_S else "leader" if each.leads else ""
+        state = (
+            f"no heartbeat for {each.silent_s:.0f} s" if each.silent_s > _MISSED_S else "leader" if each.leads else ""
+        )
         state += " (this server)" if each.this else ""
         listing.add_row(each.id, each.host, each.url or "-", each.version, state.strip())
     say(listing)

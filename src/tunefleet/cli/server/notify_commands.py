@@ -138,7 +138,9 @@ def log(
     state: Annotated[
         Literal["waiting", "sent", "failed"] | None, typer.Option("--state", help="Filter by state.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Maximum number of entries.")] = 30,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Maximum number of entries.")
+    ] = 30,
     as_json: Json = False,
 ) -> None:
     """Show sent and failed notifications, newest first."""

@@ -25,7 +25,9 @@ MaxRunning = Annotated[
 ]
 GpuHours = Annotated[
     str | None,
-    typer.Option("--gpu-hours", metavar="HOURS", help="Maximum GPU hours per calendar month (UTC); `none` for no limit."),
+    typer.Option(
+        "--gpu-hours", metavar="HOURS", help="Maximum GPU hours per calendar month (UTC); `none` for no limit."
+    ),
 ]
 Storage = Annotated[
     str | None, typer.Option("--storage", metavar="SIZE", help="Storage quota, such as 500GB; `none` for no limit.")
@@ -165,7 +167,9 @@ def _bytes(text: str) -> int:
     try:
         return parse_memory(text)
     except ValueError as error:
-        raise InputError(f"--storage {text!r} is not a size: {error}.", hint="Use a size such as 500GB, or none.") from None
+        raise InputError(
+            f"--storage {text!r} is not a size: {error}.", hint="Use a size such as 500GB, or none."
+        ) from None
 
 
 def _size(found: ProjectView) -> str:

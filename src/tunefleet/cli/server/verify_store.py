@@ -25,7 +25,10 @@ def verify_store(
     *,
     data: Annotated[Path | None, typer.Option("--data", metavar="FOLDER", help="The server's data folder.")] = None,
     delete_unknown: Annotated[
-        bool, typer.Option("--delete-unknown", help="Delete files older than the last start that the database does not reference.")
+        bool,
+        typer.Option(
+            "--delete-unknown", help="Delete files older than the last start that the database does not reference."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:

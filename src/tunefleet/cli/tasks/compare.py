@@ -34,9 +34,7 @@ def compare(
         ),
     ],
     *,
-    force: Annotated[
-        bool, typer.Option("--force", help="Compare evaluations with different settings, too.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Compare evaluations with different settings, too.")] = False,
     as_json: Json = False,
 ) -> None:
     """Compare evaluations, with the significance of differences."""

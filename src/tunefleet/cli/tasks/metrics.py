@@ -35,7 +35,9 @@ def metrics(
         str, typer.Option("--series", help="Series name; each further Trainer of a script has its own.")
     ] = "train",
     plot: Annotated[bool, typer.Option("--plot", "-p", help="Plot curves.")] = False,
-    max_points: Annotated[int, typer.Option("--max-points", min=0, help="Downsample to this many points; 0 for all.")] = 400,
+    max_points: Annotated[
+        int, typer.Option("--max-points", min=0, help="Downsample to this many points; 0 for all.")
+    ] = 400,
     as_json: Json = False,
 ) -> None:
     """Print or plot the metrics of a task."""

@@ -92,7 +92,11 @@ def screen(
     if len(siblings) > 1:
         own = (task.error or task.why) and failure_causes.cause(task, siblings) is None
         notes = {task.id: "see above"} if own else {}
-        parts += [Text(), Text("Stages", style="head"), workflow_view.stage_table(siblings, marked=task.id, notes=notes)]
+        parts += [
+            Text(),
+            Text("Stages", style="head"),
+            workflow_view.stage_table(siblings, marked=task.id, notes=notes),
+        ]
     if result := results.rows(task):
         parts += [Text(), Text("Result", style="head"), facts(result)]
     if artifacts:

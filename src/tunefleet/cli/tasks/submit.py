@@ -39,15 +39,15 @@ def submit(
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Show the task live until it ends.")] = False,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until the task ends; show nothing.")] = False,
-    timeout_s: Annotated[float | None, typer.Option("--timeout", min=0, help="Maximum time of --wait, in seconds.")] = None,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout", min=0, help="Maximum time of --wait, in seconds.")
+    ] = None,
     sets: Set = None,
     strict: Annotated[
         bool,
         typer.Option("--strict", help="Reject tasks that no current worker can run; --wait does not wait for them."),
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Submit nothing; show where each task would run.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Submit nothing; show where each task would run.")] = False,
     idempotency_key: Annotated[
         str | None, typer.Option("--idempotency-key", help="Requests with the same key submit only once.")
     ] = None,
@@ -220,5 +220,6 @@ class UnschedulableNotice:
             raise ConflictError(what, hint=f"It stays queued. Cancel it with `tunefleet cancel {task.id}`.")
         err().print(Text(what, style="warn"))
         err().print(
-            f"It waits for an eligible worker. See `tunefleet why {task.id}`; with --strict it is an error.", style="dim"
+            f"It waits for an eligible worker. See `tunefleet why {task.id}`; with --strict it is an error.",
+            style="dim",
         )

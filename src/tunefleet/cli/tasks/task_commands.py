@@ -87,7 +87,16 @@ def ls(
         say("No task matches." if filtered else "No tasks yet. Submit one with `tunefleet submit FILE`.")
         return
     wide_terminal = not out().is_terminal or out().width >= _WIDE
-    columns = ("task", *(["workflow"] if wide_terminal else []), "name", "kind", "status", "progress", "duration", "note")
+    columns = (
+        "task",
+        *(["workflow"] if wide_terminal else []),
+        "name",
+        "kind",
+        "status",
+        "progress",
+        "duration",
+        "note",
+    )
     listing = table(*columns, right=("duration",), wide=("name", "note"))
     for task in tasks:
         listing.add_row(*_row(task, wide_terminal=wide_terminal))
@@ -217,7 +226,9 @@ def cancel(
     "tunefleet clone task-3f9a --set lora.r=32 --set training.seed=1",
 )
 def clone(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="Task id or a unique prefix.", autocompletion=complete_task)],
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="Task id or a unique prefix.", autocompletion=complete_task)
+    ],
     *,
     sets: Set = None,
     as_json: Json = False,

@@ -140,7 +140,9 @@ def checkpoints(task: TaskId, *, as_json: Json = False) -> None:
     if not found:
         say("No checkpoints yet.")
         return
-    listing = table("step", "size", "age", "eval loss", "best", "location", "save time", right=("step", "size", "age", "save time"))
+    listing = table(
+        "step", "size", "age", "eval loss", "best", "location", "save time", right=("step", "size", "age", "save time")
+    )
     for each in found:
         location = "worker" if each.resumable else "deleted"
         listing.add_row(

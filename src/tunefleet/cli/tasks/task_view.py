@@ -28,8 +28,8 @@ _CHART_ROWS = 13
 _LEAST_CHART_ROWS = 7
 # Metric → its label on the screen.
 _FIGURES = (
-    ("reward", "reward"), ("kl", "kl"), ("rewards/accuracies", "accuracy"), ("loss", "loss"), ("eval_loss", "eval loss"),
-    ("learning_rate", "lr"),
+    ("reward", "reward"), ("kl", "kl"), ("rewards/accuracies", "accuracy"), ("loss", "loss"),
+    ("eval_loss", "eval loss"), ("learning_rate", "lr"),
 )  # fmt: skip
 _EVENTS_SHOWN = 4
 # Rows of the screen besides the chart.

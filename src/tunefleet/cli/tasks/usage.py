@@ -58,12 +58,8 @@ def usage(
 @examples("tunefleet audit", "tunefleet audit --actor ada --since 7d", "tunefleet audit --route /keys --json")
 def audit(
     *,
-    actor: Annotated[
-        str | None, typer.Option("--actor", metavar="ACTOR", help="Filter by owner or key id.")
-    ] = None,
-    route: Annotated[
-        str | None, typer.Option("--route", metavar="TEXT", help="Filter by a part of the route.")
-    ] = None,
+    actor: Annotated[str | None, typer.Option("--actor", metavar="ACTOR", help="Filter by owner or key id.")] = None,
+    route: Annotated[str | None, typer.Option("--route", metavar="TEXT", help="Filter by a part of the route.")] = None,
     since: Since = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of entries.")] = 100,
     as_json: Json = False,
@@ -96,7 +92,8 @@ def moment(text: str | None) -> datetime | None:
         at = datetime.fromisoformat(text)
     except (ValueError, OverflowError, InputError):
         raise InputError(
-            f"--since {text!r} is not a time.", hint="Use a date (2026-11-01), a time (ISO 8601) or an age (12h, 7d, 4w)."
+            f"--since {text!r} is not a time.",
+            hint="Use a date (2026-11-01), a time (ISO 8601) or an age (12h, 7d, 4w).",
         ) from None
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 

@@ -103,7 +103,9 @@ def uncordon(worker: WorkerId, *, as_json: Json = False) -> None:
 def drain(worker: WorkerId, *, as_json: Json = False) -> None:
     """Drain a worker: it finishes its tasks, then exits; it stays cordoned until uncordoned."""
     with connect() as client:
-        _print_decision(client.workers.drain(one_worker(client, worker)), "finishes its tasks, then exits", as_json=as_json)
+        _print_decision(
+            client.workers.drain(one_worker(client, worker)), "finishes its tasks, then exits", as_json=as_json
+        )
 
 
 def _print_decision(view: WorkerView, what: str, *, as_json: bool) -> None:

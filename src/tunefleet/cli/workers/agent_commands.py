@@ -107,7 +107,9 @@ def _service(folder: Path | None) -> Service:
 def _installed() -> Service:
     service = _service(None)
     if not service.definition.exists():
-        raise NotFoundError("The agent is not installed as a service.", hint="Install it with `tunefleet agent install`.")
+        raise NotFoundError(
+            "The agent is not installed as a service.", hint="Install it with `tunefleet agent install`."
+        )
     return service
 
 

@@ -27,7 +27,9 @@ def join(
     *,
     results_dir: Annotated[
         Path | None,
-        typer.Option("--results-dir", metavar="FOLDER", help="Folder of the jobs; default: `worker` in TUNEFLEET_HOME."),
+        typer.Option(
+            "--results-dir", metavar="FOLDER", help="Folder of the jobs; default: `worker` in TUNEFLEET_HOME."
+        ),
     ] = None,
     worker_id: Annotated[str | None, typer.Option("--id", help="Worker name; default: generated once.")] = None,
     tags: Annotated[str | None, typer.Option("--tags", help="Comma-separated tags that tasks can require.")] = None,
@@ -38,7 +40,9 @@ def join(
     allow_code: Annotated[
         bool, typer.Option("--allow-code", help="Allow custom code of workflow files on this machine.")
     ] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Join even if this machine has joined another server.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Join even if this machine has joined another server.")
+    ] = False,
     no_start: Annotated[bool, typer.Option("--no-start", help="Join without starting the worker.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -48,15 +48,22 @@ def worker(
     ] = None,
     pool: Annotated[str, typer.Option("--pool", metavar="NAME", help="With --on: name of the pool.")] = POOL,
     nodes: Annotated[
-        str, typer.Option("--nodes", metavar="N", help="With --on: number of workers; on Ray also 2:8, more while tasks wait.")
+        str,
+        typer.Option(
+            "--nodes", metavar="N", help="With --on: number of workers; on Ray also 2:8, more while tasks wait."
+        ),
     ] = "1",
     cpus: Annotated[int, typer.Option("--cpus", min=0, help="With --on: cores per worker.")] = 0,
     gpus: Annotated[int, typer.Option("--gpus", min=0, help="With --on: GPUs per worker.")] = 0,
-    memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="With --on: memory per worker, such as 32Gi.")] = "",
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="With --on: memory per worker, such as 32Gi.")
+    ] = "",
     end: Annotated[
         bool, typer.Option("--end", help="With --on: end these workers; their tasks continue later.")
     ] = False,
-    drain: Annotated[bool, typer.Option("--drain", help="Accept no new tasks; exit when all results are delivered.")] = False,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Accept no new tasks; exit when all results are delivered.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run a worker on this machine.

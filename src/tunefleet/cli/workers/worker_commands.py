@@ -38,7 +38,17 @@ def ls(*, as_json: Json = False) -> None:
         say("No workers yet. Start one with `tunefleet up` or `tunefleet worker`.")
         return
     listing = table(
-        "worker", "status", "running", "gpu", "cpu", "load", "memory", "disk", "last seen", right=("cpu", "load"), wide="gpu"
+        "worker",
+        "status",
+        "running",
+        "gpu",
+        "cpu",
+        "load",
+        "memory",
+        "disk",
+        "last seen",
+        right=("cpu", "load"),
+        wide="gpu",
     )
     for worker in found:
         has, load = worker.capabilities, worker.load
@@ -172,7 +182,10 @@ def invite(
     typer.echo(made.command)  # not through Rich, which would wrap it: the command is to be copied
     server = made.command.split()[2]
     say(f'Install Tunefleet first: pip install "$(curl -fsS {server}/install)"', style="dim")
-    say(f"Single-use, valid until {made.expires_at:%Y-%m-%d %H:%M} UTC. Copy it now; it is not shown again.", style="dim")
+    say(
+        f"Single-use, valid until {made.expires_at:%Y-%m-%d %H:%M} UTC. Copy it now; it is not shown again.",
+        style="dim",
+    )
 
 
 @examples("tunefleet workers invitations")
