@@ -154,6 +154,6 @@ class LazyGroup(TyperGroup):
 def completion(
     shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> None:
-    """Print the completion script of a shell."""
+    """Print a shell completion script."""
     script = get_completion_script(prog_name="tunefleet", complete_var="_TUNEFLEET_COMPLETE", shell=shell)
     sys.stdout.write(script + "\n")

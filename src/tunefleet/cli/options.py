@@ -113,9 +113,7 @@ def parse_sets(pairs: Iterable[str] | None) -> dict[str, Any]:
         dotted, equals, text = pair.partition("=")
         dotted = dotted.strip().removeprefix("spec.")
         if not equals or not dotted:
-            raise InputError(
-                f"--set {pair} is invalid.", hint="Use --set FIELD=VALUE, such as --set training.learning_rate=1e-4."
-            )
+            raise InputError(f"--set {pair} is not FIELD=VALUE.", hint="Example: --set training.learning_rate=1e-4.")
         found[dotted] = parse_value(text.strip())
     return found
 
@@ -128,7 +126,7 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name.strip() or not text.strip():
-            raise InputError(f"{pair} is invalid.", hint="Use KEY=VALUE, such as learning_rate=1e-5.")
+            raise InputError(f"{pair} is not KEY=VALUE.", hint="Example: learning_rate=1e-5.")
         found[name.strip()] = parse_value(text.strip())
     return found
 

@@ -15,7 +15,7 @@ import typer
 from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.lazy_group import examples
 from tunefleet.cli.server.dump_collectors import Part, parts
-from tunefleet.cli.server.dump_redaction import Quiet
+from tunefleet.cli.server.dump_redaction import Redactor
 from tunefleet.errors import MachineError
 
 _PRIVATE = 0o600
@@ -36,22 +36,22 @@ def debug_dump(
     """
     name = f"tunefleet-debug-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     target = file or Path(f"{name}.tar.gz")
-    quiet = Quiet.of_this_machine()
+    redactor = Redactor.of_this_machine()
     made = list(parts())
     missing = [part for part in made if part.missing is not None]
     made.append(_missing(missing))
     try:
-        _write(target, name, [part for part in made if part.missing is None], quiet)
+        _write(target, name, [part for part in made if part.missing is None], redactor)
     except OSError as error:
         raise MachineError(
             f"{target} cannot be written: {error.strerror or error}.", hint="Name another file."
         ) from error
     if as_json:
-        print_json({"file": str(target), "missing": {part.name: quiet.text(part.missing or "") for part in missing}})
+        print_json({"file": str(target), "missing": {part.name: redactor.text(part.missing or "") for part in missing}})
         return
     say(f"Wrote {target} with {len(made) - len(missing)} files. Review it before you share it.")
     for part in missing:
-        say(f"  without {part.name}: {quiet.text(part.missing or '')}", style="warn")
+        say(f"  without {part.name}: {redactor.text(part.missing or '')}", style="warn")
 
 
 def _missing(parts_: list[Part]) -> Part:
@@ -59,13 +59,13 @@ def _missing(parts_: list[Part]) -> Part:
     return Part("missing.txt", text="\n".join(lines) + "\n")
 
 
-def _write(target: Path, folder: str, made: list[Part], quiet: Quiet) -> None:
+def _write(target: Path, folder: str, made: list[Part], redactor: Redactor) -> None:
     # Created with its mode: no other user may open it, not even while it is empty.
     with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE), "wb") as stream:
         os.fchmod(stream.fileno(), _PRIVATE)
         with tarfile.open(fileobj=stream, mode="w:gz") as archive:
             for part in made:
-                data = quiet.text(quiet.document(part.data) if part.data is not None else part.text).encode()
+                data = redactor.text(redactor.document(part.data) if part.data is not None else part.text).encode()
                 entry = tarfile.TarInfo(f"{folder}/{part.name}")
                 entry.size, entry.mtime, entry.mode = len(data), int(time.time()), _PRIVATE
                 archive.addfile(entry, io.BytesIO(data))

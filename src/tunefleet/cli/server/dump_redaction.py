@@ -39,7 +39,7 @@ _MOST_BYTES: Final = 64 << 10
 _PREFIXES: Final = ("TUNEFLEET_SECRET_",)
 
 
-class Quiet:
+class Redactor:
     """Redacts secrets in texts and in data.
 
     Args:
@@ -50,7 +50,7 @@ class Quiet:
         self._known = Redaction({name: value for name, value in values.items() if len(value) >= _LEAST})
 
     @classmethod
-    def of_this_machine(cls) -> Quiet:
+    def of_this_machine(cls) -> Redactor:
         """Return a redactor with the secrets of this machine that this user may read."""
         return cls({**_variables(), **_files()})
 

@@ -76,7 +76,7 @@ def _step(start: str | None) -> int | Literal["best"] | None:
     if start is None or start == "best":
         return start  # type: ignore[return-value]
     if not start.isdecimal():
-        raise InputError(f"--from {start} is invalid.", hint="Use a step or best; see `tunefleet checkpoints`.")
+        raise InputError(f"--from {start} is not a step.", hint="Use a step or best; see `tunefleet checkpoints`.")
     return int(start)
 
 

@@ -152,6 +152,6 @@ def _pairs(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name.strip() or not text.strip():
-            raise InputError(f"{pair} is invalid.", hint="Use KEY=VALUE, such as job_slots=2.")
+            raise InputError(f"{pair} is not KEY=VALUE.", hint="Example: job_slots=2.")
         found[name.strip()] = parse_value(text.strip())
     return found
